@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clew.agents import Agent
+from clew.agents import Agent, AgentTool
 from clew.model.canonical import compute_digest
 from clew.tools import Tool, ToolDefinition
 from clew_activities.import_errors import describe_import_error
@@ -39,7 +39,7 @@ class Registry:
 
 
 def make_registry(tools: Tools, agents: Sequence[Agent] = ()) -> Registry:
-    """Register tools and agents, with the tools that the agents bring.
+    """Register tools and agents, with the tools that the agents bring, and the agents that their tools call.
 
     Raises:
         AgentsUnusable: Two agents, or two tools, have one name.
@@ -47,7 +47,7 @@ def make_registry(tools: Tools, agents: Sequence[Agent] = ()) -> Registry:
     """
     known: dict[str, ToolDefinition] = dict(tools)
     by_name: dict[str, Agent] = {}
-    for agent in agents:
+    for agent in _list_all(tools, agents):
         if by_name.setdefault(agent.name, agent) != agent:
             raise AgentsUnusable(f"two agents are called {agent.name!r}: give one of them another name")
         for tool in agent.own_tools:
@@ -60,6 +60,18 @@ def make_registry(tools: Tools, agents: Sequence[Agent] = ()) -> Registry:
     resolved = {agent.name: _resolve_agent(agent, described) for agent in by_name.values()}
     versions = {agent.name: agent.version for agent in resolved.values()}
     return Registry(known, resolved, _digest({"tools": described, "agents": versions}))
+
+
+def _list_all(tools: Tools, agents: Iterable[Agent]) -> Sequence[Agent]:
+    """List the agents, and those that tools call, each once."""
+    listed: list[Agent] = []
+    waiting = [*agents, *(tool.agent for tool in tools.values() if isinstance(tool, AgentTool))]
+    while waiting:
+        agent = waiting.pop(0)
+        if not any(agent is other for other in listed):
+            listed.append(agent)
+            waiting += [tool.agent for tool in agent.own_tools if isinstance(tool, AgentTool)]
+    return listed
 
 
 def load_agents(modules: Iterable[str]) -> Sequence[Agent]:

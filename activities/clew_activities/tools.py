@@ -8,11 +8,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from clew.agents import AgentTool
 from clew.tools import ExternalTool, RemoteTool, Tool, ToolDefinition, make_tool
 from clew_activities.import_errors import describe_import_error
 from clew_activities.mcp.tools import McpTool
 from clew_workflows.core.argument_schemas import make_validator
-from clew_workflows.protocol import ExternalRoute, FunctionRoute, McpRoute, RemoteRoute, ResolvedTool, Route
+from clew_workflows.protocol import (
+    AgentRoute,
+    ExternalRoute,
+    FunctionRoute,
+    McpRoute,
+    RemoteRoute,
+    ResolvedTool,
+    Route,
+)
 
 Tools = Mapping[str, ToolDefinition]
 """Every tool of a worker by its name."""
@@ -110,6 +119,8 @@ def _make_route(tool: ToolDefinition) -> Route:
             return RemoteRoute(type="remote", task_queue=tool.task_queue, activity=tool.activity)
         case ExternalTool():
             return ExternalRoute(type="external")
+        case AgentTool():
+            return AgentRoute(type="agent", agent=tool.agent.name)
         case McpTool():
             return McpRoute(type="mcp")
         case Tool():

@@ -33,8 +33,9 @@ from clew.thread.thread import Thread
 from clew_activities.prepare import make_profile
 from clew_workflows.core import budgets, carried, configuration, drafts, inputs
 from clew_workflows.core.advance import Session
+from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.learned import Learned
-from clew_workflows.core.state import MAX_KNOWN_OPS, Request, RequestedCall, Run, State
+from clew_workflows.core.state import MAX_KNOWN_OPS, Request, Run, State
 from clew_workflows.protocol import ArchiveRef
 
 

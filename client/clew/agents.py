@@ -27,12 +27,27 @@ from clew.contract.policy import resolve
 from clew.contract.validation import translate_validation_error
 from clew.errors import Refusal
 from clew.tools import ToolDefinition, make_tool
+from clew.tools.definition import make_spec
+from clew.tools.external import EXTERNAL_TIMEOUT_SECONDS
 
 ToolForm = ToolDefinition | Mapping[str, Any] | str
 """A tool, one in its JSON form, or the name of one that the workers have from elsewhere."""
 
 MAX_VERSION_CHARACTERS = 200
 """Longest `version` of an agent, in characters."""
+
+TASK_PARAMETERS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "task": {
+            "type": "string",
+            "description": "The task, with all that the agent has to know.",
+        }
+    },
+    "required": ["task"],
+    "additionalProperties": False,
+}
+"""The JSON Schema of the arguments of every `AgentTool`."""
 
 _agent_name: TypeAdapter[str] = TypeAdapter(AgentName)
 
@@ -122,6 +137,36 @@ class Agent:
         """The tools that the agent brings to a worker."""
         return [tool for tool in self.tools if isinstance(tool, ToolDefinition)]
 
+    def as_tool(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        timeout_seconds: float = EXTERNAL_TIMEOUT_SECONDS,
+        requires_approval: bool = False,
+    ) -> AgentTool:
+        """Make a tool whose calls are tasks of this agent. A worker that has the tool has the agent, too.
+
+        Args:
+            name: The name of the tool; by default the agent's, with `_` for each `.`.
+            description: What the agent does, for the model that calls it.
+            timeout_seconds: The longest time that a call waits, in seconds, also for people. Then the subagent is
+                cancelled, and the model reads of the timeout.
+            requires_approval: Whether a person must approve each call before the subagent starts.
+
+        Raises:
+            TypeError: The name or the timeout are out of bounds.
+        """
+        return AgentTool(
+            self,
+            self.name.replace(".", "_") if name is None else name,
+            f"Give a task to the agent {self.name!r}, which works on its own and answers with a text."
+            if description is None
+            else description,
+            timeout_seconds=timeout_seconds,
+            requires_approval=requires_approval,
+        )
+
     def _read_tool(self, tool: object) -> ToolDefinition | str:
         """Read one of the forms that a tool may have. This is the only place that knows them."""
         match tool:
@@ -163,6 +208,21 @@ class Agent:
         if any(len(prompt.encode()) > MAX_SYSTEM_PROMPT_BYTES for prompt in prompts if prompt):
             raise TypeError(f"agent {self.name!r}: a system prompt has at most {MAX_SYSTEM_PROMPT_BYTES} bytes")
         return config
+
+
+class AgentTool(ToolDefinition):
+    """A tool whose calls are tasks of an agent: a call starts a session of the agent, and waits for its answer.
+
+    Attributes:
+        agent: The agent.
+    """
+
+    def __init__(
+        self, agent: Agent, name: str, description: str, *, timeout_seconds: float, requires_approval: bool
+    ) -> None:
+        spec = make_spec(name, description, TASK_PARAMETERS)
+        super().__init__(spec, timeout_seconds=timeout_seconds, requires_approval=requires_approval)
+        self.agent = agent
 
 
 def _make_plain(value: Any) -> Any:

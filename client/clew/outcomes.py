@@ -88,6 +88,7 @@ class RequestOutcome(Output):
         last_seq: The `run` entry; while `running`, the thread's last one.
         iterations: Model calls of the run.
         usage: The usage of the run.
+        subagent_usage: The usage of the subagents that the run has started, and of theirs.
         error: The error of a failed request.
     """
 
@@ -100,4 +101,5 @@ class RequestOutcome(Output):
     last_seq: int
     iterations: int = 0
     usage: Usage = Usage()
+    subagent_usage: Usage | None = None
     error: OutcomeError | None = None

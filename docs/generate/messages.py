@@ -98,6 +98,7 @@ SIGNALS = (
     Exchange("cancel", contract.CancelInput, bare=True),
     Exchange("close", contract.CloseInput, bare=True),
     Exchange("forked", contract.ForkedInput),
+    Exchange("subagent_result", contract.SubagentResultInput),
 )
 
 COMMON_QUERY_REFUSALS = ("invalid_input", "starting", "thread_mismatch")

@@ -10,6 +10,8 @@ from clew import Agent, Clew
 from clew.tools import ToolDefinition
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import make_worker
+from clew_activities.worker.assembly import DEFAULT_THRESHOLDS
+from clew_workflows.protocol import RolloverThresholds
 from tests.support.stack import KEYS, Stack
 
 
@@ -20,7 +22,11 @@ def make_client(stack: Stack) -> Clew:
 
 @asynccontextmanager
 async def run_deployment(
-    stack: Stack, clew: Clew, *agents: Agent, tools: tuple[ToolDefinition, ...] = ()
+    stack: Stack,
+    clew: Clew,
+    *agents: Agent,
+    tools: tuple[ToolDefinition, ...] = (),
+    thresholds: RolloverThresholds = DEFAULT_THRESHOLDS,
 ) -> AsyncIterator[None]:
     """Run a worker with these agents and tools on the client's task queue."""
     async with make_http_client() as http:
@@ -35,6 +41,7 @@ async def run_deployment(
             http=http,
             store=stack.store,
             keys=KEYS,
+            thresholds=thresholds,
         )
         async with worker:
             yield

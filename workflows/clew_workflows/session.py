@@ -54,6 +54,7 @@ with workflow.unsafe.imports_passed_through():
     from clew_workflows.shell.runtime import Runtime
     from clew_workflows.shell.signing import Signing
     from clew_workflows.shell.startup import Startup
+    from clew_workflows.shell.subagents import Subagents
     from clew_workflows.shell.task_budget import TaskBudget
     from clew_workflows.shell.task_commands import TaskCommands
     from clew_workflows.shell.tool_calls import ToolCalls
@@ -84,6 +85,7 @@ class AgentSession:
     Signals:
         steer, inject, modify_context, cancel, close: Like their updates. A refused signal becomes an `input` entry.
         forked: Record a fork. Clew sends it.
+        subagent_result: Take the result of a subagent. Its session sends it.
 
     Queries:
         status: The session's status and configuration.
@@ -115,12 +117,17 @@ class AgentSession:
                 raise InvalidInput(f"unknown workflow type {info.workflow_type[:200]!r}: send {WORKFLOW_TYPE!r}")
             if info.cron_schedule:
                 raise InvalidInput("a session runs until it is closed: start it without a cron schedule")
-            start = ingress.decode_start(info.workflow_id, args, is_continued=ingress.is_continued(info))
+            start = ingress.decode_start(
+                info.workflow_id,
+                args,
+                is_continued=ingress.is_continued(info),
+                parent_id=info.parent.workflow_id if info.parent else None,
+            )
             if start.carried is not None:
                 session = carried.restore(start.carried)
                 self._fullness.count_fetched(events=0, size=len(args[0].payload.data))
             else:
-                session = Session(decisions.begin(info.workflow_id, start.config), Thread())
+                session = Session(decisions.begin(info.workflow_id, start.config, start.task), Thread())
             self._runtime = Runtime(session, self.waits)
             budget = TaskBudget(self._task_commands)
             self._intake = Intake(self._runtime, budget, is_open=start.carried is not None)
@@ -134,6 +141,7 @@ class AgentSession:
             self._answers = Answers(self._runtime, self._waiters, self._recalling, self._signing, self._hibernation)
             self._tool_calls = ToolCalls(self._runtime, budget, self._task_commands)
             self._external_calls = ExternalCalls(self._runtime, self._task_commands)
+            self._subagents = Subagents(self._runtime, self._task_commands)
         except Refusal as refusal:
             self._refusal = refusal
 
@@ -177,11 +185,12 @@ class AgentSession:
         return {"last_seq": runtime.thread.last_seq}
 
     async def _end(self) -> None:
-        """Archive the closed session.
+        """Send what other sessions wait for, and archive the closed session.
 
         Raises:
             ApplicationError: The archive belongs to another execution.
         """
+        await self._subagents.settle()
         try:
             await self._hibernation.end()
         except Refusal as refusal:
@@ -280,6 +289,7 @@ class AgentSession:
         await recalling.recall(runtime.state.context_ref, runtime.state.policy, ContextQuery())
         start_background_task(self._hibernation.hibernate_when_idle())
         start_background_task(self._external_calls.expire())
+        start_background_task(self._subagents.serve())
         while True:
             self._ensure_command()
             # A message that opens a run, a close, a full history or a changed lane ends the wait.

@@ -65,7 +65,9 @@ from clew.contract.outputs import (
     ContextMeta,
     ContextPage,
     EntriesPage,
+    OpenSubagent,
     Overflow,
+    ParentSession,
     PendingCall,
     PendingExternalCall,
     PendingOperation,
@@ -117,6 +119,7 @@ from clew.contract.sizes import (
     MAX_WAIT_SECONDS,
     MAX_WAITERS,
 )
+from clew.contract.subagents import MAX_SUBAGENT_DEPTH, SubagentResultInput, Task
 from clew.model.messages import Message, ToolCall, ToolSpec
 from clew.outcomes import OutcomeError, RequestOutcome, Usage
 
@@ -126,6 +129,7 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "MAX_PAGE_BYTES",
     "MAX_PENDING",
+    "MAX_SUBAGENT_DEPTH",
     "MAX_SYSTEM_PROMPT_BYTES",
     "MAX_TOKEN_BYTES",
     "MAX_TOOL_RESULT_BYTES",
@@ -176,11 +180,13 @@ __all__ = [
     "ModelName",
     "ModelOptions",
     "OnBusy",
+    "OpenSubagent",
     "Operation",
     "OperationReceipt",
     "OutcomeError",
     "OutputSchema",
     "Overflow",
+    "ParentSession",
     "PendingCall",
     "PendingExternalCall",
     "PendingMessage",
@@ -204,10 +210,12 @@ __all__ = [
     "SnapshotToolCall",
     "SteerInput",
     "StreamState",
+    "SubagentResultInput",
     "SubmitInput",
     "SummarizeInput",
     "SummaryReceipt",
     "Switch",
+    "Task",
     "ToolCall",
     "ToolNames",
     "ToolProgress",

@@ -10,6 +10,7 @@ from clew.contract._input import Input
 from clew.contract.names import AgentName, Metadata, ModelName
 from clew.contract.policy import ContextPolicy
 from clew.contract.sizes import MAX_MESSAGE_BYTES, MAX_TOOL_RESULT_BYTES
+from clew.contract.subagents import Task
 from clew.model.tokens import EncodingName
 
 
@@ -147,7 +148,9 @@ class SessionStart(Input):
     Attributes:
         config: The configuration. If this id has an archived session, its configuration is used instead.
         carried: The state that the session's own earlier workflow run carried over; refused from others.
+        task: The task of a subagent; refused from others than the session that starts the subagent.
     """
 
     config: SessionConfig
     carried: dict[str, int | str] | None = None
+    task: Task | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -51,6 +51,36 @@ class PendingExternalCall(PendingCall):
     expires_at: str
 
 
+class OpenSubagent(Output):
+    """A subagent that a session has started and that has not reported its result.
+
+    Attributes:
+        tool_call_id: The tool call that started it.
+        agent: Its agent.
+        session_id: Its session.
+        status: `starting`, `working`, or `cancelled`: its call has ended without it.
+    """
+
+    tool_call_id: str
+    agent: str
+    session_id: str
+    status: Literal["starting", "working", "cancelled"]
+
+
+class ParentSession(Output):
+    """The session that has started this one as its subagent.
+
+    Attributes:
+        session_id: The session.
+        tool_call_id: Its tool call.
+        depth: The number of sessions above this one.
+    """
+
+    session_id: str
+    tool_call_id: str
+    depth: int
+
+
 class SessionStatus(Output):
     """The answer to the query `status`.
 
@@ -72,7 +102,10 @@ class SessionStatus(Output):
         pending_config: The fields that a waiting `configure` sets.
         pending_approvals: The tool calls that wait for a person's decision.
         pending_external_calls: The external tool calls that wait for their results.
+        subagents: The subagents that work for the session.
+        parent: The session that has started this one as its subagent.
         usage: The usage of all model calls of the session.
+        subagent_usage: The usage of the session's subagents, and of theirs.
         agent: The agent as a worker has resolved it.
         model: The model in force; empty until a worker has resolved the agent whose model it is.
         config: The configuration in force: every field of `SessionConfig`, the policy complete.
@@ -97,7 +130,10 @@ class SessionStatus(Output):
     pending_config: list[str] = Field(default_factory=list)
     pending_approvals: list[PendingCall] = Field(default_factory=list)
     pending_external_calls: list[PendingExternalCall] = Field(default_factory=list)
+    subagents: list[OpenSubagent] = Field(default_factory=list)
+    parent: ParentSession | None = None
     usage: Usage = Usage()
+    subagent_usage: Usage | None = None
     agent: AgentVersion | None = None
     model: str
     config: dict[str, Any] = Field(default_factory=dict)

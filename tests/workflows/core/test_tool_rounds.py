@@ -12,8 +12,8 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import Busy
 from clew.thread.entries import Entry
 from clew_workflows.core import advance, decisions
+from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.carried import carry, restore
-from clew_workflows.core.state import RequestedCall
 from clew_workflows.protocol import (
     ArchiveRef,
     Failure,

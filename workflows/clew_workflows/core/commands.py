@@ -18,6 +18,7 @@ from clew.contract import (
     ForkedInput,
     HibernateInput,
     MessageInput,
+    SubagentResultInput,
     SubmitInput,
     SummarizeInput,
     ToolResultInput,
@@ -41,6 +42,7 @@ from clew_workflows.core import (
     forking,
     inputs,
     operations,
+    subagents,
     summaries,
 )
 from clew_workflows.core.decision import Decision
@@ -63,6 +65,7 @@ Command = (
     | SummarizeInput
     | CloseInput
     | ForkedInput
+    | SubagentResultInput
 )
 """The input of an update or a signal."""
 
@@ -160,7 +163,7 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
     if not isinstance(command, CloseInput):
         if state.closed:
             raise Closed("the session is closed: open it again, or another one")
-        if state.phase == "hibernating" and not isinstance(command, ForkedInput):
+        if state.phase == "hibernating" and not isinstance(command, ForkedInput | SubagentResultInput):
             raise Closed("the session hibernates: open it again")
     if not (state.own_summary and isinstance(command, _DISPLACING)):
         return _decide(state, thread, command, own_id, at)
@@ -212,6 +215,8 @@ def _decide(  # noqa: PLR0912 - one case for each command
             return decisions.close(state, at, command.reason), Closing()
         case ForkedInput():
             return forking.record_fork(state, thread, command), None
+        case SubagentResultInput():
+            return subagents.take_result(state, command, at), None
 
 
 def _take_message(

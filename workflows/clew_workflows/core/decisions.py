@@ -10,10 +10,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clew.context.projection import find_projector
-from clew.contract import SessionConfig
+from clew.contract import SessionConfig, Task
 from clew.contract.policy import ContextPolicy, resolve
 from clew.errors import ArchiveUnavailable, Busy, Closed
-from clew_workflows.core import configuration, drafts, inputs, operations, preparation, profiles, runs, summaries
+from clew_workflows.core import (
+    assignments,
+    configuration,
+    drafts,
+    inputs,
+    operations,
+    preparation,
+    profiles,
+    runs,
+    summaries,
+)
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import (
@@ -28,10 +38,11 @@ from clew_workflows.protocol import (
 )
 
 
-def begin(session_id: str, config: SessionConfig) -> State:
+def begin(session_id: str, config: SessionConfig, task: Task | None = None) -> State:
     """Make the first state of a new session. A worker resolves its configuration before anything else.
 
-    What depends on an agent is checked when a worker has resolved the agent.
+    With a task, the session serves it first and reports the result. What depends on an agent is checked when a worker
+    has resolved the agent.
 
     Raises:
         InvalidInput: The policy names an unknown projector, or its fields contradict each other.
@@ -40,11 +51,12 @@ def begin(session_id: str, config: SessionConfig) -> State:
     """
     state = State(session_id, config, policy=ContextPolicy())
     if config.agent:
-        return replace(state, policy=resolve())
-    state = replace(state, policy=resolve(agent=profiles.find_agent_policy(state)))
-    find_projector(state.policy.projector)
-    configuration.check_approvals(config)
-    return state
+        state = replace(state, policy=resolve())
+    else:
+        state = replace(state, policy=resolve(agent=profiles.find_agent_policy(state)))
+        find_projector(state.policy.projector)
+        configuration.check_approvals(config)
+    return assignments.assign(state, task) if task else state
 
 
 def take_event(state: State, event: Event, at: Moment) -> Decision:
@@ -102,8 +114,8 @@ def hibernate(state: State, reason: str | None) -> Decision:
 
     Raises:
         ArchiveUnavailable: The session has no archive.
-        Busy: A run is active, a request waits, a summary is being written that a caller asked for, or a tool call of
-            a run that has ended may still return.
+        Busy: A run is active, a request waits, a summary is being written that a caller asked for, a tool call of
+            a run that has ended may still return, or the session is a subagent that has not reported.
         Closed: The session hibernates or is closed.
     """
     if state.phase in ("hibernating", "closed"):
@@ -114,8 +126,11 @@ def hibernate(state: State, reason: str | None) -> Decision:
         raise Busy("a request is running or waits: wait for it, or cancel it")
     if state.late_calls:
         raise Busy("a tool call of a run that has ended may still return: try again in a moment")
+    if state.assignment and state.assignment.step != "over":
+        raise Busy("the session reports to the one that has started it, and closes then")
     entry = drafts.draft_session(state, "hibernated", reason)
-    return Decision(replace(state, phase="hibernating"), (entry,))
+    # Cancelled subagents that have not reported are forgotten: their signals do not wake the session.
+    return Decision(replace(state, phase="hibernating", children=()), (entry,))
 
 
 def wake(state: State, reason: str) -> Decision:
@@ -135,7 +150,10 @@ def close(state: State, at: Moment, reason: str | None = None) -> Decision:
     ended = _end_all(state, "closed", at, reason)
     # A thread begins with a `config` entry: a session that was never prepared commits nothing.
     closing = (drafts.draft_session(state, "closed", reason),) if at.rev else ()
-    return Decision(replace(ended.state, phase="closed"), (*ended.commit, *closing))
+    after = replace(ended.state, phase="closed")
+    if after.assignment and after.assignment.step == "reported":
+        after = replace(after, assignment=replace(after.assignment, step="over"))
+    return Decision(after, (*ended.commit, *closing))
 
 
 def recover(state: State, at: Moment) -> Decision:
@@ -151,7 +169,7 @@ def recover(state: State, at: Moment) -> Decision:
 def _end_all(state: State, reason: str, at: Moment, explanation: str | None = None) -> Decision:
     """Cancel the active run or summary, and drop all that waits; requests get outcomes, the rest `input` entries."""
     decision = (
-        runs.end_run(state, "cancelled", reason, inputs="drop", explanation=explanation)
+        runs.end_run(state, "cancelled", reason, at, inputs="drop", explanation=explanation)
         if state.run
         else summaries.give_up(state, reason)
     )

@@ -16,13 +16,15 @@ from clew.contract.payloads import (
     Retried,
     RunPayload,
     SessionPayload,
+    Subagent,
     ToolMessage,
     UserMessage,
 )
 from clew.model.messages import ToolCall
 from clew.outcomes import OutcomeError, Usage
 from clew.thread.entries import Draft, Refs
-from clew_workflows.core.state import Input, Request, RequestedCall, Run, State
+from clew_workflows.core.calls import RequestedCall
+from clew_workflows.core.state import Input, Request, Run, State
 from clew_workflows.protocol import Failure, ModelAnswered, ResolvedAgent, ResolvedTool, ToolAnswered
 
 _OTHER_FIELDS = {"content", "request_id", "metadata", "output_schema"}
@@ -97,7 +99,21 @@ def draft_assistant_message(
 def draft_tool_message(state: State, run: Run, call: RequestedCall, answer: ToolAnswered) -> Draft:
     """Draft a tool's result. If a person has edited the arguments, it holds them."""
     refs = make_run_refs(state, run) | make_call_refs(run) | {"tool_call_id": call.tool_call_id}
+    if answer.subagent is None:
+        answer = answer.model_copy(update={"subagent": _describe_child(state, call)})
     return Draft(make_tool_result(run, call, answer), refs, answer.tokens)
+
+
+def _describe_child(state: State, call: RequestedCall) -> Subagent | None:
+    """Describe the session that works on a call; None: none was started."""
+    return next(
+        (
+            Subagent(session_id=child.session_id, agent=child.agent)
+            for child in state.children
+            if child.tool_call_id == call.tool_call_id and child.step != "start"
+        ),
+        None,
+    )
 
 
 def make_tool_result(run: Run, call: RequestedCall, answer: ToolAnswered) -> ToolMessage:
@@ -116,6 +132,7 @@ def make_tool_result(run: Run, call: RequestedCall, answer: ToolAnswered) -> Too
         in_doubt=answer.in_doubt,
         note_tokens=answer.note_tokens,
         pieces=answer.pieces,
+        subagent=answer.subagent,
     )
 
 
@@ -199,6 +216,7 @@ def draft_run(
     status: Literal["completed", "failed", "cancelled"],
     reason: str,
     usage: Usage,
+    subagent_usage: Usage | None = None,
     answer_seq: int | None = None,
     failure: Failure | None = None,
     explanation: str | None = None,
@@ -209,6 +227,8 @@ def draft_run(
         status=status,
         termination_reason=reason,
         usage=usage,
+        # Absent without subagents.
+        subagent_usage=subagent_usage if subagent_usage != Usage() else None,
         iterations=run.iteration,
         answer_seq=answer_seq,
         error=_make_error(failure) if failure else None,

@@ -11,9 +11,10 @@ from pydantic_core import to_json
 from clew.contract import ToolResultInput
 from clew.contract.receipts import ToolResultReceipt
 from clew.errors import AlreadyAnswered, CallEnded, TooLarge, UnknownToolCall
-from clew_workflows.core import runs, tool_rounds
+from clew_workflows.core import children, runs, tool_rounds
+from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import Moment, RequestedCall, State
+from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import ToolAnswered
 
 MAX_KNOWN_ANSWERS = 128
@@ -27,12 +28,15 @@ def list_pending(state: State) -> tuple[RequestedCall, ...]:
 
 
 def find_next_expiry(state: State) -> float | None:
-    """Find the time when the next external call times out, in seconds of the workflow's clock; None: none waits."""
-    return min((call.expires_at for call in list_pending(state) if call.expires_at is not None), default=None)
+    """Find the time when the next call that waits times out, in seconds of the workflow's clock; None: none does."""
+    waiting = tool_rounds.list_outside(state)
+    return min((call.expires_at for call in waiting if call.expires_at is not None), default=None)
 
 
 def submit_result(state: State, command: ToolResultInput, at: Moment) -> tuple[Decision, ToolResultReceipt]:
-    """Commit the submitted result of an external call. After the last result of the round the model is called.
+    """Commit the submitted result of an external call, or of a subagent's call, in place of the subagent's.
+
+    After the last result of the round the model is called.
 
     Raises:
         AlreadyAnswered: A result of the call has been submitted before.
@@ -48,28 +52,34 @@ def submit_result(state: State, command: ToolResultInput, at: Moment) -> tuple[D
     answered = (*state.answered_calls, call.tool_call_id)[-MAX_KNOWN_ANSWERS:]
     answer = ToolAnswered(content=content, is_error=command.is_error)
     receipt = ToolResultReceipt(tool_call_id=call.tool_call_id, seq=at.rev)
-    return runs.take_outside_result(replace(state, answered_calls=answered), call, answer, at), receipt
+    return _end_call(replace(state, answered_calls=answered), call, answer, at), receipt
 
 
 def expire(state: State, at: Moment) -> Decision:
-    """Commit a result for each external call whose time is over."""
+    """Commit a result for each external call, and each call of a subagent, whose time is over."""
     decision = Decision(state)
-    for call in list_pending(state):
+    for call in tool_rounds.list_outside(state):
         if call.expires_at is not None and call.expires_at <= at.time:
             decision = decision.then(partial(_expire_call, call), at)
     return decision
 
 
 def _expire_call(call: RequestedCall, state: State, at: Moment) -> Decision:
-    if call not in list_pending(state):
+    if call not in tool_rounds.list_outside(state):
         return Decision(state)
     seconds = tool_rounds.get_tool(state, call.name).timeout_seconds
     content = f"error: tool {call.name!r} timed out: no result came within {seconds:g} seconds"
-    return runs.take_outside_result(state, call, ToolAnswered(content=content, is_error=True), at)
+    return _end_call(state, call, ToolAnswered(content=content, is_error=True), at)
+
+
+def _end_call(state: State, call: RequestedCall, answer: ToolAnswered, at: Moment) -> Decision:
+    """Commit a result that has not come from a subagent: one that works on the call is cancelled."""
+    state = children.release_child(state, call.tool_call_id)
+    return runs.take_outside_result(state, call, answer, at)
 
 
 def _find_pending(state: State, tool_call_id: str) -> RequestedCall:
-    for call in list_pending(state):
+    for call in tool_rounds.list_outside(state):
         if call.tool_call_id == tool_call_id:
             return call
     if tool_call_id in state.answered_calls:

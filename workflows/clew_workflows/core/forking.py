@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from clew.contract import ForkedInput
 from clew.contract.payloads import ConfigPayload, ForkPayload
-from clew.outcomes import Usage
+from clew.outcomes import RequestOutcome, Usage
 from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread
 from clew_workflows.core import configuration, drafts
@@ -70,6 +70,10 @@ def make_fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Se
         known_ops=tuple(op_ids),
         context_ref=thread.find_active_lane(at_seq),
         usage=_compute_usage(state, at_seq),
+        # Running subagents stay with the parent, and so does its own task.
+        children=(),
+        subagent_usage=_compute_subagent_usage(state, at_seq),
+        assignment=None,
         archive=None,
         outcomes=outcomes,
     )
@@ -95,15 +99,29 @@ def _restore_config(state: State, config: Entry) -> State:
 
 
 def _compute_usage(state: State, at_seq: int) -> Usage:
-    later = {
-        outcome.run_id: outcome.usage
-        for outcome in state.outcomes.values()
-        if outcome.last_seq > at_seq and outcome.usage.shared_with is None
-    }
-    if state.run:
-        later[state.run.run_id] = state.run.usage
-    spent = state.usage.model_dump()
-    for usage in later.values():
+    later = _list_later(state, at_seq, lambda outcome: outcome.usage)
+    return _subtract(state.usage, [*later, *([state.run.usage] if state.run else [])])
+
+
+def _compute_subagent_usage(state: State, at_seq: int) -> Usage:
+    later = _list_later(state, at_seq, lambda outcome: outcome.subagent_usage or Usage())
+    return _subtract(state.subagent_usage, [*later, *([state.run.subagent_usage] if state.run else [])])
+
+
+def _list_later(state: State, at_seq: int, usage: Callable[[RequestOutcome], Usage]) -> list[Usage]:
+    """List the usage of the runs that ended after an entry, each once."""
+    return list(
+        {
+            outcome.run_id: usage(outcome)
+            for outcome in state.outcomes.values()
+            if outcome.last_seq > at_seq and outcome.usage.shared_with is None
+        }.values()
+    )
+
+
+def _subtract(total: Usage, parts: Sequence[Usage]) -> Usage:
+    rest = total.model_dump()
+    for usage in parts:
         for name, tokens in usage.model_dump(exclude_none=True, exclude={"shared_with"}).items():
-            spent[name] = max((spent[name] or 0) - tokens, 0)
-    return Usage(**spent)
+            rest[name] = max((rest[name] or 0) - tokens, 0)
+    return Usage(**rest)

@@ -66,6 +66,7 @@ def describe_session(state: State, thread: Thread) -> str:
         "queued messages": len(state.queue),
         "approvals": len(approvals.list_pending(state)),
         "external calls": len(external_calls.list_pending(state)),
+        "subagents": len(state.children),
         "context operations": len(state.pending_ops),
     }
     if any(waiting.values()):

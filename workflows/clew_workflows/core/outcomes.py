@@ -39,6 +39,7 @@ def make_running_outcome(state: State, thread: Thread, request_id: str) -> Reque
         last_seq=thread.last_seq,
         iterations=run.iteration if run else 0,
         usage=_find_usage(run, request_id),
+        subagent_usage=run.subagent_usage if run and run.subagent_usage != Usage() else None,
     )
 
 
@@ -77,5 +78,6 @@ def _read_outcome(request_id: str, ended: Entry) -> RequestOutcome:
         last_seq=ended.seq,
         iterations=payload.iterations,
         usage=payload.usage,
+        subagent_usage=payload.subagent_usage,
         error=payload.error,
     )

@@ -45,11 +45,18 @@ def make_request(state: State, message: MessageInput, request_id: str) -> Reques
         options,
         policy,
         message.max_iterations or config.max_iterations,
-        message.timeout_seconds or config.request_timeout_seconds,
+        _find_timeout(state, message, request_id),
         message.metadata,
         message.output_schema,
         message,
     )
+
+
+def _find_timeout(state: State, message: MessageInput, request_id: str) -> int:
+    """Find the time of a request. That of a subagent's task is at most what its caller has left."""
+    seconds = message.timeout_seconds or state.config.request_timeout_seconds
+    task = state.assignment.task if state.assignment else None
+    return min(seconds, task.timeout_seconds) if task and task.request_id == request_id else seconds
 
 
 def make_follow_up(state: State, request_id: str, inputs: tuple[Input, ...]) -> Request:

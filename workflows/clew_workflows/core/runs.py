@@ -13,9 +13,21 @@ from clew.contract.payloads import Retried
 from clew.errors import Refusal
 from clew.outcomes import Usage
 from clew.thread.entries import Draft
-from clew_workflows.core import budgets, drafts, operations, profiles, requests, summaries, tool_rounds
+from clew_workflows.core import (
+    assignments,
+    budgets,
+    children,
+    drafts,
+    limits,
+    operations,
+    profiles,
+    requests,
+    summaries,
+    tool_rounds,
+)
+from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import Input, Moment, Request, RequestedCall, Run, State
+from clew_workflows.core.state import Input, Moment, Request, Run, State
 from clew_workflows.protocol import (
     CallModel,
     DescribeModel,
@@ -121,7 +133,7 @@ def call_model(state: State, at: Moment) -> Decision:
 
 def _start_call(state: State, at: Moment, instead_of: CallModel | None = None) -> Decision:
     run = get_run(state)
-    if problem := find_reached_limit(state):
+    if problem := limits.find_reached_limit(state):
         return fail_run(state, problem, at)
     if at.time >= run.deadline:
         return fail_run(state, make_timeout(run, ", ".join(run.timed_out_calls)), at)
@@ -143,26 +155,13 @@ def _start_call(state: State, at: Moment, instead_of: CallModel | None = None) -
         token_ratio=ratio if ratio > 1 else None,
         encoding=state.config.encoding,
         earlier_tool_calls=state.tool_calls,
-        priced=state.config.limits.max_cost_usd is not None,
+        priced=limits.find_cost_limit(state) is not None,
         # Only the first call of a run: the others have the tools that the run began with.
         deployment=None if run.call or run.prepared or state.keeps_agent else state.deployment,
         parent_call_id=parent,
     )
     run = replace(run, iteration=call.iteration, call=call, tool_calls=())
     return Decision(replace(state, run=run, calls=state.calls + 1, phase="awaiting_model"), (), call)
-
-
-def find_reached_limit(state: State) -> Failure | None:
-    """Return a failure if the session has reached a limit of its configuration."""
-    limits, usage = state.config.limits, state.usage
-    tokens, cost = usage.input_tokens + usage.output_tokens, usage.cost_usd or 0.0
-    if limits.max_total_tokens is not None and tokens >= limits.max_total_tokens:
-        message = f"the session has used {tokens} tokens of the {limits.max_total_tokens} that its limits allow"
-        return Failure(type="token_limit", message=message)
-    if limits.max_cost_usd is not None and cost >= limits.max_cost_usd:
-        message = f"the session has cost {cost:.4f} USD of the {limits.max_cost_usd} that its limits allow"
-        return Failure(type="cost_limit", message=message)
-    return None
 
 
 def take_reply(state: State, answer: ModelAnswered, at: Moment) -> Decision:
@@ -221,7 +220,11 @@ def start_tools(state: State, at: Moment) -> Decision:
     if tool_rounds.list_unapproved(run.tool_calls):
         return Decision(replace(state, run=_stop_clock(run, at), phase="awaiting_approval"))
     run = tool_rounds.open_outside(state, _resume_clock(run, at), at)
-    state, effect = replace(state, run=run), tool_rounds.make_effect(state, run)
+    return children.open_children(replace(state, run=run), at).then(_begin_round, at)
+
+
+def _begin_round(state: State, at: Moment) -> Decision:
+    effect = tool_rounds.make_effect(state, get_run(state))
     return Decision(replace(state, phase="awaiting_tools"), (), effect) if effect else _continue_round(state, at)
 
 
@@ -258,10 +261,11 @@ def _stop_clock(run: Run, at: Moment) -> Run:
 
 
 def _resume_clock(run: Run, at: Moment) -> Run:
-    """Let the request's clock go on: the time in which it stood still does not count."""
+    """Let the request's clock go on: the time in which it stood still does not count, but for a subagent's work."""
     if run.paused_at is None:
-        return run
-    return replace(run, deadline=run.deadline + at.time - run.paused_at, paused_at=None)
+        return replace(run, worked_seconds=0.0)
+    waited = max(at.time - run.paused_at - run.worked_seconds, 0.0)
+    return replace(run, deadline=run.deadline + waited, paused_at=None, worked_seconds=0.0)
 
 
 def fail_run(state: State, failure: Failure, at: Moment) -> Decision:
@@ -289,7 +293,7 @@ def finish_run(
     3. The next run is opened: an interrupting message (`first`), the follow-up run of unread inputs, the queue.
     4. A summary that is due is started, if the run has completed and nothing waits.
     """
-    ended = end_run(state, status, reason, failure=failure, inputs=inputs, explanation=explanation)
+    ended = end_run(state, status, reason, at, failure=failure, inputs=inputs, explanation=explanation)
     if first is None:
         followed = ended.then(operations.apply_deferred, at)
     else:
@@ -303,6 +307,7 @@ def end_run(
     state: State,
     status: Literal["completed", "failed", "cancelled"],
     reason: str,
+    at: Moment,
     *,
     failure: Failure | None = None,
     inputs: Literal["drop", "follow_up"] = "follow_up",
@@ -314,7 +319,7 @@ def end_run(
     """
     run = get_run(state)
     closers, late = tool_rounds.close_calls(state, run, reason)
-    unread = leave_unread(state, run, reason, inputs)
+    unread = leave_unread(assignments.note_work(children.release_children(state), run, at), run, reason, inputs)
 
     def draft_outcome(request_id: str) -> Draft:
         # One of the requests that shared the run has its usage, so that the sum over requests is right.
@@ -326,6 +331,7 @@ def end_run(
             status=status,
             reason=reason,
             usage=run.usage if request_id == opened else Usage(shared_with=opened),
+            subagent_usage=run.subagent_usage if request_id == opened else Usage(),
             answer_seq=run.answer_seq,
             failure=failure,
             explanation=explanation,

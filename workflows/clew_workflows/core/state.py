@@ -7,23 +7,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig
-from clew.contract.payloads import ToolMessage
 from clew.contract.policy import ContextPolicy
 from clew.contract.receipts import InputReceipt
 from clew.outcomes import RequestOutcome, Usage
-from clew.thread.entries import Refs
+from clew_workflows.core.calls import Assignment, Child, LateCall, RequestedCall
 from clew_workflows.core.learned import Learned
 from clew_workflows.protocol import (
-    FUNCTION,
     ArchiveRef,
     CallModel,
-    ExternalRoute,
     Failure,
     ModelProfile,
     Prepare,
     ResolvedAgent,
     ResolvedTool,
-    Route,
 )
 
 Phase = Literal[
@@ -133,63 +129,6 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestedCall:
-    """A tool call of the current round.
-
-    Attributes:
-        tool_call_id: The id of the call.
-        name: The tool.
-        arguments: The model's arguments, or those that a person has replaced them by.
-        needs_approval: A person must approve the call first.
-        idempotent: The call may be repeated.
-        route: How the call is carried out.
-        edited: A person has changed the arguments.
-        scheduled: An activity has been started for the call: it may have run.
-        expires_at: When an external call that waits for its result times out, in seconds of the workflow's clock.
-        returned: Its result is in the thread.
-    """
-
-    tool_call_id: str
-    name: str
-    arguments: dict[str, Any]
-    needs_approval: bool = False
-    idempotent: bool = False
-    route: Route = FUNCTION
-    edited: bool = False
-    scheduled: bool = False
-    expires_at: float | None = None
-    returned: bool = False
-
-    @property
-    def is_external(self) -> bool:
-        """Whether the result is submitted by a caller."""
-        return isinstance(self.route, ExternalRoute)
-
-    @property
-    def is_outside(self) -> bool:
-        """Whether the result comes from outside: no activity is started for the call."""
-        return self.is_external
-
-
-@dataclass(frozen=True, slots=True)
-class LateCall:
-    """A tool call whose activity may still return although its run has ended.
-
-    Attributes:
-        doubt: The result in doubt that the thread holds for it.
-        refs: The refs of that result.
-    """
-
-    doubt: ToolMessage
-    refs: Refs
-
-    @property
-    def tool_call_id(self) -> str:
-        """The id of the call."""
-        return self.doubt.tool_call_id
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """The ReAct loop that serves a request, and the requests that have joined it.
 
@@ -210,6 +149,8 @@ class Run:
         timed_out_calls: The tool calls that the deadline interrupted, for the message of the timeout.
         answer_seq: The seq of the newest reply that has text.
         usage: The tokens and the cost of the run.
+        subagent_usage: Those of the subagents that the run has started.
+        worked_seconds: The most seconds that a subagent of the newest round has worked.
     """
 
     run_id: str
@@ -227,6 +168,8 @@ class Run:
     timed_out_calls: tuple[str, ...] = ()
     answer_seq: int | None = None
     usage: Usage = Usage()
+    subagent_usage: Usage = Usage()
+    worked_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +214,9 @@ class State:
         learned: Measurements of providers' token counts, by model.
         context_ref: The active lane.
         usage: The tokens and the cost of the session.
+        children: The subagents that the session has started and that have not reported.
+        subagent_usage: The tokens and the cost of the session's subagents, and of theirs.
+        assignment: The task that the session works on as a subagent; None in a session that a caller has started.
         runs: The number of runs so far, for ids that are unique in the thread.
         calls: The number of model calls so far.
         tool_calls: The number of tool calls so far.
@@ -307,6 +253,9 @@ class State:
     learned: Mapping[str, Learned] = field(default_factory=dict)
     context_ref: str = "default"
     usage: Usage = Usage()
+    children: tuple[Child, ...] = ()
+    subagent_usage: Usage = Usage()
+    assignment: Assignment | None = None
     runs: int = 0
     calls: int = 0
     tool_calls: int = 0

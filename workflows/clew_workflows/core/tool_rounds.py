@@ -14,8 +14,9 @@ from clew.contract.mcp_names import selects
 from clew.thread.entries import Draft
 from clew_workflows.core import drafts
 from clew_workflows.core.argument_schemas import ArgumentChecks
+from clew_workflows.core.calls import LateCall, RequestedCall
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import LateCall, Moment, RequestedCall, Run, State
+from clew_workflows.core.state import Moment, Run, State
 from clew_workflows.protocol import (
     Failure,
     FunctionRoute,

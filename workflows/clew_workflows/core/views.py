@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic_core import to_json
 
@@ -19,6 +19,8 @@ from clew.contract import (
     WindowQuery,
 )
 from clew.contract.outputs import (
+    OpenSubagent,
+    ParentSession,
     PendingCall,
     PendingExternalCall,
     PendingOperation,
@@ -26,11 +28,13 @@ from clew.contract.outputs import (
 )
 from clew.contract.payloads import ConfigPayload
 from clew.errors import Archived, InvalidInput
+from clew.outcomes import Usage
 from clew.thread.source import make_filter
 from clew.thread.thread import Thread
 from clew_workflows.core import approvals, drafts, external_calls, operations, previews
+from clew_workflows.core.calls import Child, RequestedCall
 from clew_workflows.core.stamps import format_timestamp
-from clew_workflows.core.state import RequestedCall, State
+from clew_workflows.core.state import State
 
 
 def answer_status(state: State, thread: Thread) -> dict[str, Any]:
@@ -56,7 +60,10 @@ def answer_status(state: State, thread: Thread) -> dict[str, Any]:
             for call in approvals.list_pending(state)
         ],
         pending_external_calls=[_describe_external(call) for call in external_calls.list_pending(state)],
+        subagents=[_describe_child(child) for child in state.children],
+        parent=_describe_parent(state),
         usage=state.usage,
+        subagent_usage=state.subagent_usage if state.subagent_usage != Usage() else None,
         agent=state.agent and drafts.make_agent_version(state.agent),
         model=state.model,
         config=drafts.dump_configuration(state),
@@ -151,6 +158,23 @@ def _describe_external(call: RequestedCall) -> PendingExternalCall:
         arguments=call.arguments,
         expires_at=format_timestamp(datetime.fromtimestamp(call.expires_at or 0, UTC)),
     )
+
+
+def _describe_child(child: Child) -> OpenSubagent:
+    steps: dict[str, Literal["starting", "working", "cancelled"]] = {"start": "starting", "working": "working"}
+    return OpenSubagent(
+        tool_call_id=child.tool_call_id,
+        agent=child.agent,
+        session_id=child.session_id,
+        status=steps.get(child.step, "cancelled"),
+    )
+
+
+def _describe_parent(state: State) -> ParentSession | None:
+    if state.assignment is None:
+        return None
+    task = state.assignment.task
+    return ParentSession(session_id=task.session_id, tool_call_id=task.tool_call_id, depth=task.depth)
 
 
 def _describe_operation(waiting: ContextOperation) -> PendingOperation:

@@ -27,6 +27,7 @@ from clew_workflows.protocol.summaries import Summarize, Summarized, WrittenSumm
 from clew_workflows.protocol.tools import (
     FUNCTION,
     STORING_SECONDS,
+    AgentRoute,
     ExternalRoute,
     FunctionRoute,
     McpRoute,
@@ -44,6 +45,7 @@ from clew_workflows.protocol.tools import (
 __all__ = [
     "FUNCTION",
     "STORING_SECONDS",
+    "AgentRoute",
     "ArchiveRef",
     "Archiving",
     "CallModel",

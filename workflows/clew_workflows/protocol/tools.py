@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from clew.contract.payloads import StoredResult
+from clew.contract.payloads import StoredResult, Subagent
 from clew.model.messages import ToolSpec
 from clew.model.tokens import EncodingName
 from clew_workflows.protocol._value import Value
@@ -64,7 +64,19 @@ class McpRoute(Value):
     type: Literal["mcp"]
 
 
-Route = Annotated[FunctionRoute | RemoteRoute | ExternalRoute | McpRoute, Field(discriminator="type")]
+class AgentRoute(Value):
+    """A call is a task of a subagent: the session starts a session of the agent.
+
+    Attributes:
+        type: `agent`.
+        agent: The name of the agent.
+    """
+
+    type: Literal["agent"]
+    agent: str
+
+
+Route = Annotated[FunctionRoute | RemoteRoute | ExternalRoute | McpRoute | AgentRoute, Field(discriminator="type")]
 """How the calls of a tool are carried out."""
 
 
@@ -168,6 +180,7 @@ class ToolAnswered(Value):
         tokens: The tokens of the result's message. None: the session counts them, and those of the parts.
         note_tokens: The tokens of the note that says how a person has changed the call.
         pieces: The tokens of each piece of the text, if it is long enough to be cut.
+        subagent: The subagent that has answered.
     """
 
     content: str
@@ -177,6 +190,7 @@ class ToolAnswered(Value):
     tokens: int | None = None
     note_tokens: int | None = None
     pieces: tuple[int, ...] | None = None
+    subagent: Subagent | None = None
 
 
 class ToolReturned(Value):

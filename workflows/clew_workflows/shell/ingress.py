@@ -34,6 +34,7 @@ from clew.contract import (
     SessionId,
     SessionStart,
     SteerInput,
+    SubagentResultInput,
     SubmitInput,
     SummarizeInput,
     ToolResultInput,
@@ -81,11 +82,16 @@ def is_continued(info: workflow.Info) -> bool:
     return info.continued_run_id is not None and info.attempt == 1 and not info.cron_schedule
 
 
-def decode_start(session_id: str, args: Sequence[RawValue], *, is_continued: bool = False) -> SessionStart:
+def decode_start(
+    session_id: str, args: Sequence[RawValue], *, is_continued: bool = False, parent_id: str | None = None
+) -> SessionStart:
     """Decode the argument of a session. Only with `is_continued` may it carry a session.
 
+    Only a start by the workflow `parent_id` may have a task, which names that workflow.
+
     Raises:
-        InvalidInput: The session id or the argument is malformed, or the argument carries a session of a caller's.
+        InvalidInput: The session id or the argument is malformed, or the argument carries a session or a task of a
+            caller's.
         TooLarge: The argument or a system prompt is too large.
         UnsupportedStrategy: The strategy is not `react`.
     """
@@ -97,6 +103,8 @@ def decode_start(session_id: str, args: Sequence[RawValue], *, is_continued: boo
     start = _decode(args, SessionStart, MAX_START_BYTES if carries else MAX_MESSAGE_BYTES)
     if start.carried is not None and not is_continued:
         raise InvalidInput("carried: only a session's own earlier workflow run sets this field. Leave it out")
+    if start.task is not None and (start.carried is not None or start.task.session_id != parent_id):
+        raise InvalidInput("task: only the session that starts a subagent sets this field. Leave it out")
     config = start.config
     if config.strategy != "react":
         raise UnsupportedStrategy(f"unknown strategy {config.strategy[:50]!r}: the strategy is 'react'")
@@ -127,6 +135,7 @@ _SIGNALS: dict[str, type[Command | SteerInput]] = {
     "close": CloseInput,
     # Clew's own.
     "forked": ForkedInput,
+    "subagent_result": SubagentResultInput,
 }
 # Inputs whose fields are all optional: they may come without an argument.
 _BARE = ("cancel_request", "cancel", "checkpoint", "close", "close_session", "hibernate", "summarize")
@@ -151,7 +160,9 @@ def decode_signal(name: str, args: Sequence[RawValue], config: SessionConfig) ->
     """
     if name not in _SIGNALS:
         raise InvalidInput(f"unknown signal {name[:50]!r}: one of {', '.join(_SIGNALS)}")
-    decoded = _decode(args, _SIGNALS[name], config.limits.max_message_bytes, optional=name in _BARE)
+    own = _SIGNALS[name] is SubagentResultInput
+    max_bytes = MAX_MESSAGE_BYTES if own else config.limits.max_message_bytes
+    decoded = _decode(args, _SIGNALS[name], max_bytes, optional=name in _BARE)
     if isinstance(decoded, SteerInput):
         decoded = SubmitInput.model_validate(decoded.model_dump(exclude_unset=True) | {"kind": name})
     return _check_command(decoded)

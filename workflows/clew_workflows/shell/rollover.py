@@ -98,7 +98,9 @@ class Rollover:
         if not workflow.all_handlers_finished():
             self._task_commands.ensure()
         # A close that arrives now is answered in this workflow run, after the session has ended.
-        await workflow.wait_condition(lambda: runtime.state.closed or workflow.all_handlers_finished())
+        await workflow.wait_condition(
+            lambda: runtime.state.closed or (workflow.all_handlers_finished() and not runtime.unconfirmed)
+        )
         if not runtime.state.closed:
             workflow.continue_as_new(args=[self._make_start()])
 

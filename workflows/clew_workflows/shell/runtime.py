@@ -36,6 +36,8 @@ class Runtime:
             thread does not hold.
         active_at: The time of the last decision, in seconds of the workflow's clock.
         rolling: This workflow run is about to continue as new.
+        unconfirmed: Commands to other sessions that the server has not confirmed. The end of this workflow run waits
+            for them.
         waits: The time limits of the session's waits.
     """
 
@@ -49,6 +51,7 @@ class Runtime:
         self.changed_lanes: list[str] = []
         self.active_at = workflow.time()
         self.rolling = False
+        self.unconfirmed = 0
         self._memo: tuple[int, int, ContextQuery, Projection] | None = None
 
     @property

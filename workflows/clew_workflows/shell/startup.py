@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from temporalio import workflow
 
-from clew.errors import ArchiveUnavailable, Refusal, ThreadMismatch, make_refusal
+from clew.errors import ArchiveUnavailable, InvalidInput, Refusal, ThreadMismatch, make_refusal
 from clew.thread.entries import Entry
 from clew_workflows.core import carried, decisions
 from clew_workflows.core.advance import Session
@@ -64,6 +64,7 @@ class Startup:
         """Continue the session from its archive, with the same seqs, or begin a new one.
 
         Raises:
+            InvalidInput: The session is a subagent's, and has an archive.
             Refusal: The archive cannot be used.
             ThreadMismatch: The archive belongs to another execution.
         """
@@ -73,6 +74,8 @@ class Startup:
         if prepared.mismatch:
             raise ThreadMismatch(prepared.mismatch)
         runtime.effect = None
+        if prepared.state and runtime.state.assignment:
+            raise InvalidInput("there is an archived session of this id: a subagent begins with a new one")
         if prepared.state and prepared.archive:
             runtime.resume(await self._thaw(prepared.archive, prepared.state))
         else:

@@ -11,7 +11,7 @@ from clew.contract import ContextQuery
 from clew.contract.payloads import ErrorPayload, SummaryPayload
 from clew.contract.receipts import SummaryReceipt
 from clew.errors import Refusal
-from clew_workflows.core import runs, summaries
+from clew_workflows.core import limits, summaries
 from clew_workflows.protocol import Event, Failure, Summarize, Summarized
 from clew_workflows.shell import execution
 from clew_workflows.shell.recalling import Recalling
@@ -21,7 +21,7 @@ from clew_workflows.shell.runtime import Runtime
 async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -> Event:
     """Determine the range of a summary and run the activity that writes it; returns the summary or a failure."""
     lane = effect.context_ref
-    if problem := runs.find_reached_limit(runtime.state):
+    if problem := limits.find_reached_limit(runtime.state):
         return problem
     if failure := await recalling.recall(lane, runtime.state.policy, ContextQuery(context_ref=lane)):
         return failure

@@ -27,6 +27,7 @@ from clew.contract.payloads.messages import (
     AssistantMessage,
     MessagePayload,
     StoredResult,
+    Subagent,
     ToolMessage,
     UserMessage,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "Stored",
     "StoredResult",
     "StoredSnapshot",
+    "Subagent",
     "SummaryPayload",
     "ToolMessage",
     "UserMessage",

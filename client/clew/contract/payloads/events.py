@@ -60,6 +60,7 @@ class RunPayload(Payload):
         termination_reason: Why the request ended: `final_answer`, another word of the contract's list, or the error's
             type.
         usage: The usage of the run. Of requests that shared a run, one has the numbers and the others name it.
+        subagent_usage: The usage of the subagents that the run has started, and of theirs.
         iterations: Model calls of the run.
         answer_seq: The seq of the answer; absent where there is none.
         error: Why the request failed.
@@ -72,6 +73,7 @@ class RunPayload(Payload):
     status: Literal["completed", "failed", "cancelled"]
     termination_reason: str
     usage: Usage
+    subagent_usage: Usage | None = None
     iterations: int
     answer_seq: int | None = None
     error: RunError | None = None

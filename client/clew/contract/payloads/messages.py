@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, SkipValidation
 
-from clew.contract.payloads.base import EntryKind, Json, Payload, Stored, stored
+from clew.contract.payloads.base import EntryKind, Json, Payload, Stored, Usage, stored
 from clew.contract.payloads.recipe import Recipe
 from clew.model.canonical import canonicalize
 from clew.model.messages import Message, ProviderData, ToolCall
@@ -134,6 +134,21 @@ class StoredResult(Stored):
 
 
 @stored
+class Subagent(Stored):
+    """The session that has worked on a tool call as a subagent.
+
+    Attributes:
+        session_id: The session.
+        agent: Its agent.
+        usage: Its usage, that of its own subagents included; absent if it had not reported.
+    """
+
+    session_id: str
+    agent: str
+    usage: Usage | None = None
+
+
+@stored
 class ToolMessage(MessagePayload):
     """The result of a tool call.
 
@@ -145,6 +160,7 @@ class ToolMessage(MessagePayload):
         result: The full result, if `content` has a part of it.
         is_error: Whether the result describes a failure.
         in_doubt: Whether it is unknown if the tool has run.
+        subagent: The subagent that was called.
         late: Whether the result arrived after the end of its run; it replaces the result in doubt.
         note_tokens: Tokens of the note that says how the call was changed.
         pieces: Tokens of each piece of `content`, if it is long enough to be truncated.
@@ -157,6 +173,7 @@ class ToolMessage(MessagePayload):
     result: StoredResult | None = None
     is_error: bool = False
     in_doubt: bool = False
+    subagent: Subagent | None = None
     late: bool = False
     note_tokens: int | None = None
     pieces: tuple[int, ...] | None = None

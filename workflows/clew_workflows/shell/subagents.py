@@ -1,0 +1,155 @@
+"""Commands between sessions: a session starts its subagents, cancels them, and reports to the one that started it.
+
+What is to be sent is state. It is carried out here and recorded, so that nothing is lost when a worker dies or the
+session rolls over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from temporalio import workflow
+from temporalio.common import RawValue, WorkflowIDReusePolicy
+from temporalio.exceptions import ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
+
+from clew.contract import CancelInput, SessionStart
+from clew.contract.names import WORKFLOW_TYPE
+from clew_workflows.core import assignments, children, decisions, subagents
+from clew_workflows.core.calls import Child
+from clew_workflows.core.decision import Decision
+from clew_workflows.core.state import State
+from clew_workflows.shell.background import start_background_task
+from clew_workflows.shell.runtime import Runtime
+from clew_workflows.shell.task_commands import TaskCommands
+
+REPORTED = "the task is over, and its result is reported"
+"""The reason with which a subagent's session closes."""
+
+
+class Subagents:
+    """Sends what one session has to send to other sessions."""
+
+    def __init__(self, runtime: Runtime, task_commands: TaskCommands) -> None:
+        self._runtime = runtime
+        self._task_commands = task_commands
+        self._starting: set[str] = set()
+        self._reporting = False
+
+    async def serve(self) -> None:
+        """Send again and again what is due. The session's end waits for `settle`."""
+        while True:
+            await workflow.wait_condition(lambda: self._is_due)
+            self._send()
+
+    async def settle(self) -> None:
+        """Send what is due as the session ends, and wait until the server has confirmed it."""
+        self._send()
+        await workflow.wait_condition(lambda: not (self._runtime.unconfirmed or self._is_due))
+
+    @property
+    def _is_due(self) -> bool:
+        return bool(self._due_children) or self._report_is_due or assignments.is_over(self._runtime.state)
+
+    @property
+    def _due_children(self) -> list[Child]:
+        runtime = self._runtime
+        if runtime.rolling and not runtime.state.closed:
+            # The next workflow run sends it.
+            return []
+        return [child for child in runtime.state.children if child.step in ("start", "cancel")]
+
+    @property
+    def _report_is_due(self) -> bool:
+        runtime = self._runtime
+        if self._reporting or (runtime.rolling and not runtime.state.closed):
+            return False
+        return assignments.find_result(runtime.state, runtime.thread) is not None
+
+    def _send(self) -> None:
+        runtime = self._runtime
+        for child in self._due_children:
+            if child.step == "start":
+                self._start(child)
+            else:
+                runtime.apply(subagents.mark_cancelled(runtime.state, child))
+                runtime.unconfirmed += 1
+                start_background_task(self._cancel(child))
+        if self._report_is_due:
+            self._reporting = True
+            runtime.unconfirmed += 1
+            start_background_task(self._report())
+        if assignments.is_over(runtime.state):
+            runtime.apply(decisions.close(runtime.state, runtime.now, REPORTED))
+
+    def _start(self, child: Child) -> None:
+        runtime = self._runtime
+        start = subagents.make_start(runtime.state, child, runtime.now)
+        if start is None:
+            runtime.apply(Decision(children.update_child(runtime.state, child, None)))
+            return
+        runtime.apply(subagents.mark_started(runtime.state, child))
+        runtime.unconfirmed += 1
+        self._starting.add(child.session_id)
+        start_background_task(self._follow(child, start))
+
+    async def _follow(self, child: Child, start: SessionStart) -> None:
+        """Start a child's session, and notice if it ends without a result, as long as this workflow run lasts."""
+        parent = self._runtime.state.session_id
+        reason = "its session has ended"
+        try:
+            try:
+                session = await workflow.start_child_workflow(
+                    WORKFLOW_TYPE,
+                    start.model_dump(mode="json", exclude_unset=True, exclude_none=True),
+                    id=child.session_id,
+                    result_type=RawValue,
+                    # It outlives this workflow run, which may continue as new, and reports by a signal.
+                    parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                    cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
+                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    static_summary=f"subagent · {child.agent} · {child.tool_call_id} of {parent}"[:200],
+                )
+            finally:
+                self._starting.discard(child.session_id)
+                self._runtime.unconfirmed -= 1
+                self._task_commands.ensure()
+            await session
+        except WorkflowAlreadyStartedError:
+            reason = f"there is a session {child.session_id!r} already"
+        except ChildWorkflowError as error:
+            reason = f"its session has ended: {error.cause or error}"[:1000]
+        self._task_commands.ensure()
+        self._apply(lambda state: subagents.take_failure(state, child, reason, self._runtime.now))
+
+    async def _cancel(self, child: Child) -> None:
+        await workflow.wait_condition(lambda: child.session_id not in self._starting)
+        command = CancelInput(request_id=subagents.TASK_REQUEST, reason=subagents.CANCELLED)
+        if not await self._signal(child.session_id, "cancel", command.model_dump(mode="json", exclude_unset=True)):
+            self._apply(lambda state: Decision(children.update_child(state, child, None)))
+
+    async def _report(self) -> None:
+        runtime = self._runtime
+        result = assignments.find_result(runtime.state, runtime.thread)
+        assignment = runtime.state.assignment
+        assert result is not None
+        assert assignment is not None
+        # If the other session is gone nobody waits for the result.
+        await self._signal(
+            assignment.task.session_id, "subagent_result", result.model_dump(mode="json", exclude_none=True)
+        )
+        self._reporting = False
+        self._apply(assignments.note_reported)
+
+    async def _signal(self, session_id: str, name: str, argument: dict[str, object]) -> bool:
+        """Signal another session. Returns whether it is there."""
+        try:
+            await workflow.get_external_workflow_handle(session_id).signal(name, argument)
+        except FailureError:
+            return False
+        finally:
+            self._runtime.unconfirmed -= 1
+            self._task_commands.ensure()
+        return True
+
+    def _apply(self, decide: Callable[[State], Decision]) -> None:
+        self._runtime.apply(decide(self._runtime.state))
