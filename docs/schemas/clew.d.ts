@@ -24,6 +24,7 @@ export interface Signals {
   cancel: { input: CancelInput | undefined; output: undefined };
   close: { input: CloseInput | undefined; output: undefined };
   forked: { input: ForkedInput; output: undefined };
+  subagent_result: { input: SubagentResultInput; output: undefined };
 }
 
 /** The queries of `AgentSession`. */
@@ -800,6 +801,18 @@ export interface ModelOptions {
   seed?: number | null;
 }
 
+/** A subagent that a session has started and that has not reported its result. */
+export interface OpenSubagent {
+  /** The tool call that started it. */
+  tool_call_id: string;
+  /** Its agent. */
+  agent: string;
+  /** Its session. */
+  session_id: string;
+  /** `starting`, `working`, or `cancelled`: its call has ended without it. */
+  status: "starting" | "working" | "cancelled";
+}
+
 /** A context operation was applied. */
 export interface OperationPayload {
   /** The id of the operation. */
@@ -838,6 +851,16 @@ export interface Overflow {
   needed: number;
   /** The tokens that are left for the part. */
   available: number;
+}
+
+/** The session that has started this one as its subagent. */
+export interface ParentSession {
+  /** The session. */
+  session_id: string;
+  /** Its tool call. */
+  tool_call_id: string;
+  /** The number of sessions above this one. */
+  depth: number;
 }
 
 /** A tool call that waits for a person's decision. */
@@ -1062,6 +1085,8 @@ export interface RequestOutcome {
   iterations: number;
   /** The usage of the run. */
   usage: Usage;
+  /** The usage of the subagents that the run has started, and of theirs. */
+  subagent_usage?: Usage;
   /** The error of a failed request. */
   error?: OutcomeError;
 }
@@ -1118,6 +1143,8 @@ export interface RunPayload {
   termination_reason: string;
   /** The usage of the run. Of requests that shared a run, one has the numbers and the others name it. */
   usage: Usage;
+  /** The usage of the subagents that the run has started, and of theirs. */
+  subagent_usage?: Usage;
   /** Model calls of the run. */
   iterations: number;
   /** The seq of the answer; absent where there is none. */
@@ -1211,6 +1238,8 @@ export interface SessionStart {
   config: SessionConfig;
   /** The state that the session's own earlier workflow run carried over; refused from others. */
   carried?: Record<string, number | string> | null;
+  /** The task of a subagent; refused from others than the session that starts the subagent. */
+  task?: Task | null;
 }
 
 /** The answer to the query `status`. */
@@ -1247,8 +1276,14 @@ export interface SessionStatus {
   pending_approvals: Array<PendingCall>;
   /** The external tool calls that wait for their results. */
   pending_external_calls: Array<PendingExternalCall>;
+  /** The subagents that work for the session. */
+  subagents: Array<OpenSubagent>;
+  /** The session that has started this one as its subagent. */
+  parent?: ParentSession;
   /** The usage of all model calls of the session. */
   usage: Usage;
+  /** The usage of the session's subagents, and of theirs. */
+  subagent_usage?: Usage;
   /** The agent as a worker has resolved it. */
   agent?: AgentVersion;
   /** The model in force; empty until a worker has resolved the agent whose model it is. */
@@ -1367,6 +1402,34 @@ export interface StreamState {
   tools?: Array<ToolProgress>;
 }
 
+/** The session that has worked on a tool call as a subagent. */
+export interface Subagent {
+  /** The session. */
+  session_id: string;
+  /** Its agent. */
+  agent: string;
+  /** Its usage, that of its own subagents included; absent if it had not reported. */
+  usage?: Usage;
+}
+
+/** The argument of the signal `subagent_result`, which a subagent sends to the session that has started it. */
+export interface SubagentResultInput {
+  /** The tool call that started the subagent. */
+  tool_call_id: string;
+  /** The subagent's session. */
+  session_id: string;
+  /** The status of its request. */
+  status: "completed" | "failed" | "cancelled";
+  /** Why the request ended. */
+  reason: string;
+  /** The text of the answer, or the description of the error. */
+  content: string;
+  /** The usage of the subagent, its own subagents included. */
+  usage: Usage;
+  /** The seconds that the request has taken, without those in which its clock stood still. */
+  worked_seconds: number;
+}
+
 /** The argument of the update `submit_input`. */
 export interface SubmitInput {
   /** The text; leading and trailing white space is removed. */
@@ -1463,6 +1526,28 @@ export interface Switch {
   type: "switch";
 }
 
+/** The task of a subagent's session. Only the session that starts a subagent sets it. */
+export interface Task {
+  /** The text of the task: the subagent's first message. */
+  content: string;
+  /** The request that serves the task. */
+  request_id: string;
+  /** The session that has started the subagent. */
+  session_id: string;
+  /** Its tool call, which the subagent answers. */
+  tool_call_id: string;
+  /** The number of sessions above the subagent. */
+  depth: number;
+  /** The most seconds of the request, as its caller has left. */
+  timeout_seconds: number;
+  /** The most bytes of the text that the subagent answers. */
+  max_result_bytes: number;
+  /** The most tokens of the subagent and its own subagents. */
+  max_total_tokens?: number | null;
+  /** The highest cost of the subagent and its own subagents, in USD. */
+  max_cost_usd?: number | null;
+}
+
 /** A tool call by a model. */
 export interface ToolCall {
   /** Made by Clew: unique in its thread, at most 40 letters, digits, `_` or `-`. */
@@ -1497,6 +1582,8 @@ export interface ToolMessage {
   is_error?: boolean;
   /** Whether it is unknown if the tool has run. */
   in_doubt?: boolean;
+  /** The subagent that was called. */
+  subagent?: Subagent;
   /** Whether the result arrived after the end of its run; it replaces the result in doubt. */
   late?: boolean;
   /** Tokens of the note that says how the call was changed. */

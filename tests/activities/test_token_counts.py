@@ -14,7 +14,7 @@ from clew.model.tokens import ENCODINGS, EncodingName, load_encoding
 from clew.thread.entries import Draft, Entry
 from clew_activities import call_model, prepare, run_tool
 from clew_workflows.core import drafts, tool_rounds
-from clew_workflows.core.state import RequestedCall
+from clew_workflows.core.calls import RequestedCall
 from clew_workflows.protocol import ModelReply, RequestedTool, ResolvedTool, RunTool, ToolAnswered
 from tests.support.session_harness import SessionHarness, make_reply
 

@@ -141,7 +141,7 @@ class AgentSession:
             self._answers = Answers(self._runtime, self._waiters, self._recalling, self._signing, self._hibernation)
             self._tool_calls = ToolCalls(self._runtime, budget, self._task_commands)
             self._external_calls = ExternalCalls(self._runtime, self._task_commands)
-            self._subagents = Subagents(self._runtime, self._task_commands)
+            self._subagents = Subagents(self._runtime, self._intake, self._task_commands)
         except Refusal as refusal:
             self._refusal = refusal
 

@@ -19,6 +19,7 @@ from clew_workflows.core.calls import Child
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import State
 from clew_workflows.shell.background import start_background_task
+from clew_workflows.shell.intake import Intake
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
 
@@ -29,8 +30,9 @@ REPORTED = "the task is over, and its result is reported"
 class Subagents:
     """Sends what one session has to send to other sessions."""
 
-    def __init__(self, runtime: Runtime, task_commands: TaskCommands) -> None:
+    def __init__(self, runtime: Runtime, intake: Intake, task_commands: TaskCommands) -> None:
         self._runtime = runtime
+        self._intake = intake
         self._task_commands = task_commands
         self._starting: set[str] = set()
         self._reporting = False
@@ -119,6 +121,8 @@ class Subagents:
         except ChildWorkflowError as error:
             reason = f"its session has ended: {error.cause or error}"[:1000]
         self._task_commands.ensure()
+        # The result has come before the end of the session, and may wait for its decision.
+        await workflow.wait_condition(lambda: not self._intake.is_behind)
         self._apply(lambda state: subagents.take_failure(state, child, reason, self._runtime.now))
 
     async def _cancel(self, child: Child) -> None:
