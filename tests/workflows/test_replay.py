@@ -50,7 +50,7 @@ THREADS = {
     "external-1.1": "b0f8af3437b56ab5",
     "external-1.2": "f838052852ed2326",
     "external-1.3": "12af152461f565e0",
-    "failures-1": "1a2c17015a4a5cf9",
+    "failures-1": "3ee8c53b52ea376a",
     "limits-1.1": "c839b61a96465cf3",
     "limits-1.2": "1434a38b8af8203f",
     "limits-1.3": "5442ad80bb5a251b",

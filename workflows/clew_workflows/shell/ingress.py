@@ -133,9 +133,10 @@ _SIGNALS: dict[str, type[Command | SteerInput]] = {
     "modify_context": ContextOperation,
     "cancel": CancelInput,
     "close": CloseInput,
+    # Clew's own.
+    "forked": ForkedInput,
+    "subagent_result": SubagentResultInput,
 }
-_OWN_SIGNALS: dict[str, type[Command]] = {"forked": ForkedInput, "subagent_result": SubagentResultInput}
-"""The signals that Clew sends itself."""
 # Inputs whose fields are all optional: they may come without an argument.
 _BARE = ("cancel_request", "cancel", "checkpoint", "close", "close_session", "hibernate", "summarize")
 
@@ -157,11 +158,11 @@ def decode_signal(name: str, args: Sequence[RawValue], config: SessionConfig) ->
     Raises:
         Refusal: There is no such signal, or its input is malformed or too large.
     """
-    if name in _OWN_SIGNALS:
-        return _decode(args, _OWN_SIGNALS[name])
     if name not in _SIGNALS:
         raise InvalidInput(f"unknown signal {name[:50]!r}: one of {', '.join(_SIGNALS)}")
-    decoded = _decode(args, _SIGNALS[name], config.limits.max_message_bytes, optional=name in _BARE)
+    # The session's limit is for callers.
+    max_bytes = MAX_MESSAGE_BYTES if name == "subagent_result" else config.limits.max_message_bytes
+    decoded = _decode(args, _SIGNALS[name], max_bytes, optional=name in _BARE)
     if isinstance(decoded, SteerInput):
         decoded = SubmitInput.model_validate(decoded.model_dump(exclude_unset=True) | {"kind": name})
     return _check_command(decoded)
