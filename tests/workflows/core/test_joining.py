@@ -100,13 +100,15 @@ def test_the_metadata_of_a_message_that_joins_is_on_its_entry() -> None:
 
 
 def test_what_waits_is_counted_with_its_metadata() -> None:
+    """A message is refused as `queue_full` if it fits only without its metadata."""
     session = SessionHarness(on_busy="steer")
     session.ask("one")
-    metadata = {f"{number}": "x" * 2000 for number in range(64)}
-    for number in range(MAX_WAITING_BYTES // (64 * 2010)):
-        session.ask("two", f"r-{number}", metadata=metadata)
+    content, metadata = "x" * 2100, {f"{number}": "x" * 2000 for number in range(4)}
+    for number in range(MAX_WAITING_BYTES // (2100 + 4 * 2010)):
+        session.ask(content, f"r-{number}", metadata=metadata)
     with pytest.raises(QueueFull):
-        session.ask("two", "one more", metadata=metadata)
+        session.ask(content, "one more", metadata=metadata)
+    session.ask("two", "short")
 
 
 def test_a_message_that_joined_and_was_not_read_is_asked_anew() -> None:
