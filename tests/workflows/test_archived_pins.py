@@ -1,4 +1,4 @@
-"""Pins of archived entries: the current context can be told right after them, whatever they name."""
+"""Pins of archived entries: a session shows its current context right after them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def open_archived_session(stack: Stack, clew: Clew, script: Script | str =
 
 
 async def query_context(session: Session) -> dict[str, Any]:
-    """What the query `context` answers, and nothing else."""
+    """Query the current context from the session itself, without the archive."""
     answer: dict[str, Any] = await session._handle.workflow.query("context", {})
     return answer
 
@@ -68,7 +68,7 @@ async def test_a_pin_that_waited_for_a_run_is_there_when_it_has_ended(stack: Sta
 
 
 async def test_a_pin_of_what_is_no_message_breaks_no_context(stack: Stack, clew: Clew) -> None:
-    """An archived entry is taken at its word where the session cannot know; contexts are as if it were not pinned."""
+    """A session accepts a pin of an archived entry that is no message; contexts ignore the pin."""
     session = await open_archived_session(stack, clew)
     before = await query_context(session)
     assert (await session.pin(0, 3, op_id="o-1")).status == "applied"
@@ -98,7 +98,7 @@ async def test_a_lane_that_is_taken_up_again_can_be_told_at_once(stack: Stack, c
 
 
 async def test_a_pin_right_before_an_approval_is_waited_for_wedges_nothing(stack: Stack, clew: Clew) -> None:
-    """A request that waits for a person comes before the session has fetched what the pin needs."""
+    """A request may wait for an approval before the session has fetched the pinned entry."""
 
     def script(body: dict[str, Any]) -> Reply:
         newest = get_last_message(body)

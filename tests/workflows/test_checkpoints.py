@@ -39,7 +39,7 @@ from tests.support.stack import Stack, get_last_message
 
 
 def read_payload(token: str) -> dict[str, Any]:
-    """What a token says, unverified."""
+    """Read a token's payload without verifying it."""
     body = token.split(".")[1]
     value: dict[str, Any] = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     return value
@@ -68,14 +68,14 @@ async def measure_history(session: Session) -> int:
 
 
 def reply_with_sum(body: dict[str, Any]) -> Reply:
-    """A model that adds when it is told to, and says how much it was shown."""
+    """Call `add` if the user asks for it, else reply with the number of messages."""
     if get_last_message(body)["content"] == "add":
         return Reply(tool_calls=(ToolCall("add", {"a": 2**60 + 1, "b": 2}),))
     return Reply(f"{len(body['messages'])} messages")
 
 
 async def test_a_session_goes_on_from_a_checkpoint(stack: Stack) -> None:
-    """It has the context and the configuration, calls its tools by ids of their own, and the first one lives on."""
+    """The restored session has context and configuration and ids of its own; the first session continues."""
     settings: dict[str, Any] = {
         "tools": ["add"],
         "require_approval": [],
@@ -123,7 +123,7 @@ def test_a_checkpoint_holds_the_results_that_a_context_has_cleared() -> None:
 
 
 async def test_a_checkpoint_holds_a_context_and_no_thread(stack: Stack) -> None:
-    """What a policy has left out is not in it."""
+    """Messages that the policy leaves out are not in the token."""
     policy = ContextPolicy(max_input_tokens=300, reserve_output_tokens=100, keep_last_turns=1)
     session = await stack.open("fine", context_policy=policy)
     for number in range(8):
@@ -151,7 +151,7 @@ async def test_another_lane_is_checkpointed_and_active_where_it_is_restored(stac
 
 
 async def test_a_busy_session_is_not_checkpointed(stack: Stack) -> None:
-    """A context in the middle of a run is nobody's."""
+    """During a run a checkpoint is refused."""
     release, called = asyncio.Event(), asyncio.Event()
 
     async def script(_body: dict[str, Any]) -> Reply:
@@ -170,7 +170,7 @@ async def test_a_busy_session_is_not_checkpointed(stack: Stack) -> None:
 
 
 async def test_a_context_that_is_too_large_is_refused(stack: Stack) -> None:
-    """What a session takes at once is the limit, since it is to be restored."""
+    """The limit is the size of a snapshot, so that each token can be restored."""
     session = await stack.open("fine", context_policy=ContextPolicy(max_input_tokens=200_000))
     parts = [{"role": "user", "content": "x" * 120_000}, {"role": "assistant", "content": "y" * 120_000}]
     await session.replace_context(parts, op_id="o-1")
@@ -207,7 +207,7 @@ async def test_an_id_that_exists_is_not_restored_to(stack: Stack) -> None:
 async def test_a_checkpoint_is_refused_where_it_does_not_belong(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An expired one, and one that meets other tools, leave no session behind; the word travels to the caller."""
+    """An expired token and one for other tools start no session; the caller gets a typed error."""
     session = await stack.open("fine", tools=["add"])
     token, short = await session.checkpoint(), await session.checkpoint(expires_seconds=1)
     wanted = make_id()
@@ -224,7 +224,7 @@ async def test_a_checkpoint_is_refused_where_it_does_not_belong(
 
 
 async def test_without_a_key_there_are_no_checkpoints(stack: Stack) -> None:
-    """Neither made nor restored, and the session goes on."""
+    """A worker without keys neither makes nor restores checkpoints, and the session continues."""
     session = await stack.open("fine")
     token = await session.checkpoint()
     async with run_rolling_worker(stack, keys=Keys()) as clew:
@@ -237,7 +237,7 @@ async def test_without_a_key_there_are_no_checkpoints(stack: Stack) -> None:
 
 
 async def test_a_lane_that_is_archived_is_checkpointed_whole(stack: Stack) -> None:
-    """What the session no longer holds of it is fetched first."""
+    """The session fetches the lane's archived entries first."""
     async with run_rolling_worker(
         stack, RolloverThresholds(events=50, bytes=100_000, updates=10, signals=10)
     ) as clew:
@@ -302,7 +302,7 @@ def test_a_lanes_own_prompt_goes_with_it() -> None:
 
 
 def test_what_was_configured_goes_along() -> None:
-    """The policy is the agent's with what was laid over it; what was never set stays open."""
+    """Set fields of the policy are restored; fields that were never set stay unset."""
     session = session_harness.SessionHarness(tools=("add",))
     assert make_draft(session)["config"] == {"model": "openai:gpt-4o", "encoding": "heuristic", "tools": ["add"]}
     session.configure(context_policy=ContextPolicy(keep_last_turns=9))

@@ -1,4 +1,4 @@
-"""Control while it works, on a real server: what a person or a program can do to a session as it runs."""
+"""Steering, queues, approvals and cancellations during a run, on a real server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.stack import Stack, get_last_message
 
 
 async def list_words(session: Session) -> list[str]:
-    """The thread, a word an entry: what was said, and what else happened."""
+    """List one word for each entry: the role and the content of a message, else the kind."""
     words = []
     for entry in await session.entries():
         payload = entry.payload
@@ -58,7 +58,7 @@ async def wait_for_approvals(session: Session) -> list[PendingCall]:
 
 
 async def test_what_is_steered_in_is_read_after_the_answer(stack: Stack) -> None:
-    """By default an input never touches the call in flight: it follows the answer, and the run goes on with both."""
+    """By default an input does not affect the model call in flight: it follows the answer, and the run continues."""
     model = SlowModel()
     session = await stack.open(model)
     request = await session.message("go", request_id="r")
@@ -124,7 +124,7 @@ async def test_inputs_are_guarded_and_counted(stack: Stack) -> None:
 
 
 async def test_what_a_failed_run_has_not_read_is_answered_by_a_follow_up(stack: Stack) -> None:
-    """Input outlives the run that it was meant for, unless its sender said `drop`."""
+    """Input of a failed run opens a follow-up run, unless it has `on_failure: drop`."""
     replies = [Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 1}),)), Reply("I read it")]
     model = SlowModel(lambda _body: replies.pop(0))
     session = await stack.open(model, tools=["add"], max_iterations=1)
@@ -215,7 +215,7 @@ async def test_configuration_changes_are_entries_and_hold_from_then_on(stack: St
 
 
 async def test_a_busy_session_does_as_it_is_told(stack: Stack) -> None:
-    """`queue` waits its turn, `interrupt` takes it, `steer` joins the run and shares its outcome."""
+    """`queue` waits for the run, `interrupt` cancels it, `steer` joins it and shares its outcome."""
     model = SlowModel()
     session = await stack.open(model, on_busy="queue")
     first = await session.message("first", request_id="first")
@@ -238,7 +238,7 @@ async def test_a_busy_session_does_as_it_is_told(stack: Stack) -> None:
 
 
 async def test_cancel_reaches_a_reply_that_is_streaming(stack: Stack) -> None:
-    """The call is broken off at the provider, the caller told `cancelled`, and the next message works at once."""
+    """The provider's stream is closed, the caller gets `cancelled`, and the next message works at once."""
     replies = [Reply("word " * 1000, tokens_per_second=5), Reply("fresh")]
     session = await stack.open(lambda _body: replies.pop(0))
     request = await session.message("go", request_id="r")
@@ -273,7 +273,7 @@ async def test_cancel_reaches_a_tool_and_closes_its_call(stack: Stack) -> None:
 
 
 async def test_a_tool_that_ignores_cancellation_holds_nobody_up(stack: Stack) -> None:
-    """The caller is told and the next message works at once, whatever the tool goes on doing."""
+    """The caller gets `cancelled` and the next message works at once, while the tool still runs."""
     gate = uuid.uuid4().hex
     replies = [Reply(tool_calls=(ToolCall("ignore_cancel", {"gate": gate}),)), Reply("fresh")]
     session = await stack.open(lambda _body: replies.pop(0), tools=["ignore_cancel"])
@@ -286,7 +286,7 @@ async def test_a_tool_that_ignores_cancellation_holds_nobody_up(stack: Stack) ->
 
 
 async def test_ten_waiting_callers_never_keep_a_cancel_out(stack: Stack) -> None:
-    """The server takes ten updates in flight; those who wait never use them up."""
+    """The server accepts ten updates in flight; waiting callers never use all of them."""
     model = SlowModel()
     session = await stack.open(model)
     request = await session.message("go", request_id="r")
@@ -297,7 +297,7 @@ async def test_ten_waiting_callers_never_keep_a_cancel_out(stack: Stack) -> None
 
 
 async def test_a_tool_call_waits_for_approval(stack: Stack) -> None:
-    """Pending calls show name and arguments, are decided upon in any order, edited or denied, and the run goes on."""
+    """Pending calls show name and arguments; they are approved, edited or denied in any order."""
 
     def script(body: dict[str, Any]) -> Reply:
         if get_last_message(body)["role"] == "user":
@@ -326,7 +326,7 @@ async def test_a_tool_call_waits_for_approval(stack: Stack) -> None:
 
 
 async def test_a_cancel_resolves_what_waits_for_approval(stack: Stack) -> None:
-    """Nothing times out by itself, and a cancelled run asks nobody any more."""
+    """An approval has no timeout; after a cancellation its call is no longer pending."""
     session = await stack.open(
         lambda body: (
             Reply(tool_calls=(ToolCall("guarded", {}),)) if get_last_message(body)["content"] == "go" else Reply("ok")
@@ -344,7 +344,7 @@ async def test_a_cancel_resolves_what_waits_for_approval(stack: Stack) -> None:
 
 
 class City(BaseModel):
-    """What is asked for below."""
+    """The form of an answer."""
 
     name: str
     people: int
@@ -390,7 +390,7 @@ async def test_an_answer_is_of_any_type(stack: Stack) -> None:
 
 
 async def test_an_outcome_without_an_answer_has_no_value(stack: Stack) -> None:
-    """The outcome is returned; its value raises what `answer` raises."""
+    """`result` returns the outcome; its `value` raises the same error as `answer`."""
     session = await stack.open("never JSON", max_iterations=1)
     request = await session.message("Which?", answer=list[int])
     outcome = await request.result()
@@ -402,7 +402,7 @@ async def test_an_outcome_without_an_answer_has_no_value(stack: Stack) -> None:
 
 
 async def test_a_queued_message_is_served_by_the_session_as_it_is_then(stack: Stack) -> None:
-    """What was changed while it waited holds for it: the lane, the prompt, and a policy that leaves it no room."""
+    """A queued message runs under the configuration at its start: lane, prompt and policy."""
     model = SlowModel()
     session = await stack.open(model, on_busy="queue")
     first = await session.message("first")

@@ -97,7 +97,7 @@ async def test_a_fork_at_any_entry_sees_what_its_parent_saw(stack: Stack, clew: 
 
 
 async def test_forks_go_their_own_ways(stack: Stack, clew: Clew) -> None:
-    """What one says is not in the other; configuration, lane and known requests are those of the fork's entry."""
+    """New entries are in one session only; configuration, lane and known requests are those at the fork's seq."""
     model, other = stack.add_model("fine"), stack.add_model("other")
     parent = await clew.open(make_id(), model=model)
     await (await parent.message("one", request_id="r-1")).result()
@@ -150,7 +150,7 @@ async def test_a_fork_of_a_fork_and_of_who_sleeps(stack: Stack, clew: Clew) -> N
 
 
 async def test_many_forks_at_once_of_who_sleeps(stack: Stack, clew: Clew) -> None:
-    """Each of them is in the parent's thread, and none has taken another's place."""
+    """A hibernating session is forked many times at once; each fork is in its thread."""
     parent = await clew.open(make_id(), model=stack.add_model("fine"))
     await talk(parent, "one", "two")
     await parent.hibernate()
@@ -209,7 +209,7 @@ async def test_a_session_is_forked_while_it_runs(stack: Stack, clew: Clew) -> No
 
 
 async def open_family(stack: Stack, clew: Clew) -> list[Session]:
-    """A parent that has an archive of its own, its fork, and the fork's fork, each with words of its own."""
+    """Open a parent with an archive of its own, its fork, and the fork's fork, each with messages of its own."""
     parent = await clew.open(make_id(), model=stack.add_model("fine"))
     await talk(parent, *(f"turn {turn}" for turn in range(15)))
     child = await parent.fork(30)
@@ -222,7 +222,7 @@ async def open_family(stack: Stack, clew: Clew) -> list[Session]:
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
 @pytest.mark.slow
 async def test_sessions_are_deleted_in_any_order(stack: Stack, order: tuple[int, ...]) -> None:
-    """What is deleted is gone at once; what others need stays; with the last one nothing is left."""
+    """A deleted session is gone at once, other sessions keep their segments, and the last deletion leaves nothing."""
     store = Store.from_url("memory://")
     async with run_rolling_worker(stack, store=store) as clew:
         members = await open_family(stack, clew)

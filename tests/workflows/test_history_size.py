@@ -1,4 +1,4 @@
-"""What a session costs in history: linear, and each text once."""
+"""The history of a session grows linearly and holds each text once."""
 
 from __future__ import annotations
 

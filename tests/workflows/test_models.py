@@ -1,4 +1,4 @@
-"""What a session knows of models comes from its workers, and stays with it."""
+"""A session keeps the profiles of models that its workers answered."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_replays_need_no_table(stack: Stack, other: str) -> None:
 
 
 async def test_what_was_charged_is_in_the_thread(stack: Stack, other: str) -> None:
-    """A call's recipe has the prices that it was counted by; a preview is priced by what a worker has told."""
+    """A call's recipe has its prices; a preview has the prices that a worker answered."""
     session = await stack.clew.open(make_id(), model=other)
     await session.ask("hello")
     (recipe,) = [entry.payload["recipe"] for entry in await session.entries() if "recipe" in entry.payload]
@@ -122,7 +122,7 @@ async def test_a_model_without_a_price_is_not_called_under_a_limit_of_cost(stack
 
 
 async def test_a_summary_is_written_in_pieces_that_its_model_takes(stack: Stack) -> None:
-    """Its window is the worker's knowledge; the policy's is taken for it only where that has none."""
+    """The pieces fit the window of the summary's model; without a known window they fit the policy's."""
     stack.scripts["gpt-4"] = stack.scripts[stack.add_model("in short").partition(":")[2]]
     for model, calls in (("scripted:gpt-4", 4), (stack.add_model("in short"), 1)):
         policy = ContextPolicy(max_input_tokens=60_000, keep_last_turns=0, summarization_model=model)

@@ -1,4 +1,4 @@
-"""Previews: what the model would see if something were asked, whether it fits, and what it would cost."""
+"""Previews: the context of a message that has not been sent, whether it fits, and its cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def query(*contents: str, **asked: Any) -> ContextQuery:
 
 
 def test_a_preview_commits_nothing() -> None:
-    """The thread and the state are what they were, and the answer says up to where it was made."""
+    """Thread and state do not change; the answer has the seq at which it was made."""
     session = session_harness.SessionHarness()
     session.ask("one")
     session.reply("yes")
@@ -43,7 +43,7 @@ def test_a_preview_commits_nothing() -> None:
 
 
 def test_what_does_not_fit_is_answered() -> None:
-    """With the part that is too large; what would be refused for its policy is refused."""
+    """The answer names the part that is too large; an invalid policy is refused."""
     session = session_harness.SessionHarness(table=True, context_policy=SHORT)
     shown = views.build_projection(session.state, session.thread, query("word " * 2000))
     meta = shown.meta
@@ -77,7 +77,7 @@ def test_it_is_priced_by_what_a_worker_has_told() -> None:
 
 
 async def assert_asked_as_previewed(stack: Stack, session: Session, content: str, **own: Any) -> None:
-    """A preview is of what the model receives when the same is asked next."""
+    """Assert that the model receives the previewed context when the same message is sent next."""
     shown = await session.context(pending=[content], **own)
     await session.ask(content, **own)
     replies = [entry for entry in await session.entries(kind="ai_message") if "recipe" in entry.payload]
@@ -114,7 +114,7 @@ async def test_the_preview_is_what_the_model_sees(stack: Stack, window: Any) -> 
 
 
 async def test_a_preview_is_made_while_a_run_is_active(stack: Stack) -> None:
-    """What a next request would see at this moment; the run and its calls know nothing of it."""
+    """It shows the context of a next request at this moment and does not affect the run."""
     called, answer = asyncio.Event(), asyncio.Event()
 
     async def script(_body: dict[str, Any]) -> Reply:
@@ -133,7 +133,7 @@ async def test_a_preview_is_made_while_a_run_is_active(stack: Stack) -> None:
 
 
 async def test_a_session_that_sleeps_or_has_rolled_over_is_previewed(stack: Stack) -> None:
-    """Asleep, and where the lane is archived alone: as it would be asked when it goes on."""
+    """It shows the context after the session resumes, also if the lane is only in the archive."""
     async with run_rolling_worker(stack) as clew:
         session = await clew.open(make_id(), model=stack.add_model("fine"), context_policy=SHORT)
         for turn in range(20):
@@ -159,7 +159,7 @@ async def test_a_session_that_sleeps_or_has_rolled_over_is_previewed(stack: Stac
 
 
 async def test_what_cannot_be_asked_cannot_be_previewed(stack: Stack) -> None:
-    """Nothing, what no user says, or a call that was made."""
+    """An empty message, a message of another role and a call id are refused."""
     session = await stack.open()
     with pytest.raises(EmptyContent):
         await session.context(pending=["  "])

@@ -87,7 +87,7 @@ async def test_pages_are_of_one_context_while_the_session_goes_on(stack: Stack, 
 
 
 async def test_a_call_that_is_being_made_can_be_read(stack: Stack, clew: Clew) -> None:
-    """What the model is shown right now, before its reply is in the thread."""
+    """The context of a call in flight can be read before its reply is in the thread."""
     called, answer = asyncio.Event(), asyncio.Event()
 
     async def script(_body: dict[str, Any]) -> Reply:

@@ -41,9 +41,13 @@ from tests.support.stack import Stack, get_last_message
 
 @dataclass
 class Long:
-    """A session over many runs of its workflow, and every entry as it was seen when it was new.
+    """A session over many workflow runs.
 
-    `forgetting` are the older runs, each done when the server has deleted it. It takes its time over some of them.
+    Attributes:
+        clew: The client.
+        session: The session.
+        recorded: Every entry, as it was read when it was new.
+        forgetting: A task for each older run; it ends when the server has deleted the run.
     """
 
     clew: Clew
@@ -53,7 +57,7 @@ class Long:
 
 
 async def delete_execution(clew: Clew, session_id: str, run_id: str) -> None:
-    """What retention does in time."""
+    """Delete a workflow run, as the server's retention does."""
     handle = clew.temporal.get_workflow_handle(session_id, run_id=run_id)
     await clew.temporal.workflow_service.delete_workflow_execution(
         DeleteWorkflowExecutionRequest(
@@ -122,7 +126,7 @@ async def collect(found: AsyncIterator[Entry]) -> list[Entry]:
 
 
 async def test_archive_and_session_are_read_as_one(long: Long) -> None:
-    """By the client's methods and by `ReadThread`, every entry comes once, in order, as it was when it was new."""
+    """The client's methods and `ReadThread` return each entry once, in order, unchanged."""
     assert (await long.session.status()).first_live_seq > 50
     assert await long.session.entries() == long.recorded
     assert await collect(long.clew.read_thread(long.session.id)) == long.recorded
@@ -132,7 +136,7 @@ async def test_archive_and_session_are_read_as_one(long: Long) -> None:
 
 
 async def test_filters_pages_and_the_newest(long: Long) -> None:
-    """What is asked for is what a filter over the whole thread gives, from either end."""
+    """The answer is equal to a filter over the complete thread, from either end."""
     call = next(entry for entry in long.recorded if entry.payload.get("tool_calls"))
     filters: dict[str, tuple[dict[str, Any], Callable[[Entry], bool]]] = {
         "kind": ({"kind": "run"}, lambda entry: entry.kind == "run"),
@@ -260,7 +264,7 @@ async def test_a_session_that_sleeps_is_read_from_its_archive_alone(stack: Stack
 
 
 async def test_reading_goes_on_while_the_session_rolls_over(stack: Stack, clew: Clew) -> None:
-    """Readers who read all the time see every entry once, in order, however often the session rolls over."""
+    """Concurrent readers get every entry once and in order during rollovers."""
     session = await clew.open(make_id(), model=stack.add_model("fine"))
     await session.ask("first")
     done = False
@@ -312,7 +316,7 @@ async def test_pages_stay_under_the_limit(stack: Stack, clew: Clew) -> None:
 
 @pytest.mark.parametrize("workflow", ["ReadThread", "ReadContext", "ForkSession", "DeleteSession"])
 async def test_a_malformed_input_ends_the_workflow(clew: Clew, workflow: str) -> None:
-    """With a word of the contract, and never with a task that fails for ever."""
+    """It fails with a word of the contract, and no workflow task fails."""
 
     async def failure(args: Any) -> ApplicationError:
         started = await clew.temporal.start_workflow(workflow, args=args, id=make_id(), task_queue=clew.task_queue)

@@ -1,4 +1,4 @@
-"""Replay is sacred: what a session did before an upgrade it would do again after it."""
+"""Recorded histories replay with the current code and make the same threads."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ THREADS = {
 
 @pytest.fixture(autouse=True, scope="module")
 def encodings() -> None:
-    """Load them as a worker does before it starts: that takes longer than a workflow task may."""
+    """Load the vocabularies before the tests, as a worker does: loading takes longer than a workflow task may."""
     load_encodings()
 
 
@@ -133,7 +133,7 @@ async def test_a_thread_is_equal_after_replay(stack: Stack) -> None:
 
 @workflow.defn(dynamic=True)
 class Reordered(AgentSession):
-    """A session that does something of its own before all else."""
+    """A session that starts a timer before all else, which no recorded history has."""
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:

@@ -18,7 +18,7 @@ from tests.support.stack import Stack
 
 
 async def test_what_must_fit_and_does_not_is_a_typed_failure(stack: Stack) -> None:
-    """A question longer than the budget is kept in the thread, and its request fails with the reason."""
+    """A message longer than the budget is kept in the thread, and its request fails with `context_overflow`."""
     session = await stack.open(context_policy=ContextPolicy(max_input_tokens=60, reserve_output_tokens=10))
     outcome = await (await session.message("word " * 200)).result()
     assert outcome.status == "failed"
@@ -39,7 +39,7 @@ async def test_what_must_fit_and_does_not_is_a_typed_failure(stack: Stack) -> No
 async def test_what_a_provider_refuses_for_good_fails_at_once_with_its_own_words(
     stack: Stack, reply: Reply, word: str
 ) -> None:
-    """A final error of the provider is the outcome, with its message, and costs one call."""
+    """A final error of the provider is the outcome, with the provider's message, after one call."""
     session = await stack.open(lambda _body: reply)
     request = await session.message("hello")
     with pytest.raises(RequestFailed, match=reply.text):
@@ -51,7 +51,7 @@ async def test_what_a_provider_refuses_for_good_fails_at_once_with_its_own_words
 
 
 async def test_what_may_pass_is_tried_again_within_the_request(stack: Stack) -> None:
-    """A rate limit is waited for as long as the provider says, and the same request is answered."""
+    """A rate limit is retried after the provider's `Retry-After`, and the same request is answered."""
     replies = [Reply("slow down", status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "0"}), Reply("now")]
     session = await stack.open(lambda _body: replies.pop(0))
     assert await session.ask("hello") == "now"
@@ -60,7 +60,7 @@ async def test_what_may_pass_is_tried_again_within_the_request(stack: Stack) -> 
 
 
 async def test_a_request_has_its_time_and_no_more(stack: Stack) -> None:
-    """Retries end with the request's time, and the outcome names what stood in the way."""
+    """Retries end with the request's timeout, and the outcome names the last failure."""
     session = await stack.open(lambda _body: Reply("overloaded", status=HTTPStatus.SERVICE_UNAVAILABLE))
     outcome = await (await session.message("hello", timeout_seconds=2)).result()
     assert outcome.status == "failed"
@@ -70,7 +70,7 @@ async def test_a_request_has_its_time_and_no_more(stack: Stack) -> None:
 
 
 async def test_what_the_worker_does_not_know_is_a_failed_outcome(stack: Stack) -> None:
-    """An unknown provider and an unknown tool end each request with their word; the session lives on."""
+    """An unknown provider and an unknown tool fail each request with a typed error; the session continues."""
     unknown: list[tuple[dict[str, Any], str]] = [
         ({"model": "nowhere:gpt"}, "unknown_model"),
         ({"model": stack.add_model("x"), "tools": ["teleport"]}, "unknown_tool"),

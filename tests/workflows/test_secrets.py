@@ -1,4 +1,4 @@
-"""A provider that repeats the worker's key tells it to nobody: not the history, not the server, not the log."""
+"""A provider that repeats the worker's key: the key is not in the history, on the server or in the log."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def log(providers_of: Callable[[FakeServer], dict[str, str]]) -> Iterator[Log]:
 
 @asynccontextmanager
 async def run_echoing_worker(stack: Stack, environment: dict[str, str]) -> AsyncIterator[Clew]:
-    """A worker whose provider is the one that repeats what it is sent."""
+    """Run a worker whose provider repeats the request."""
     clew = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
     async with make_http_client() as http:
         worker = make_worker(
@@ -81,7 +81,7 @@ async def run_echoing_worker(stack: Stack, environment: dict[str, str]) -> Async
 
 
 async def read_history(session: Session, clew: Clew) -> str:
-    """All that the server knows of a session: its whole history, byte for byte, and its thread."""
+    """Read a session's complete history, byte for byte, and its thread."""
     handle = clew.temporal.get_workflow_handle(session.id)
     history = await handle.fetch_history()
     events = b"\n".join(event.SerializeToString() for event in history.events)
@@ -90,7 +90,7 @@ async def read_history(session: Session, clew: Clew) -> str:
 
 
 async def describe_call(session: Session, clew: Clew, *, attempt: int) -> str:
-    """What the server says of a session once its model call is in this attempt."""
+    """Read the server's description of a session's model call once it is in an attempt."""
     handle = clew.temporal.get_workflow_handle(session.id)
     while True:
         pending = (await handle.describe()).raw_description.pending_activities
@@ -112,7 +112,7 @@ async def test_no_failure_brings_the_key_out(
 async def find_leaks_of_failure(
     place: str, stack: Stack, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> list[str]:
-    """Let a session's provider fail twice; returns what of the key the server knows."""
+    """Let a session's provider fail twice; returns the parts of the key in its history and thread."""
     async with run_fake_server() as fake, run_echoing_worker(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m")
         FAILURES[place](fake, KEY)
@@ -126,7 +126,7 @@ async def find_leaks_of_failure(
 async def test_a_pending_call_does_not_tell_the_key(
     stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
-    """Neither the failure of its last attempt nor what it shows of the reply that is under way."""
+    """The last attempt's failure and the heartbeat of the growing reply do not contain the key."""
     async with run_fake_server() as fake, run_echoing_worker(stack, providers_of(fake)) as clew:
         go_on = asyncio.Event()
         fake.answer_verbatim(b"HTTP/1.1 200 OK\r\nx echo Bearer " + KEY.encode() + b": no\r\n\r\n")
@@ -171,7 +171,7 @@ async def test_no_reply_brings_the_key_out(
 async def test_no_block_brings_the_key_out(
     place: str, stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
-    """What the provider would want back is left out, and the session goes on."""
+    """A provider's block that contains the key is left out, and the session continues."""
     async with run_fake_server() as fake, run_echoing_worker(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="anthropic:claude-sonnet-4-5", tools=["add"])
         ANTHROPIC[place](fake, KEY)

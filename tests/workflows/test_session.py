@@ -1,4 +1,4 @@
-"""The session on a real server: what a caller can rely on."""
+"""Messages, requests and the end of a session, on a real server."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_a_request_id_is_answered_again_and_never_run_again(stack: Stack) 
 
 
 async def test_two_who_open_at_once_get_one_session(stack: Stack) -> None:
-    """Opening is resuming where the session exists; the configuration that it started with stands."""
+    """Opening an existing session resumes it; it keeps its first configuration."""
     session_id, model = f"test-{uuid.uuid4().hex}", stack.add_model("one and the same")
     opened = await asyncio.gather(*(stack.clew.open(session_id, model=model) for _ in range(5)))
     await opened[0].ask("hello")
@@ -115,7 +115,7 @@ async def test_two_who_open_at_once_get_one_session(stack: Stack) -> None:
 
 
 async def test_refusals_come_typed_and_leave_nothing(stack: Stack) -> None:
-    """What cannot be used is refused at the door with its word, before anything is written."""
+    """Invalid input is refused with a typed error, and neither thread nor history grows."""
     session = await stack.open()
     await session.ask("hello")
     before = (await session.status()).rev
@@ -152,7 +152,7 @@ async def test_the_last_byte_within_the_cap_is_taken(stack: Stack) -> None:
 
 
 async def test_a_request_may_bring_its_own_model_and_policy(stack: Stack) -> None:
-    """They hold for that request alone, and `context(call_id=…)` shows what it saw under them."""
+    """They hold for that request only, and `context(call_id=…)` shows the context under them."""
     session = await stack.open("usual")
     await session.ask("one")
     other = stack.add_model("special")
@@ -167,7 +167,7 @@ async def test_a_request_may_bring_its_own_model_and_policy(stack: Stack) -> Non
 
 
 async def test_at_most_six_wait_and_the_seventh_is_told_so_at_once(stack: Stack) -> None:
-    """Of many who wait for one request six are kept waiting; the others are answered `running`."""
+    """Six callers of one request are kept waiting; the others get `running` at once."""
     release = asyncio.Event()
 
     async def script(_body: dict[str, Any]) -> Reply:
@@ -189,7 +189,7 @@ async def test_at_most_six_wait_and_the_seventh_is_told_so_at_once(stack: Stack)
 
 
 async def test_a_reply_is_seen_to_grow(stack: Stack) -> None:
-    """`stream` yields the reply as it comes, longer each time, and last of all what was committed."""
+    """`stream` yields the growing reply, and at the end the committed text."""
     text = " ".join(f"word{number}" for number in range(30))
     session = await stack.open(lambda _body: Reply(text, tokens_per_second=25))
     request = await session.message("go")
@@ -201,7 +201,7 @@ async def test_a_reply_is_seen_to_grow(stack: Stack) -> None:
 
 
 async def test_close_cancels_what_runs_and_ends_the_session(stack: Stack) -> None:
-    """The waiting caller gets `cancelled`, the thread is whole, and what comes later is refused as closed."""
+    """The waiting caller gets `cancelled`, the thread is complete, and later messages are refused as closed."""
     called = asyncio.Event()
 
     async def script(_body: dict[str, Any]) -> Reply:
@@ -227,7 +227,7 @@ async def test_close_cancels_what_runs_and_ends_the_session(stack: Stack) -> Non
 
 
 async def test_an_operators_cancellation_ends_a_session_as_whole_as_close_does(stack: Stack) -> None:
-    """Cancelling the workflow from the Temporal UI gives the request its outcome too."""
+    """If the workflow is cancelled, the request gets its outcome and the thread is complete."""
     called = asyncio.Event()
 
     async def script(_body: dict[str, Any]) -> Reply:
@@ -246,7 +246,7 @@ async def test_an_operators_cancellation_ends_a_session_as_whole_as_close_does(s
 
 
 async def test_a_message_can_open_the_session(stack: Stack) -> None:
-    """Update-with-start: the first message and the start are one call, and the configuration is still seq 0."""
+    """Update-with-start: one call starts the session and sends the message; the configuration is seq 0."""
     session_id = f"test-{uuid.uuid4().hex}"
     start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
         "AgentSession",
@@ -263,7 +263,7 @@ async def test_a_message_can_open_the_session(stack: Stack) -> None:
 
 
 async def test_a_large_context_comes_in_pages_and_arrives_whole(stack: Stack) -> None:
-    """A context over a page's size reaches the model, and a reader, message for message."""
+    """A context larger than a page reaches the model and readers completely."""
     policy = ContextPolicy(max_input_tokens=2_000_000)
     session = await stack.open("ok", context_policy=policy)
     for number in range(6):
@@ -276,7 +276,7 @@ async def test_a_large_context_comes_in_pages_and_arrives_whole(stack: Stack) ->
 
 
 async def test_what_arrives_while_an_answer_does_is_never_lost(stack: Stack) -> None:
-    """Signals that fall together with the results of model calls are all in the thread, and so is every answer."""
+    """Signals that arrive together with model results are all in the thread, and so are the answers."""
     session = await stack.open()
     handle = stack.clew.temporal.get_workflow_handle(session.id)
 
@@ -295,7 +295,7 @@ async def test_what_arrives_while_an_answer_does_is_never_lost(stack: Stack) -> 
 
 
 async def test_a_long_wait_is_answered_running_and_the_client_waits_on(stack: Stack) -> None:
-    """After the time that a caller may wait the update answers `running`; the Python client asks again by itself."""
+    """After its time limit a waiting update answers `running`; the Python client asks again."""
     release = asyncio.Event()
 
     async def script(_body: dict[str, Any]) -> Reply:
@@ -314,7 +314,7 @@ async def test_a_long_wait_is_answered_running_and_the_client_waits_on(stack: St
 
 
 async def test_an_operator_reads_what_a_session_does(stack: Stack) -> None:
-    """The workflow's current details say so in words, and each activity has its label."""
+    """The workflow's current details describe the session, and each activity has a label."""
     session = await stack.open(make_tool_script(ToolCall("add", {"a": 1, "b": 2})), tools=["add"])
     await session.ask("go")
     handle = stack.clew.temporal.get_workflow_handle(session.id)

@@ -37,13 +37,13 @@ async def test_tools_of_one_round_run_side_by_side_and_are_shown_in_call_order(s
     ],
 )
 async def test_what_goes_wrong_in_a_tool_is_read_by_the_model(stack: Stack, call: ToolCall, said: str) -> None:
-    """A tool that fails, in whatever way, is an error result, and the run goes on."""
+    """Every failure of a tool is an error result for the model, and the run continues."""
     session = await stack.open(make_tool_script(call), tools=["add", "explode", "dawdle"])
     assert said in await session.ask("go")
 
 
 async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(stack: Stack) -> None:
-    """The model reads that it may have taken effect, and the key by which somebody can find out."""
+    """The model reads that the call may have taken effect, and its idempotency key."""
     session = await stack.open(make_tool_script(ToolCall("pay_slowly", {})), tools=["pay_slowly"])
     answer = await session.ask("go")
     assert answer.startswith("in doubt (tool_timeout): it is not known whether this call took effect")
@@ -64,7 +64,7 @@ async def test_a_tool_knows_its_call(stack: Stack) -> None:
 
 
 async def test_the_metadata_can_be_changed(stack: Stack) -> None:
-    """The status shows what is in force, and tools get it."""
+    """The status shows the session's metadata, and tools get it."""
     model = make_tool_script(ToolCall("who_am_i", {}))
     session = await stack.open(model, tools=["who_am_i"], metadata={"customer": "4711"})
     await session.configure(metadata={"plan": "gold"})
@@ -90,7 +90,7 @@ async def test_the_progress_of_tools_is_streamed(stack: Stack) -> None:
 
 
 async def test_a_large_tool_result_enters_the_context_truncated_and_marked(stack: Stack) -> None:
-    """A result over its limit is truncated at the limit, and says so."""
+    """A result over its limit is truncated at the limit, with a mark."""
     call = ToolCall("flood", {"size": 100_000})
     session = await stack.open(make_tool_script(call), tools=["flood"], limits={"max_tool_result_bytes": 1000})
     await session.ask("go")

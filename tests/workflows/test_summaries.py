@@ -1,4 +1,4 @@
-"""Summaries and compactions, decided: when they are made, how far they reach, and what becomes of them."""
+"""Decisions on summaries and compactions: when they are written, their range, and their results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def take_turn(of: SessionHarness, content: str, needs_summary: bool = False) -> 
 
 
 def summarize(of: SessionHarness, **given: Any) -> Summarize:
-    """What the world is asked for a summary, as the workflow completes it."""
+    """Decide a summary; returns its effect, as the workflow completes it."""
     of.do(SummarizeInput(**given))
     return get_effect(of)
 
@@ -45,7 +45,7 @@ def get_effect(of: SessionHarness) -> Summarize:
 
 
 def begin_summary(request_id: str | None = None) -> SessionHarness:
-    """A session that is writing a summary of its own accord."""
+    """Open a session that writes a summary by itself."""
     of = open_session(AUTOMATIC, turns=2)
     of.ask("question", request_id)
     of.reply("answer", needs_summary=True)
@@ -59,7 +59,7 @@ def answer_summary(of: SessionHarness, content: str = "They talked.", prompt: st
 
 
 def list_turn_starts(of: SessionHarness) -> list[int]:
-    """The seqs of what users have said."""
+    """List the seqs of the user messages."""
     lane = of.thread.get_lane("default")
     assert lane
     return lane.turn_starts
@@ -76,7 +76,7 @@ def list_shown(of: SessionHarness) -> list[str]:
 
 
 def test_a_summary_stands_for_all_but_the_last_turns() -> None:
-    """It is committed with its range and where it comes from, and the next context begins with it."""
+    """It is committed with its range and source, and the next context begins with it."""
     of = open_session()
     given = summarize(of)
     last = list_turn_starts(of)[-1]
@@ -94,7 +94,7 @@ def test_a_summary_stands_for_all_but_the_last_turns() -> None:
 
 
 def test_a_later_summary_builds_on_the_one_before() -> None:
-    """It reads only what came since, unless it is asked to read all of it again."""
+    """It covers only newer messages, unless the command asks for all."""
     of = open_session()
     first = summarize(of)
     answer_summary(of)
@@ -108,7 +108,7 @@ def test_a_later_summary_builds_on_the_one_before() -> None:
 
 
 def test_a_summary_never_gives_way_to_one_of_less() -> None:
-    """A range that ends before the summary in force does is refused, when it is asked for and when its turn comes."""
+    """A range that ends before the current summary's is refused, when requested and when its turn comes."""
     of = open_session(turns=4)
     summarize(of)
     answer_summary(of)
@@ -138,7 +138,7 @@ def test_all_that_is_summed_up_already_is_summed_up_again() -> None:
 
 
 def test_whole_groups_are_summed_up() -> None:
-    """A range that ends between a tool call and its result takes the result along."""
+    """A range that ends between a tool call and its result is extended to the result."""
     of = open_session(turns=0)
     of.ask("add")
     of.reply("", "add")
@@ -150,7 +150,7 @@ def test_whole_groups_are_summed_up() -> None:
 
 
 def test_what_cannot_be_summed_up_is_refused() -> None:
-    """Nothing said, nothing but the last turns, an unknown lane, or a session at work."""
+    """An empty thread, only the last turns, an unknown lane, and a busy session are refused."""
     with pytest.raises(NothingToSummarize):
         open_session(turns=0).do(SummarizeInput())
     with pytest.raises(NothingToSummarize, match="name a later to_seq"):
@@ -200,7 +200,7 @@ def test_too_little_is_not_summed_up_by_itself() -> None:
 
 
 def test_a_summary_that_fails_stops_nothing() -> None:
-    """The reason is a fact, what waits goes on, and by itself the session tries again some runs later."""
+    """The thread has the reason, waiting commands follow, and the session retries some runs later."""
     of = begin_summary()
     of.take_event(Failure(type="unusable_summary", message="it is empty"))
     (error,) = of.thread.filter_by_kind("error")
@@ -244,7 +244,7 @@ ARRIVALS: dict[str, Callable[[SessionHarness], Any]] = {
 
 @pytest.mark.parametrize("arrival", ARRIVALS)
 def test_whatever_arrives_takes_the_place_of_an_automatic_summary(arrival: str) -> None:
-    """At once, whatever `on_busy` says: the session is not busy with what nobody asked for."""
+    """A command cancels an automatic summary at once, under any `on_busy`."""
     of = begin_summary()
     assert not of.state.busy
     if arrival == "hibernate":
@@ -305,7 +305,7 @@ def test_a_message_meets_a_summary_in_the_making_as_it_meets_a_run() -> None:
 
 
 def test_a_compaction_puts_the_summary_under_the_lane() -> None:
-    """With what it was made of; what came later follows upon it, and its id is known from the start."""
+    """The operation has the summary's source; later messages follow it, and its id is known from the start."""
     of = open_session()
     assert of.operate("c-1", result_context=None, reason="compaction").status == "deferred"
     assert of.operate("c-1", result_context=None, reason="compaction").status == "duplicate"
@@ -324,7 +324,7 @@ def test_a_compaction_puts_the_summary_under_the_lane() -> None:
 
 
 def test_a_compaction_waits_for_the_run_and_what_waits_with_it_follows() -> None:
-    """The run ends, the compaction is written, then the configuration changes and the queue goes on."""
+    """After the run come the compaction, then the configuration change, then the queue."""
     of = open_session(on_busy="queue")
     of.ask("busy")
     of.operate("c-1", result_context=None, reason="compaction")
@@ -354,7 +354,7 @@ def test_expand_brings_back_what_was_there() -> None:
 
 
 def test_what_is_pinned_survives() -> None:
-    """Word for word, in a truncated context and behind a compaction, until it is unpinned."""
+    """Pinned messages stay in truncated contexts and after a compaction until they are unpinned."""
     of = open_session(turns=1)
     pinned = list_turn_starts(of)[0]
     of.operate("p-1", "pin", seqs=[pinned])
@@ -369,7 +369,7 @@ def test_what_is_pinned_survives() -> None:
 
 
 def test_more_than_half_of_the_budget_is_not_pinned() -> None:
-    """What is pinned must fit, so that it is refused where it is about to become too much."""
+    """A pin is refused if all pins together would exceed half of the budget."""
     of = open_session(turns=1)
     of.ask("word " * 150)
     of.reply("yes")
@@ -387,7 +387,7 @@ def test_a_session_that_ends_gives_its_summary_up() -> None:
 
 
 def test_a_summary_can_be_cancelled() -> None:
-    """What waits for it comes next, and the thread says so."""
+    """The next waiting command follows, and the thread records the cancellation."""
     of = open_session(on_busy="queue")
     summarize(of)
     of.ask("waiting")

@@ -25,7 +25,7 @@ from tests.support.workers import open_session_on, run_worker_process
 
 
 async def list_kinds(session: Session) -> list[str]:
-    """The thread, an entry a word; its seqs have no gap."""
+    """List one word for each entry; assert that the seqs have no gap."""
     entries = await session.entries()
     assert [entry.seq for entry in entries] == list(range(len(entries)))
     return [entry.payload.get("role", entry.kind) for entry in entries]
@@ -144,7 +144,7 @@ async def run_silent_bucket() -> AsyncIterator[tuple[asyncio.Event, dict[str, st
 
 @pytest.mark.slow
 async def test_a_rollover_survives_the_death_of_its_worker(stack: Stack) -> None:
-    """SIGKILL while the archive is written: another worker writes it, and the session goes on in its new run."""
+    """SIGKILL while the archive is written: another worker writes it, and the session continues in a new run."""
     queue, often = f"queue-{uuid.uuid4().hex}", {"CLEW_ROLLOVER_UPDATES": "5"}
     async with run_silent_bucket() as (asked, silent):
         async with run_worker_process(stack, queue, **often):
