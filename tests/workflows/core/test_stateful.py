@@ -13,13 +13,13 @@ from pydantic_core import to_json
 
 from clew.context.contexts import build_context
 from clew.context.projection import Projection
-from clew.contract import ContextQuery
+from clew.contract import ContextQuery, ToolResultInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import ClewError, Refusal
 from clew.outcomes import Usage
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
-from clew_workflows.core import approvals, decisions, outcomes, views
+from clew_workflows.core import approvals, decisions, external_calls, outcomes, views
 from clew_workflows.core.carried import carry, restore
 from clew_workflows.core.runs import FOLLOW_UP
 from clew_workflows.protocol import ArchiveRef, CallModel, Outdated, Prepare, RequestedTool, RunTools
@@ -44,7 +44,7 @@ SNAPSHOTS: list[list[dict[str, Any]]] = [
         {"role": "tool", "content": "4", "tool_call_id": "x", "name": "add"},
     ],
 ]
-TOOLS = [RequestedTool(name=name) for name in ("add", "add", "ask_first", "fly")] + [
+TOOLS = [RequestedTool(name=name) for name in ("add", "add", "ask_first", "order_outside", "fly")] + [
     RequestedTool(name="add", malformed="{")
 ]
 
@@ -88,7 +88,7 @@ class AnySession(RuleBasedStateMachine):
     )
     def start(self, limit: int | None, prompt: str | None, **config: Any) -> None:
         self.session = SessionHarness(
-            tools=("add", "ask_first"),
+            tools=("add", "ask_first", "order_outside"),
             request_timeout_seconds=400,
             system_prompt=prompt,
             limits={"max_total_tokens": limit},
@@ -218,6 +218,13 @@ class AnySession(RuleBasedStateMachine):
         call = data.draw(st.sampled_from(pending))
         self.ask_for(self.session.approve, call.tool_call_id, **given)
 
+    @rule(data=st.data(), is_error=st.booleans())
+    @precondition(lambda self: bool(external_calls.list_pending(self.session.state)))
+    def a_result_is_submitted(self, data: st.DataObject, is_error: bool) -> None:
+        call = data.draw(st.sampled_from(external_calls.list_pending(self.session.state)))
+        command = ToolResultInput(tool_call_id=call.tool_call_id, content={"a": 1}, is_error=is_error)
+        self.ask_for(self.session.do, command)
+
     @precondition(lambda self: self.session.effect is not None)
     @rule(events=st.lists(EVENTS, min_size=1, max_size=4))
     def the_world_answers(self, events: list[dict[str, Any]]) -> None:
@@ -260,6 +267,7 @@ class AnySession(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 60, 60]), nonsense=st.booleans())
     def time_passes(self, seconds: int, nonsense: bool) -> None:
         self.session.time += seconds
+        self.session.apply(external_calls.expire(self.session.state, self.session.now))
         if nonsense and is_open(self):
             self.session.apply(decisions.reject(self.session.state, "nonsense", "unknown signal", "?"))
 
@@ -312,9 +320,9 @@ class AnySession(RuleBasedStateMachine):
 
     @invariant()
     def nothing_stands_still(self) -> None:
-        """A session has an effect under way exactly if it is not idle, closed or waiting for an approval."""
+        """A session has an effect under way exactly if it is not idle, closed or waiting for people or programs."""
         session = self.session
-        at_rest = session.state.phase in ("idle", "closed", "awaiting_approval")
+        at_rest = session.state.phase in ("idle", "closed", "awaiting_approval", "awaiting_external")
         assert (session.effect is None) == at_rest
         assert session.state.phase != "idle" or not session.state.busy
         assert (session.state.run is None) or session.state.phase not in ("idle", "closed")
@@ -418,6 +426,8 @@ class AnySession(RuleBasedStateMachine):
                     session.answer_calls(*("4" for _ in session.effect.calls))
                 case None if pending := approvals.list_pending(session.state):
                     session.approve(pending[0].tool_call_id)
+                case None if waiting := external_calls.list_pending(session.state):
+                    session.do(ToolResultInput(tool_call_id=waiting[0].tool_call_id, content="4"))
                 case None:
                     break
             self.look()
