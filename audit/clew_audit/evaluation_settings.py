@@ -32,16 +32,17 @@ def load_evaluation_settings(
         InvalidInput: A module, a variable or the model cannot be used, or the modules do not define the agent.
     """
     try:
-        defined = {agent.name: agent for agent in load_agents(agents)}
-        chosen = defined[name] if name else _get_only(defined)
+        chosen = _choose(load_agents(agents), name)
         return replace(chosen, model=model) if model else chosen, load_tools(tools), load_providers(environ)
-    except KeyError:
-        raise InvalidInput(f"no agent {name!r}: the modules define {', '.join(defined)}") from None
     except (AgentsUnusable, ToolsUnusable, ProvidersUnusable, TypeError) as error:
         raise InvalidInput(str(error)) from error
 
 
-def _get_only(agents: Mapping[str, Agent]) -> Agent:
-    if len(agents) != 1:
-        raise InvalidInput(f"name an agent: the modules define {', '.join(agents)}")
-    return next(iter(agents.values()))
+def _choose(agents: Iterable[Agent], name: str | None) -> Agent:
+    by_name = {agent.name: agent for agent in agents}
+    if name is None and len(by_name) == 1:
+        return next(iter(by_name.values()))
+    if name is None or name not in by_name:
+        problem = "name an agent" if name is None else f"no agent {name!r}"
+        raise InvalidInput(f"{problem}: the modules define {', '.join(by_name)}")
+    return by_name[name]

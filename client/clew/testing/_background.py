@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
+CANCEL_SECONDS = 1.0
 DYNAMIC_CONFIG = {"frontend.WorkflowTimeSkippingEnabled": True, "history.timerProcessorMaxTimeShift": "10ms"}
 """The settings of the server: it can skip time, and its timers fire 10 ms late at most, not a second."""
 
@@ -51,8 +52,17 @@ class Background:
                 )
         return self._server
 
+    async def _end(self) -> None:
+        """Cancel what still runs, such as workers that wait for polls, and stop the server."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
+        await self._open.aclose()
+
     def _stop(self) -> None:
-        self.run_blocking(self._open.aclose(), STOP_SECONDS)
+        self.run_blocking(self._end(), STOP_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_SECONDS)
         self._loop.close()

@@ -41,6 +41,8 @@ OVERDUE = timedelta(milliseconds=400)
 """Heartbeat timeout of an activity whose worker is dead, until its next attempt begins."""
 POLL_SECONDS = 0.02
 """Seconds between two looks at such an activity."""
+STOP_SECONDS = 3.0
+"""Seconds that a worker has to stop."""
 LEAVE_SECONDS = 2.0
 """Seconds that the calls of a dead worker have to end. Threads of sync tools may run on."""
 
@@ -60,8 +62,16 @@ class MortalWorker:
         await self._worker.__aenter__()
 
     async def stop(self) -> None:
-        """Stop polling and cancel what runs; its retries wait for another worker."""
-        await self._worker.__aexit__(None, None, None)
+        """Stop polling and cancel what runs; its retries wait for another worker.
+
+        The SDK waits for the answers of polls that the server may hold for a minute. After `STOP_SECONDS` it goes on
+        in the background, and reports nothing of what such a poll still brings.
+        """
+        self._stopping = asyncio.ensure_future(self._worker.__aexit__(None, None, None))
+        await asyncio.wait({self._stopping}, timeout=STOP_SECONDS)
+        if self._stopping.done():
+            await self._stopping
+        self._calls.killed.set()
 
     async def kill(self) -> None:
         """Stop without reporting what runs, and let the server notice it.

@@ -6,9 +6,10 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,12 +31,12 @@ from clew.testing._background import get_background
 from clew.testing._worker import MortalWorker
 from clew.testing.scripts import Script, ScriptedRequest, Scripts, make_providers
 from clew.testing.view import ThreadView
-from clew.tools import ToolDefinition
+from clew.tools import Tool, ToolDefinition
 from clew_activities.archive import Store
 from clew_activities.checkpoint_tokens import Keys
 from clew_activities.providers import make_http_client
 from clew_activities.tools import collect_tools
-from clew_activities.worker import SessionWorker, make_worker
+from clew_activities.worker import SessionWorker, make_tool_worker, make_worker
 
 APPROVAL_SECONDS = 10.0
 """Seconds that `Stack.wait_for_approval` waits by default."""
@@ -72,7 +73,7 @@ class Stack:
         self._store = Store.from_url("memory://")
         self._keys = Keys({"testing": secrets.token_bytes(32)})
         self._exits = AsyncExitStack()
-        self._worker: MortalWorker | None = None
+        self._workers: list[MortalWorker] = []
 
     def __enter__(self) -> Self:
         """Start the stack, and block until the worker polls."""
@@ -165,7 +166,7 @@ class Stack:
             RuntimeError: The session ended before, or no worker runs: its timers would not be handled.
             TimeoutError: A call still runs after half a minute.
         """
-        if self._worker is None:
+        if not self._workers:
             raise RuntimeError("no worker runs: restart_worker starts one")
         await self._background.run(self._skip_time(session.id, time_skipped))
 
@@ -176,7 +177,7 @@ class Stack:
         them to the next worker. Async code is cancelled. The threads of sync tools run on to their end, since threads
         cannot be killed, but their results are lost. `clew.local.worker_process` is a worker that SIGKILL does end.
         """
-        await self._background.run(self._kill_worker())
+        await self._background.run(self._kill_workers())
 
     async def restart_worker(
         self, *, tools: Iterable[ToolDefinition] | None = None, agents: Iterable[Agent] | None = None
@@ -191,7 +192,7 @@ class Stack:
             self._tools = collect_tools(tools)
         if agents is not None:
             self._agents = tuple(agents)
-        await self._background.run(self._restart_worker())
+        await self._background.run(self._restart_workers())
 
     async def _start(self) -> None:
         server = await self._background.start_server()
@@ -200,20 +201,31 @@ class Stack:
             self._providers = make_providers(models)
             self._http = await self._exits.enter_async_context(make_http_client())
             self.clew = await Clew.connect(server.address, namespace=server.namespace, task_queue=self.task_queue)
-            await self._start_worker()
+            await self._start_workers()
         except BaseException:
             await self._stop()
             raise
 
     async def _stop(self) -> None:
         try:
-            await self._stop_worker()
+            await self._stop_workers()
         finally:
             await self._exits.aclose()
 
-    async def _start_worker(self) -> None:
-        self._worker = MortalWorker(self.clew.temporal, self._make_worker)
-        await self._worker.start()
+    async def _start_workers(self) -> None:
+        tools = (tool for tool in self._list_tools() if isinstance(tool, Tool))
+        queues = sorted({tool.task_queue for tool in tools if tool.task_queue})
+        makers: list[Callable[[Client], SessionWorker]] = [self._make_worker]
+        makers += [partial(self._make_tool_worker, queue) for queue in queues]
+        for make in makers:
+            worker = MortalWorker(self.clew.temporal, make)
+            await worker.start()
+            self._workers.append(worker)
+
+    def _list_tools(self) -> Iterator[ToolDefinition]:
+        yield from self._tools.values()
+        for agent in self._agents:
+            yield from agent.own_tools
 
     def _make_worker(self, client: Client) -> SessionWorker:
         return make_worker(
@@ -228,19 +240,27 @@ class Stack:
             grace=timedelta(0),
         )
 
-    async def _stop_worker(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker:
-            await worker.stop()
+    def _make_tool_worker(self, task_queue: str, client: Client) -> SessionWorker:
+        return make_tool_worker(
+            client,
+            task_queue=task_queue,
+            tools=self._tools,
+            agents=self._agents,
+            store=self._store,
+            grace=timedelta(0),
+        )
 
-    async def _kill_worker(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker:
-            await worker.kill()
+    async def _stop_workers(self) -> None:
+        workers, self._workers = self._workers, []
+        await asyncio.gather(*(worker.stop() for worker in workers))
 
-    async def _restart_worker(self) -> None:
-        await self._stop_worker()
-        await self._start_worker()
+    async def _kill_workers(self) -> None:
+        workers, self._workers = self._workers, []
+        await asyncio.gather(*(worker.kill() for worker in workers))
+
+    async def _restart_workers(self) -> None:
+        await self._stop_workers()
+        await self._start_workers()
 
     async def _skip_time(self, session_id: str, time_skipped: timedelta) -> None:
         client, skip_id = self.clew.temporal, uuid.uuid4().hex

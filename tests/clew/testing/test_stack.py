@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -164,3 +165,17 @@ async def test_a_script_has_the_prices_of_the_agents_model() -> None:
         outcome = await (await session.message("hello")).result()
         assert outcome.status == "completed"
         assert outcome.usage.cost_usd
+
+
+@tool(task_queue=f"testing-{uuid.uuid4().hex}")
+def measure() -> str:
+    """Measure."""
+    return "measured"
+
+
+async def test_a_tool_with_a_task_queue_has_its_worker() -> None:
+    """The stack serves the task queues that its tools name."""
+    async with testing.stack(tools=[measure]) as running:
+        session = await running.open([Reply(tool_calls=[ToolCall("measure", {})]), "done"], tools=["measure"])
+        assert await session.ask("go", timeout_seconds=10) == "done"
+        assert (await running.read(session)).calls[0].result == "measured"
