@@ -29,6 +29,7 @@ ORDER = (
     "clew.tools",
     "clew.agents",
     "clew.session",
+    "clew.workflow",
     "clew.local",
     "clew.cli",
     "clew_workflows.protocol",

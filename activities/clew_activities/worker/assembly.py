@@ -14,6 +14,7 @@ from temporalio.worker import Plugin, Worker, WorkerTuner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from clew.agents import Agent
+from clew.contract.calls import name_caller_queue
 from clew_activities.archive import Archive, Store
 from clew_activities.checkpoint_tokens import Keys
 from clew_activities.heartbeat import INTERVAL_SECONDS
@@ -157,7 +158,7 @@ def make_side_workers(
     max_calls_per_second: float | None = None,
     plugins: Sequence[Plugin] = (),
 ) -> list[Worker]:
-    """Make the workers of the task queues beside the sessions' own: those of model calls and of tool calls."""
+    """Make the workers of the task queues beside the sessions' own: those of model calls, tool calls and callers."""
     return [
         _make_queue_worker(
             client,
@@ -174,6 +175,14 @@ def make_side_workers(
             grace=grace,
             slots=capacity.tool_calls,
             max_per_second=max_calls_per_second,
+            plugins=plugins,
+        ),
+        _make_queue_worker(
+            client,
+            name_caller_queue(task_queue),
+            parts.caller_activities,
+            grace=grace,
+            slots=capacity.caller_calls,
             plugins=plugins,
         ),
     ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 OPEN_FILES = 65_536
 """Limit of open files that the process requests from the system: each model call has a connection."""
 MAX_CALLS = 100_000
-"""Largest value of `CLEW_MODEL_CALLS`, `CLEW_TOOL_CALLS` and `CLEW_STORE_CALLS`."""
+"""Largest value of these variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,17 @@ class Capacity:
         model_calls: Model calls. Each takes a connection and the memory of its context.
         tool_calls: Tool calls. Each call of a sync tool takes a thread.
         store_calls: Activities that prepare, archive and read sessions. Each takes a few megabytes at most.
+        caller_calls: Calls of other workflows (`clew.workflow`). Each waits for a request most of the time.
     """
 
     model_calls: int = 1000
     tool_calls: int = 500
     store_calls: int = 100
+    caller_calls: int = 1000
 
 
 def read_capacity(environ: Mapping[str, str]) -> Capacity:
-    """Read `CLEW_MODEL_CALLS`, `CLEW_TOOL_CALLS` and `CLEW_STORE_CALLS`.
+    """Read `CLEW_MODEL_CALLS`, `CLEW_TOOL_CALLS`, `CLEW_STORE_CALLS` and `CLEW_CALLER_CALLS`.
 
     Raises:
         ValueError: A value is not a number from 1 to `MAX_CALLS`.

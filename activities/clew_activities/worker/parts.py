@@ -11,6 +11,7 @@ import httpx
 from clew.model.tokens import ENCODINGS, load_encoding
 from clew_activities.archive import Archive, Store
 from clew_activities.archive_session import ArchiveActivities
+from clew_activities.await_request import await_request
 from clew_activities.begin_task import begin_task
 from clew_activities.call_model import ModelActivities
 from clew_activities.checkpoint_tokens import Keys
@@ -19,17 +20,21 @@ from clew_activities.fork_session import ForkingActivities
 from clew_activities.mcp.settings import McpSettings
 from clew_activities.mcp.tools import McpTools
 from clew_activities.open_checkpoint import OpeningActivities
+from clew_activities.open_session import open_session
 from clew_activities.prepare import PrepareActivities
 from clew_activities.prices import load_prices
 from clew_activities.providers import Providers
 from clew_activities.put_context import RestoringActivities
 from clew_activities.read_context import ContextActivities
+from clew_activities.read_last_seq import read_last_seq
 from clew_activities.read_thread import ReadingActivities
 from clew_activities.recall import RecallActivities
 from clew_activities.registry import Registry
 from clew_activities.run_tool import ToolActivities
+from clew_activities.send_message import send_message
 from clew_activities.sign_checkpoint import SigningActivities
 from clew_activities.stored_results import Results
+from clew_activities.submit_input import submit_input
 from clew_activities.summarize import SummaryActivities
 from clew_activities.thaw import ThawActivities
 from clew_activities.thread_source import Threads
@@ -49,6 +54,7 @@ class Parts:
         session_activities: Those of the sessions' own task queue.
         model_activities: Those of the task queue of model calls.
         tool_activities: Those of the task queue of tool calls.
+        caller_activities: Those of the task queue of other workflows' calls.
     """
 
     registry: Registry
@@ -57,6 +63,7 @@ class Parts:
     session_activities: Sequence[Activity]
     model_activities: Sequence[Activity]
     tool_activities: Sequence[Activity]
+    caller_activities: Sequence[Activity] = (open_session, send_message, await_request, submit_input, read_last_seq)
 
 
 def make_parts(

@@ -85,6 +85,26 @@ class ConfigChanges(TypedDict, total=False):
     metadata: Mapping[str, str] | None
 
 
+class SessionOptions(ConfigChanges, total=False):
+    """Options of `clew.workflow.open`: those of `Session.configure`, and those that only a new session takes.
+
+    Attributes:
+        pin: Whether the session keeps this version of the agent and its tools' schemas.
+        max_iterations: The most model calls of a run.
+        request_timeout_seconds: The time of a request, in seconds.
+        idle_timeout_seconds: After so many seconds without work the session hibernates.
+        encoding: The encoding that tokens are counted under.
+        metadata: Names and values of the caller's own.
+    """
+
+    pin: bool | None
+    max_iterations: int | None
+    request_timeout_seconds: int | None
+    idle_timeout_seconds: int | None
+    encoding: str | None
+    metadata: Mapping[str, str] | None
+
+
 class EntryFilters(TypedDict, total=False):
     """Filters of entries. An entry must meet all of them.
 

@@ -8,7 +8,7 @@ from clew_activities.worker.capacity import Capacity, read_capacity
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "100001", "9" * 5000, "\u0663"])
-@pytest.mark.parametrize("variable", ["CLEW_MODEL_CALLS", "CLEW_TOOL_CALLS", "CLEW_STORE_CALLS"])
+@pytest.mark.parametrize("variable", ["CLEW_MODEL_CALLS", "CLEW_TOOL_CALLS", "CLEW_STORE_CALLS", "CLEW_CALLER_CALLS"])
 def test_how_much_it_does_at_once_is_a_number(variable: str, value: str) -> None:
     """The error names the variable."""
     with pytest.raises(ValueError, match=f"^{variable} must be a number from 1 to 100000"):
