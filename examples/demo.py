@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clew import Clew, Session, StreamState
+from clew import Clew, Session
 from clew.contract.payloads import RunPayload, ToolMessage
 from clew.local import (
     Reply,
@@ -33,6 +33,7 @@ from clew.local import (
     temporal_server,
     worker_process,
 )
+from clew.session.events import EntryCommitted, SessionEvent, TextAdded
 
 SESSION = "demo"
 SYSTEM_PROMPT = "You are a friendly assistant. Answer in one or two short sentences."
@@ -114,35 +115,28 @@ def shop_assistant(body: dict[str, Any]) -> Reply:
 class Screen:
     """Prints a request's run: the replies while they arrive, and the tool results between them."""
 
-    def __init__(self, session: Session, model: str) -> None:
-        self._session = session
+    def __init__(self, model: str) -> None:
         self._label = model.partition(":")[0]
         self._call: tuple[str, int] | None = None
-        self._characters = 0
-        self._last_seq = -1
 
-    async def show(self, state: StreamState) -> None:
-        """Print new text; mark a reply that starts over."""
-        if not state.text:
-            return
-        call = (state.call_id, state.attempt)
-        if call != self._call:
-            if self._call is not None:
-                console.print()
-            await self._show_tools(state.request_id)
-            again = f"[yellow](attempt {state.attempt}, from the start)[/] " if state.attempt > 1 else ""
-            console.print(f"[bold magenta]{self._label:9}[/]{again}", end="")
-            self._call, self._characters = call, 0
-        new = state.text[max(0, self._characters - state.offset) :]
-        console.print(escape(new), end="", soft_wrap=True)
-        self._characters = max(self._characters, state.offset + len(state.text))
+    def show(self, event: SessionEvent) -> None:
+        """Print new text and tool results; mark a reply that starts over."""
+        if isinstance(event, TextAdded):
+            if (call := (event.call_id, event.attempt)) != self._call:
+                self._end_line()
+                again = f"[yellow](attempt {event.attempt}, from the start)[/] " if event.attempt > 1 else ""
+                console.print(f"[bold magenta]{self._label:9}[/]{again}", end="")
+                self._call = call
+            console.print(escape(event.text), end="", soft_wrap=True)
+        elif isinstance(event, EntryCommitted) and isinstance(message := event.entry.body, ToolMessage):
+            self._end_line()
+            result = f"{message.name} → {message.content}"
+            console.print(f"[bold green]{'tool':9}[/]{escape(result)}", soft_wrap=True)
 
-    async def _show_tools(self, request_id: str) -> None:
-        for entry in await self._session.entries(kind="ai_message", request_id=request_id):
-            if isinstance(message := entry.body, ToolMessage) and entry.seq > self._last_seq:
-                result = f"{message.name} → {message.content}"
-                console.print(f"[bold green]{'tool':9}[/]{escape(result)}", soft_wrap=True)
-                self._last_seq = entry.seq
+    def _end_line(self) -> None:
+        if self._call is not None:
+            console.print()
+            self._call = None
 
 
 async def talk(session: Session, content: str, model: str, victim: Parts | None = None) -> None:
@@ -153,11 +147,12 @@ async def talk(session: Session, content: str, model: str, victim: Parts | None 
     """
     console.print(f"\n[bold cyan]{'you':9}[/]{escape(content)}")
     start = time.monotonic()
-    screen = Screen(session, model)
+    screen, characters = Screen(model), 0
     request = await session.message(content, model=model)
-    async for state in session.stream(request):
-        await screen.show(state)
-        if victim is not None and len(state.text) > len(LONG_ANSWER) // 4:
+    async for event in request.events():
+        screen.show(event)
+        characters += len(event.text) if isinstance(event, TextAdded) else 0
+        if victim is not None and characters > len(LONG_ANSWER) // 4:
             await replace_worker(victim)
             victim = None
     await request.answer()

@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from clew.contract.outputs import Context, ContextMeta, StreamState
+from clew.contract.outputs import Context, ContextMeta, ReplyProgress
 from clew.contract.payloads import AssistantMessage
 from clew.model.canonical import compute_digest
 from clew.model.messages import Message, ToolSpec
@@ -63,7 +63,7 @@ class ModelActivities:
 
     @activity.defn(name="call_model")
     async def call_model(self, call: CallModel) -> ModelAnswered | Outdated:
-        """Make one attempt of a model call. Its heartbeats hold the reply so far, as `StreamState`.
+        """Make one attempt of a model call. Its heartbeats hold the reply so far, as `ReplyProgress`.
 
         If the configuration was resolved by a worker of another deployment, no model is called.
         """
@@ -71,7 +71,7 @@ class ModelActivities:
             return Outdated(deployment=self._deployment)
         provider_name, _, model = call.model.partition(":")
         decoder: RedactedDecoder | None = None
-        async with send_heartbeats(lambda: _make_stream_state(call, decoder)):
+        async with send_heartbeats(lambda: _describe_progress(call, decoder)):
             context: Context | None = None
             prices = find_prices(call.model)
             if call.priced and not prices:
@@ -165,9 +165,9 @@ def _make_cache_key(call: CallModel) -> str:
     return compute_digest([activity.info().workflow_id, call.context_ref])[:32]
 
 
-def _make_stream_state(call: CallModel, decoder: RedactedDecoder | None) -> dict[str, Any]:
-    text = decoder.text if decoder else ""
-    return StreamState(
+def _describe_progress(call: CallModel, decoder: RedactedDecoder | None) -> dict[str, Any]:
+    text, thinking = (decoder.text, decoder.thinking) if decoder else ("", "")
+    return ReplyProgress(
         request_id=call.request_id,
         run_id=call.run_id,
         call_id=call.call_id,
@@ -175,7 +175,8 @@ def _make_stream_state(call: CallModel, decoder: RedactedDecoder | None) -> dict
         iteration=call.iteration,
         offset=max(len(text) - MAX_STREAMED_CHARACTERS, 0),
         text=text[-MAX_STREAMED_CHARACTERS:],
-        thinking=decoder.thinking[-MAX_STREAMED_CHARACTERS:] or None if decoder else None,
+        thinking_offset=max(len(thinking) - MAX_STREAMED_CHARACTERS, 0),
+        thinking=thinking[-MAX_STREAMED_CHARACTERS:] or None,
         tool_name=decoder.tool_name if decoder else None,
     ).as_json()
 

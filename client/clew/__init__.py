@@ -14,7 +14,6 @@ from clew.contract import (
     Limits,
     ModelOptions,
     RequestOutcome,
-    StreamState,
 )
 from clew.errors import (
     Busy,
@@ -46,7 +45,6 @@ __all__ = [
     "RequestOutcome",
     "ServerUnreachable",
     "Session",
-    "StreamState",
     "Tool",
     "ToolContext",
     "WorkerUnavailable",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from clew.contract import EntriesPage, payloads
+from clew.contract import payloads
 from clew.contract.payloads import KINDS, Payload
 from clew.outcomes import Output
 from clew.thread.entries import Entry, Refs
@@ -53,13 +53,13 @@ def entry_union() -> Any:
     ]
 
 
-def entries_page() -> Any:
-    """The type of a page of entries, with entries of any kind. `EntriesPage` itself only knows objects."""
+def entries_page(page: type[Any]) -> Any:
+    """The type of a page of entries, with entries of any kind. The type itself only knows objects."""
     make: Any = create_model
     return make(
-        EntriesPage.__name__,
-        __base__=EntriesPage,
-        __doc__=EntriesPage.__doc__,
+        page.__name__,
+        __base__=page,
+        __doc__=page.__doc__,
         entries=(GenericAlias(list, (entry_union(),)), ...),
     )
 

@@ -118,6 +118,7 @@ QUERIES = (
         "window", contract.WindowQuery, contract.Window, ("archived", "context_overflow", "invalid_token_budget")
     ),
     Exchange("entries", contract.EntriesQuery, contract.EntriesPage, bare=True),
+    Exchange("follow", contract.FollowQuery, contract.FollowPage, bare=True),
 )
 
 COMMON_WORKFLOW_REFUSALS = ("archive_damaged", "archive_unavailable", "invalid_input", "too_large")
@@ -152,7 +153,7 @@ WORKFLOWS = (
 )
 
 HEARTBEATS = (
-    Exchange("call_model", None, contract.StreamState),
+    Exchange("call_model", None, contract.ReplyProgress),
     Exchange("run_tool", None, contract.ToolProgress),
 )
 """What the heartbeats of a session's activities hold."""

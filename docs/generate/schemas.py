@@ -6,7 +6,7 @@ import json
 from functools import cache
 from typing import Any
 
-from clew.contract import EntriesPage
+from clew.contract import EntriesPage, FollowPage
 from clew.contract.payloads import Retried
 from docs.generate import messages, typescript
 from docs.generate.entries import entries_page, entry_union, payload_types
@@ -16,6 +16,8 @@ from docs.generate.messages import Exchange
 DECLARATIONS = "clew.d.ts"
 INDEX = "index.json"
 ENTRY = "Entry"
+PAGES = (EntriesPage, FollowPage)
+"""The types of pages that hold entries."""
 _HEADER = "// The wire contract of Clew. Made from the code by `make pages`; docs/contract.md says what it means.\n\n"
 _MAPS = (
     ("Updates", "The updates of `AgentSession`.", messages.UPDATES),
@@ -39,16 +41,19 @@ def all_definitions() -> dict[str, JsonSchema]:
 
 
 def _with_entries(schemas: dict[str, JsonSchema]) -> dict[str, JsonSchema]:
-    """The schemas in which a page of entries says what entries are: its type only knows objects."""
-    page = schemas[EntriesPage.__name__]
+    """The schemas in which pages of entries say what entries are: their types only know objects."""
+    return schemas | {page.__name__: _name_entries(schemas[page.__name__]) for page in PAGES}
+
+
+def _name_entries(page: JsonSchema) -> JsonSchema:
     entries = page["properties"]["entries"] | {"items": {"$ref": f"#/$defs/{ENTRY}"}}
-    return schemas | {EntriesPage.__name__: page | {"properties": page["properties"] | {"entries": entries}}}
+    return page | {"properties": page["properties"] | {"entries": entries}}
 
 
 @cache
 def files() -> dict[str, str]:
     """The text of each file, by its name: a JSON Schema for each message, an index, the TypeScript declarations."""
-    types = all_types() | {EntriesPage.__name__: entries_page()}
+    types = all_types() | {page.__name__: entries_page(page) for page in PAGES}
     made = {f"{name}.json": _json(schema_of(name, type_)) for name, type_ in types.items()}
     return made | {INDEX: _json(_index()), DECLARATIONS: _declarations()}
 

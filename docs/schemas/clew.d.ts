@@ -34,6 +34,7 @@ export interface Queries {
   transcript: { input: TranscriptQuery | undefined; output: TranscriptPage };
   window: { input: WindowQuery; output: Window };
   entries: { input: EntriesQuery | undefined; output: EntriesPage };
+  follow: { input: FollowQuery | undefined; output: FollowPage };
 }
 
 /** The workflow types. */
@@ -611,6 +612,24 @@ export interface Expand {
   type: "expand";
 }
 
+/** New entries and the status after them: the answer to the query `follow`. */
+export interface FollowPage {
+  /** The entries that meet the filters, in ascending order. A page of `ReadThread` may be empty and have a `next_seq`. */
+  entries: Array<Entry>;
+  /** The `from_seq` of the next page, where there is one. */
+  next_seq?: number;
+  /** Entries before this seq are in the archive; absent if the page begins later, and from `ReadThread`. */
+  archived_before?: number;
+  /** The status; on the last page. */
+  status?: LiveStatus;
+}
+
+/** The argument of the query `follow`. */
+export interface FollowQuery {
+  /** Begin with this entry; absent: return no entries. */
+  from_seq?: number | null;
+}
+
 /** An entry of the kind `fork`. */
 export interface ForkEntry {
   /** The entry's number in the thread, from 0 on. */
@@ -745,6 +764,30 @@ export interface Limits {
   max_cost_usd?: number | null;
 }
 
+/** The part of a session's status that viewers follow. */
+export interface LiveStatus {
+  /** Entries that the thread has. */
+  rev: number;
+  /** As in `SessionStatus`. */
+  status: string;
+  /** The request that the session serves, or serves next. */
+  request_id?: string;
+  /** The run in progress. */
+  run_id?: string;
+  /** The model call that the session waits for. */
+  call_id?: string;
+  /** Model calls that the run in progress has begun. */
+  iteration: number;
+  /** The requests that have no outcome yet: those of the run, and those that wait. */
+  unfinished_request_ids: Array<string>;
+  /** The tool calls that run. */
+  running_calls: Array<PendingCall>;
+  /** The tool calls that wait for a person's decision. */
+  pending_approvals: Array<PendingCall>;
+  /** The external tool calls that wait for their results. */
+  pending_external_calls: Array<PendingExternalCall>;
+}
+
 /** One message of a context. */
 export interface Message {
   /** The speaker. */
@@ -863,7 +906,7 @@ export interface ParentSession {
   depth: number;
 }
 
-/** A tool call that waits for a person's decision. */
+/** A tool call that runs, or that waits for a person's decision. */
 export interface PendingCall {
   /** The call. */
   tool_call_id: string;
@@ -1063,6 +1106,30 @@ export interface Replace {
   result_context?: Snapshot | null;
   /** The lane's messages after this seq stay; absent: none stay. */
   base_seq?: number | null;
+}
+
+/** A reply while the model writes it. The committed message may differ. */
+export interface ReplyProgress {
+  /** The request. */
+  request_id: string;
+  /** The run. */
+  run_id: string;
+  /** The model call. */
+  call_id: string;
+  /** The number of the attempt, from 1 on; a new attempt starts the reply over. */
+  attempt: number;
+  /** The number of the model call in its run. */
+  iteration: number;
+  /** Characters of the reply before `text`. */
+  offset: number;
+  /** The newest 32 768 characters of the reply. */
+  text: string;
+  /** Characters of the reasoning before `thinking`. */
+  thinking_offset: number;
+  /** The newest 32 768 characters of the model's reasoning, if the provider sends it. */
+  thinking?: string;
+  /** The tool whose call the model is writing. */
+  tool_name?: string;
 }
 
 /** The status of a request. The answer's text is in the thread, so that the history has it once. */
@@ -1376,30 +1443,6 @@ export interface StoredSnapshot {
   tokens?: Array<number>;
   /** Tokens of the system prompt. */
   system_prompt_tokens?: number;
-}
-
-/** A reply while the model writes it, and the progress of its tool calls. The committed message may differ. */
-export interface StreamState {
-  /** The request. */
-  request_id: string;
-  /** The run. */
-  run_id: string;
-  /** The model call. */
-  call_id: string;
-  /** The number of the attempt, from 1 on; a new attempt starts the reply over. */
-  attempt: number;
-  /** The number of the model call in its run. */
-  iteration: number;
-  /** Characters of the reply before `text`. */
-  offset: number;
-  /** The newest 32 768 characters of the reply. */
-  text: string;
-  /** The newest 32 768 characters of the model's reasoning, if the provider sends it. */
-  thinking?: string;
-  /** The tool whose call the model is writing. */
-  tool_name?: string;
-  /** The calls of functions that run, in order. The heartbeats of model calls do not have them: a client reads them from the heartbeats of `run_tool`. */
-  tools?: Array<ToolProgress>;
 }
 
 /** The session that has worked on a tool call as a subagent. */

@@ -37,7 +37,7 @@ def read_progress(decoder: Growing | None) -> dict[str, Any]:
     session = SessionHarness(model="scripted:m")
     session.ask("hello")
     screened = RedactedDecoder(decoder, Redaction()) if decoder else None
-    return ActivityEnvironment().run(call_model._make_stream_state, session.call, screened)
+    return ActivityEnvironment().run(call_model._describe_progress, session.call, screened)
 
 
 def test_a_growing_reply_is_shown_by_its_newest_part() -> None:

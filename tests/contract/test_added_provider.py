@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from clew import Clew, Session
+from clew.session.events import TextAdded
 from tests.support.provider_server import FakeServer, run_fake_server
 from tests.support.stack import Stack
 from tests.support.workers import run_worker_process
@@ -49,13 +50,13 @@ async def test_a_session_talks_through_a_provider_that_a_module_brings(stack: St
         server.answer(make_word("It "), more, make_word("is 3."), END)
         request = await session.message("what is 1 + 2?")
         seen = []
-        async for state in session.stream(request):
-            seen.append(state.text)
-            if state.text == "It ":
+        async for event in request.events():
+            if isinstance(event, TextAdded):
+                seen.append(event.text)
                 more.set()
         outcome = await request.result()
         assert (outcome.status, await request.answer()) == ("completed", "It is 3.")
-        assert "It " in seen
+        assert seen == ["It ", "is 3."]
         assert outcome.usage.output_tokens == 3
         first, second = server.received
         assert (first.path, first.headers["x-parrot-token"]) == ("/speak", KEY)

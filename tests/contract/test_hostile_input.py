@@ -80,13 +80,13 @@ async def test_a_malformed_signal_becomes_an_entry(stack: Stack, signal: str) ->
     assert (await session.entries())[0].kind == "config"
 
 
-@pytest.mark.parametrize("query", ["context", "transcript", "window", "entries", "no_such_query"])
+@pytest.mark.parametrize("query", ["context", "transcript", "window", "entries", "follow", "no_such_query"])
 async def test_a_malformed_query_is_refused(stack: Stack, query: str) -> None:
     """Every query with every malformed payload is refused with a word of the contract."""
     session = await stack.open()
     await session.entries()
     handle = stack.clew.temporal.get_workflow_handle(session.id)
-    nothing = ("no argument", "null", "nothing") if query in ("context", "transcript", "entries") else ()
+    nothing = ("no argument", "null", "nothing") if query in ("context", "transcript", "entries", "follow") else ()
     for what, args in MALFORMED.items():
         if what in nothing:
             assert await handle.query(query, args=list(args)), what

@@ -48,6 +48,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "context": {},
     "transcript": {},
     "window": {"token_budget": 100},
+    "follow": {"from_seq": 3},
     "entries": {},
 }
 

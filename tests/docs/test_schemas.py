@@ -13,6 +13,7 @@ from clew import contract
 from clew.contract import (
     ContextQuery,
     EntriesQuery,
+    FollowQuery,
     OutcomeError,
     RequestOutcome,
     TranscriptQuery,
@@ -91,6 +92,9 @@ def test_answers_are_valid() -> None:
     assert satisfies("TranscriptPage", views.answer_transcript(state, thread, TranscriptQuery(include_system=True)))
     assert satisfies("EntriesPage", page := views.answer_entries(thread, EntriesQuery(limit=2)))
     assert not satisfies("EntriesPage", page | {"entries": [page["entries"][0] | {"payload": {}}]})
+    follow = views.answer_follow(state, thread, FollowQuery(from_seq=0))
+    assert follow["status"]["rev"] == thread.rev
+    assert satisfies("FollowPage", follow)
     assert satisfies("Window", views.answer_window(state, thread, WindowQuery(token_budget=100)))
     shown = views.build_projection(state, thread, ContextQuery())
     assert satisfies("ContextPage", {"messages": shown.messages, "tool_spec": [], "meta": shown.meta.as_json()})

@@ -42,6 +42,7 @@ DECODERS: dict[str, Callable[[Args], Any]] = {
     "context": lambda args: ingress.decode_query("context", args),
     "transcript": lambda args: ingress.decode_query("transcript", args),
     "entries": lambda args: ingress.decode_query("entries", args),
+    "follow": lambda args: ingress.decode_query("follow", args),
     "window": lambda args: ingress.decode_query("window", args),
 }
 VALID: dict[str, dict[str, Any]] = {
@@ -64,9 +65,20 @@ VALID: dict[str, dict[str, Any]] = {
     "context": {},
     "transcript": {},
     "entries": {},
+    "follow": {},
     "window": {"token_budget": 1},
 }
-OPTIONAL = ("cancel_request", "checkpoint", "cancel", "close", "close_session", "context", "transcript", "entries")
+OPTIONAL = (
+    "cancel_request",
+    "checkpoint",
+    "cancel",
+    "close",
+    "close_session",
+    "context",
+    "transcript",
+    "entries",
+    "follow",
+)
 
 
 def make_raw(data: bytes, metadata: dict[str, bytes] | None = None) -> RawValue:

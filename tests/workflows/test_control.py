@@ -26,6 +26,7 @@ from clew.errors import (
     UnknownApproval,
 )
 from clew.local import Reply, ToolCall
+from clew.session.events import TextAdded
 from tests.support import toolbox
 from tests.support.rolling import SlowModel
 from tests.support.stack import Stack, get_last_message
@@ -242,8 +243,8 @@ async def test_cancel_reaches_a_reply_that_is_streaming(stack: Stack) -> None:
     replies = [Reply("word " * 1000, tokens_per_second=5), Reply("fresh")]
     session = await stack.open(lambda _body: replies.pop(0))
     request = await session.message("go", request_id="r")
-    async for state in session.stream(request):
-        if state.text:
+    async for event in request.events():
+        if isinstance(event, TextAdded):
             break
     await session.steer("unread")
     receipt = await session.cancel(reason="enough")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clew.local import Reply, ToolCall
+from clew.session.events import ToolFinished, ToolProgressed, ToolStarted
 from tests.support import toolbox
 from tests.support.session_scripts import list_kinds, make_tool_script
 from tests.support.stack import Stack
@@ -72,21 +73,24 @@ async def test_the_metadata_can_be_changed(stack: Stack) -> None:
     assert '"metadata":{"plan":"gold"},"request_metadata":{}' in await session.ask("go")
 
 
-async def test_the_progress_of_tools_is_streamed(stack: Stack) -> None:
-    """Beside the reply that called them, also to a client that begins to read while they run."""
+async def test_the_progress_of_tools_is_followed(stack: Stack) -> None:
+    """Each call starts, reports and finishes, in this order."""
     gate = toolbox.get_gate("streamed-progress")
     calls = tuple(ToolCall("report_and_wait", {"gate": "streamed-progress"}, f"c{number}") for number in range(2))
     session = await stack.open(make_tool_script(*calls), tools=["report_and_wait"])
     request = await session.message("go", request_id="request-1")
-    last = None
-    async for state in session.stream(request):
-        last = state
-        reported = [(tool.tool_call_id, tool.text, tool.fraction) for tool in state.tools or ()]
-        if reported == [("tool-1", "half of it", 0.5), ("tool-2", "half of it", 0.5)]:
-            assert (state.call_id, state.iteration) == ("call-1", 1)
+    seen: dict[str, list[object]] = {"tool-1": [], "tool-2": []}
+    async for event in request.events():
+        if isinstance(event, ToolProgressed):
+            seen[event.tool_call_id].append((event.text, event.fraction))
+        elif isinstance(event, ToolStarted | ToolFinished):
+            seen[event.tool_call_id].append(event.type)
+        if all(("half of it", 0.5) in reports for reports in seen.values()):
             gate.set()
-    assert last is not None
-    assert (last.call_id, last.tools, last.text) == ("call-2", None, "all of it | all of it")
+    assert all(events[0] == "tool_started" for events in seen.values())
+    assert all(events[-1] == "tool_finished" for events in seen.values())
+    assert all(("half of it", 0.5) in events for events in seen.values())
+    assert await request.answer() == "all of it | all of it"
 
 
 async def test_a_large_tool_result_enters_the_context_truncated_and_marked(stack: Stack) -> None:

@@ -23,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
         CloseInput,
         ContextQuery,
         EntriesQuery,
+        FollowQuery,
         MessageInput,
         TranscriptQuery,
         WindowQuery,
@@ -92,6 +93,7 @@ class AgentSession:
         context: The context of a past, the current or a future model call.
         transcript: The messages of a lane, unabridged.
         entries: The entries of the thread, in pages.
+        follow: The entries from a seq on, and the status after them.
         window: The newest messages that fit a number of tokens.
         carried: The state to archive, for Clew's own activity.
         checkpoint: A drafted checkpoint to sign, for Clew's own activity.
@@ -275,6 +277,8 @@ class AgentSession:
                     return views.answer_transcript(state, thread, query)
                 case EntriesQuery():
                     return views.answer_entries(thread, query)
+                case FollowQuery():
+                    return views.answer_follow(state, thread, query)
                 case WindowQuery():
                     return views.answer_window(state, thread, query)
         except ClewError as error:

@@ -3,79 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import aclosing, suppress
 
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
+from temporalio.exceptions import TemporalError
 
 from clew.cli import show
-from clew.contract.outputs import PendingCall, SessionStatus, StreamState
 from clew.contract.payloads import AssistantMessage, ToolMessage
 from clew.errors import ClewError
 from clew.outcomes import RequestOutcome
+from clew.session.events import (
+    ApprovalRequired,
+    EntryCommitted,
+    Restarted,
+    ResultRequired,
+    Retrying,
+    SessionEvent,
+    TextAdded,
+    ThinkingAdded,
+    ToolProgressed,
+    ToolStarted,
+)
 from clew.session.request import Request
-from clew.session.session import Session
 from clew.thread.entries import Entry
 
 QUIET_SECONDS = 0.7
-"""Seconds without a new state after which the session's status is read: a tool may run, or wait."""
-LONGEST_PAUSE_SECONDS = 2.0
-"""Longest time between two reads of the status, in seconds; bounds the delay of a notice about a waiting call."""
-
-
-@dataclass(frozen=True, slots=True)
-class _DisplayedReply:
-    """The part of a model call's reply that is on the screen.
-
-    Attributes:
-        attempt: The attempt that wrote it.
-        start: Offset of the part in the reply, in characters.
-        text: The part, without gaps.
-    """
-
-    attempt: int
-    start: int
-    text: str
-
-
-class Growth:
-    """Finds the new text in each state of a growing reply. Printed text cannot be taken back, only printed again."""
-
-    def __init__(self) -> None:
-        self._calls: dict[str, _DisplayedReply] = {}
-
-    def add(self, state: StreamState) -> tuple[str | None, str]:
-        """Return a note or None, and the text to append. A note says that the text does not continue the last one."""
-        displayed = self._calls.get(state.call_id)
-        if (
-            displayed
-            and displayed.attempt == state.attempt
-            and displayed.start <= state.offset <= displayed.start + len(displayed.text)
-        ):
-            known = displayed.text[state.offset - displayed.start :]
-            if state.text.startswith(known):
-                new = state.text[len(known) :]
-                self._calls[state.call_id] = _DisplayedReply(displayed.attempt, displayed.start, displayed.text + new)
-                return None, new
-            if known.startswith(state.text):
-                return None, ""  # an older state
-        self._calls[state.call_id] = _DisplayedReply(state.attempt, state.offset, state.text)
-        if displayed and displayed.attempt != state.attempt:
-            return f"[attempt {state.attempt}: the reply starts over]", state.text
-        if state.offset:
-            return f"[{state.offset} characters before this]", state.text
-        return "[the whole reply]" if displayed and displayed.text else "", state.text
+"""Seconds without an outcome after which a request is followed, to learn whether a call of its waits."""
 
 
 class View:
     """The terminal below the prompt: text, notes and a spinner. The spinner has a line of its own."""
 
-    def __init__(self, to: Console) -> None:
+    def __init__(self, to: Console, session_id: str) -> None:
         self._to = to
-        self._growth = Growth()
+        self._session_id = session_id
+        self._reply: tuple[str, int] | None = None
         self._at_line_start = True
         self._spinner: Status | None = None
 
@@ -94,36 +59,58 @@ class View:
             self._to.out()
             self._at_line_start = True
 
-    def show_reply(self, state: StreamState) -> None:
-        """Show the new text of a reply."""
-        note, new = self._growth.add(state)
-        if note is not None and (note or new):
-            self.print_note(note)
-        if text := show.strip_controls(new):
+    def show(self, event: SessionEvent) -> None:
+        """Show an event of the run."""
+        match event:
+            case TextAdded():
+                self._show_text(event)
+            case EntryCommitted():
+                self._show_entry(event.entry)
+            case ThinkingAdded():
+                self.wait("thinking")
+            case ToolStarted():
+                self.wait(f"running {event.name}")
+            case ToolProgressed():
+                self.wait(f"{event.name}: {event.text}")
+            case ApprovalRequired() | ResultRequired():
+                self.print_note(f"[{make_notice(event, self._session_id)}]")
+                self.wait("waiting for approval" if isinstance(event, ApprovalRequired) else "waiting for a result")
+            case Retrying():
+                self.print_note(f"[attempt {event.attempt} follows: {event.message}]")
+                self.wait("waiting for the next attempt")
+            case Restarted():
+                self._reply = None
+                self.print_note(f"[attempt {event.attempt}: the reply starts over]")
+            case _:
+                pass
+
+    def _show_text(self, event: TextAdded) -> None:
+        """Append new text. Printed text cannot be taken back, only printed again."""
+        call_id, shown = self._reply or ("", 0)
+        if call_id != event.call_id:
+            self.end()
+            shown = 0
+        if event.offset > shown:
+            self.print_note(f"[{event.offset} characters before this]")
+        elif event.offset < shown:
+            self.print_note("[the reply is replaced]" if event.offset == 0 else f"[from character {event.offset} on]")
+        self._reply = (event.call_id, event.offset + len(event.text))
+        if text := show.strip_controls(event.text):
             self._stop_spinner()
             # Not through rich, which would wrap each piece by itself.
             self._to.file.write(text)
             self._to.file.flush()
             self._at_line_start = text.endswith("\n")
-        elif state.tool_name:
-            self.end()
-            self.wait(f"calling {state.tool_name}")
-        elif state.thinking and not state.text:
-            self.wait("thinking")
 
-    def show_entry(self, entry: Entry) -> None:
-        """Show an entry of the run: the rest of a reply, its tool calls, or a tool's result."""
+    def _show_entry(self, entry: Entry) -> None:
         message = entry.body
         if isinstance(message, ToolMessage):
             self.end()
             self._to.print(show.format_tool_result(message.content, self._to.width))
-        if not isinstance(message, AssistantMessage):
-            return
-        self.show_reply(make_final_state(entry, message))
-        for call in message.tool_calls or ():
-            self.end()
-            self._to.print(show.format_tool_call(call["name"], call["arguments"]), soft_wrap=True)
-            self.wait(f"running {call['name']}")
+        elif isinstance(message, AssistantMessage):
+            for call in message.tool_calls or ():
+                self.end()
+                self._to.print(show.format_tool_call(call["name"], call["arguments"]), soft_wrap=True)
 
     def print_note(self, text: str) -> None:
         """Print a note on a line of its own; an empty note only begins a new line."""
@@ -137,127 +124,47 @@ class View:
             self._spinner = None
 
 
-async def follow(to: Console, session: Session, request: Request, *, from_seq: int = 0) -> RequestOutcome:
-    """Show a request's reply until the request ends. Its entries are read from `from_seq` on."""
-    view, reader = View(to), _RunEntries(session, request, from_seq)
-    states = session.stream(request)
-    pause, call_id = QUIET_SECONDS, ""
+async def follow(to: Console, request: Request) -> RequestOutcome:
+    """Show a request's reply until the request ends."""
+    view = View(to, request.session_id)
     view.wait("waiting for the model")
-    coming = asyncio.ensure_future(_read_next(states))
     try:
-        while True:
-            await asyncio.wait([coming], timeout=pause)
-            if coming.done():
-                state = coming.result()
-                if state is None:
-                    break
-                coming = asyncio.ensure_future(_read_next(states))
-                pause = QUIET_SECONDS
-                if state.call_id != call_id and state.iteration > 1:
-                    # Finish the last model call first: the rest of its reply and its tool calls.
-                    await reader.show(view)
-                call_id = state.call_id
-                view.show_reply(state)
-            else:
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-                await reader.check(view)
-        await reader.show(view)
+        async with aclosing(request.events()) as events:
+            async for event in events:
+                view.show(event)
     finally:
         view.end()
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
     outcome = await request.result()
     if outcome.status == "completed" and outcome.termination_reason != "final_answer":
         view.print_note(f"[ended: {outcome.termination_reason}]")
     return outcome
 
 
-async def wait_for_outcome(session: Session, request: Request, notify: Callable[[Text], None]) -> RequestOutcome:
+async def wait_for_outcome(request: Request, notify: Callable[[Text], None]) -> RequestOutcome:
     """Wait for a request's outcome without showing its reply; `notify` gets the calls that wait."""
-    waiting_calls = _WaitingCalls(request)
-    pause = QUIET_SECONDS
     ending = asyncio.ensure_future(request.result())
+    notifying = asyncio.ensure_future(_notify_of_calls(request, notify))
     try:
-        while not (await asyncio.wait([ending], timeout=pause))[0]:
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-            # The status is only for notices: a failure to read it does not end the wait.
-            with suppress(ClewError):
-                for call, notice in waiting_calls.take_new(await session.status()):
-                    notify(show.make_text(notice, ": ").append(show.format_tool_call(call.name, call.arguments)))
-        return ending.result()
+        return await ending
     finally:
-        ending.cancel()
-        await asyncio.gather(ending, return_exceptions=True)
+        for task in (ending, notifying):
+            task.cancel()
+        await asyncio.gather(ending, notifying, return_exceptions=True)
 
 
-async def _read_next(states: AsyncIterator[StreamState]) -> StreamState | None:
-    return await anext(states, None)
+async def _notify_of_calls(request: Request, notify: Callable[[Text], None]) -> None:
+    await asyncio.sleep(QUIET_SECONDS)
+    # The events are only for notices: a failure to read them does not end the wait.
+    with suppress(ClewError, TemporalError):
+        async with aclosing(request.events()) as events:
+            async for event in events:
+                if isinstance(event, ApprovalRequired | ResultRequired):
+                    call = show.format_tool_call(event.name, event.arguments)
+                    notify(show.make_text(make_notice(event, request.session_id), ": ").append(call))
 
 
-class _RunEntries:
-    """Reads a run's entries and shows each once."""
-
-    def __init__(self, session: Session, request: Request, from_seq: int) -> None:
-        self._session = session
-        self._request = request
-        self._next_seq = from_seq
-        self._rev = -1
-        self._waiting_calls = _WaitingCalls(request)
-
-    async def show(self, view: View) -> None:
-        """Show the entries committed since the last call."""
-        entries = await self._session.entries(
-            from_seq=self._next_seq, kind="ai_message", request_id=self._request.request_id
-        )
-        for entry in entries:
-            view.show_entry(entry)
-            self._next_seq = entry.seq + 1
-
-    async def check(self, view: View) -> None:
-        """Show new entries, and the calls that the run waits for."""
-        status = await self._session.status()
-        if status.rev != self._rev:
-            self._rev = status.rev
-            await self.show(view)
-        for _call, notice in self._waiting_calls.take_new(status):
-            view.print_note(f"[{notice}]")
-            view.wait("waiting for approval" if status.pending_approvals else "waiting for a result")
-
-
-class _WaitingCalls:
-    """The tool calls of a request that wait for approval or for a result from outside, each reported once."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self._reported: set[str] = set()
-
-    def take_new(self, status: SessionStatus) -> Iterator[tuple[PendingCall, str]]:
-        """Yield each call that was not reported yet, with a notice."""
-        if self._request.request_id in status.queued_request_ids:
-            return  # the waiting calls are another request's
-        session = status.session_id
-        notices: list[tuple[PendingCall, str, str]] = [
-            (call, "approval", f"`clew approve {session} {call.tool_call_id}`, or deny")
-            for call in status.pending_approvals
-        ]
-        notices += [
-            (call, "its result", f"`clew submit {session} {call.tool_call_id} TEXT`")
-            for call in status.pending_external_calls
-        ]
-        for call, waits_for, command in notices:
-            notice = f"{call.tool_call_id} waits for {waits_for}: {command}"
-            if notice not in self._reported:
-                self._reported.add(notice)
-                yield call, notice
-
-
-def make_final_state(entry: Entry, reply: AssistantMessage) -> StreamState:
-    """Make the last state of a stream from the committed reply."""
-    return StreamState(
-        request_id=entry.refs["request_id"],
-        run_id=entry.refs["run_id"],
-        call_id=entry.refs["call_id"],
-        attempt=reply.recipe.attempt if reply.recipe else 1,
-        iteration=entry.refs["iteration"],
-        text=reply.content,
-    )
+def make_notice(event: ApprovalRequired | ResultRequired, session_id: str) -> str:
+    """Say which command a waiting tool call needs."""
+    if isinstance(event, ApprovalRequired):
+        return f"{event.tool_call_id} waits for approval: `clew approve {session_id} {event.tool_call_id}`, or deny"
+    return f"{event.tool_call_id} waits for its result: `clew submit {session_id} {event.tool_call_id} TEXT`"

@@ -73,7 +73,7 @@ async def ask(
     session = opened.session
     request = await _send(session, text, timeout_seconds, on_busy)
     patience = None if timeout_seconds is None else timeout_seconds + grace_seconds
-    answering = asyncio.ensure_future(_answer(session, request, opened.status.rev, as_json, in_lines=False))
+    answering = asyncio.ensure_future(_answer(request, as_json, in_lines=False))
     try:
         while not (await asyncio.wait([answering], timeout=patience))[0]:
             # The timeout's clock stops while the request is queued or waits for approval: only a worker knows.
@@ -107,7 +107,6 @@ class Chat:
         self._on_busy: OnBusy | None = on_busy
         self._to = show.make_console()
         self._interactive = sys.stdin.isatty() and self._to.is_terminal and not as_json
-        self._next_seq = opened.status.rev
 
     def run(self) -> int:
         """Chat until the input ends. Return the exit code: in a script that of the last failure."""
@@ -168,11 +167,11 @@ class Chat:
         if command := _COMMAND.fullmatch(line):
             return await self._carry_out_command(command[1] or command[2], command[3] or "")
         request = await _send(self._session, line, None, self._on_busy)
-        return await self._follow(request, self._next_seq)
+        await self._follow(request)
+        return None
 
-    async def _follow(self, request: Request, from_seq: int) -> None:
-        outcome = await _answer(self._session, request, from_seq, self._as_json, in_lines=True)
-        self._next_seq = outcome.last_seq + 1
+    async def _follow(self, request: Request) -> None:
+        await _answer(request, self._as_json, in_lines=True)
 
     async def _carry_out_command(self, name: str, words: str) -> None:
         match name:
@@ -197,7 +196,7 @@ class Chat:
                 status = await wait_for_answer(self._session.status(), self._session.id)
                 if status.request_id is None:
                     return self._print_remark("no request is active; /transcript shows the messages")
-                await self._follow(self._session.request(status.request_id), self._opened.status.first_live_seq)
+                await self._follow(self._session.request(status.request_id))
             case "/steer" | "/cancel" | "/approve" | "/deny":
                 await self._control(name, words)
             case _:
@@ -242,9 +241,7 @@ async def _send(session: Session, text: str, timeout_seconds: int | None, on_bus
         raise WorkerUnavailable(f"{error}; the session may still accept the message once a worker runs") from None
 
 
-async def _answer(
-    session: Session, request: Request, from_seq: int, as_json: bool, *, in_lines: bool
-) -> RequestOutcome:
+async def _answer(request: Request, as_json: bool, *, in_lines: bool) -> RequestOutcome:
     """Print a request's answer: streamed on a terminal, at once in a pipe, or as JSON.
 
     Raises:
@@ -252,9 +249,7 @@ async def _answer(
     """
     to = show.make_console()
     live = to.is_terminal and not as_json
-    outcome = await (
-        follow(to, session, request, from_seq=from_seq) if live else wait_for_outcome(session, request, _notify)
-    )
+    outcome = await (follow(to, request) if live else wait_for_outcome(request, _notify))
     answer = await request.answer()
     if as_json:
         show.print_document({**outcome.as_json(), "answer": answer}, in_lines=in_lines)

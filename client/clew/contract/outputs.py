@@ -28,7 +28,7 @@ class PendingOperation(Output):
 
 
 class PendingCall(Output):
-    """A tool call that waits for a person's decision.
+    """A tool call that runs, or that waits for a person's decision.
 
     Attributes:
         tool_call_id: The call.
@@ -295,6 +295,44 @@ class EntriesPage(Output):
     archived_before: int | None = None
 
 
+class LiveStatus(Output):
+    """The part of a session's status that viewers follow.
+
+    Attributes:
+        rev: Entries that the thread has.
+        status: As in `SessionStatus`.
+        request_id: The request that the session serves, or serves next.
+        run_id: The run in progress.
+        call_id: The model call that the session waits for.
+        iteration: Model calls that the run in progress has begun.
+        unfinished_request_ids: The requests that have no outcome yet: those of the run, and those that wait.
+        running_calls: The tool calls that run.
+        pending_approvals: The tool calls that wait for a person's decision.
+        pending_external_calls: The external tool calls that wait for their results.
+    """
+
+    rev: int
+    status: str
+    request_id: str | None = None
+    run_id: str | None = None
+    call_id: str | None = None
+    iteration: int = 0
+    unfinished_request_ids: tuple[str, ...] = ()
+    running_calls: tuple[PendingCall, ...] = ()
+    pending_approvals: tuple[PendingCall, ...] = ()
+    pending_external_calls: tuple[PendingExternalCall, ...] = ()
+
+
+class FollowPage(EntriesPage):
+    """New entries and the status after them: the answer to the query `follow`.
+
+    Attributes:
+        status: The status; on the last page.
+    """
+
+    status: LiveStatus | None = None
+
+
 class SessionEnd(Output):
     """The result of the workflow `AgentSession`.
 
@@ -329,8 +367,8 @@ class ToolProgress(Output):
     fraction: float | None = None
 
 
-class StreamState(Output):
-    """A reply while the model writes it, and the progress of its tool calls. The committed message may differ.
+class ReplyProgress(Output):
+    """A reply while the model writes it. The committed message may differ.
 
     Attributes:
         request_id: The request.
@@ -340,10 +378,9 @@ class StreamState(Output):
         iteration: The number of the model call in its run.
         offset: Characters of the reply before `text`.
         text: The newest 32 768 characters of the reply.
+        thinking_offset: Characters of the reasoning before `thinking`.
         thinking: The newest 32 768 characters of the model's reasoning, if the provider sends it.
         tool_name: The tool whose call the model is writing.
-        tools: The calls of functions that run, in order. The heartbeats of model calls do not have them: a client
-            reads them from the heartbeats of `run_tool`.
     """
 
     request_id: str
@@ -353,6 +390,6 @@ class StreamState(Output):
     iteration: int
     offset: int = 0
     text: str = ""
+    thinking_offset: int = 0
     thinking: str | None = None
     tool_name: str | None = None
-    tools: tuple[ToolProgress, ...] | None = None

@@ -67,6 +67,16 @@ class TranscriptQuery(Input):
     include_system: bool = False
 
 
+class FollowQuery(Input):
+    """The argument of the query `follow`.
+
+    Attributes:
+        from_seq: Begin with this entry; absent: return no entries.
+    """
+
+    from_seq: Seq | None = None
+
+
 class WindowQuery(Input):
     """The argument of the query `window`.
 

@@ -15,6 +15,8 @@ from clew.contract import (
     Context,
     ContextQuery,
     EntriesQuery,
+    FollowPage,
+    FollowQuery,
     ReadContextInput,
     ReadThreadInput,
     SessionStatus,
@@ -149,6 +151,38 @@ class _EntryParts:
 
     async def relocate(self, first_live_seq: int | None) -> Self:
         return replace(self, archived_upto=None if first_live_seq is None else first_live_seq - 1)
+
+
+class FollowedParts:
+    """The two parts of a thread, of which the live one comes with the session's status.
+
+    Attributes:
+        archived_upto: The newest entry known to be archived; -1: none is; None: the session has ended.
+        latest: The newest page of the live part.
+    """
+
+    def __init__(self, handle: SessionHandle) -> None:
+        self.archived_upto: int | None = -1
+        self.latest = FollowPage(entries=[])
+        self._handle = handle
+
+    def read_archived(self, from_seq: int, to_seq: int | None) -> AsyncIterator[Entry]:
+        """Read archived entries."""
+        return _EntryParts(self._handle, EntriesQuery()).read_archived(from_seq, to_seq)
+
+    async def read_live(self, from_seq: int) -> LivePage[Entry] | None:
+        """Read a page of the session's entries, with its status."""
+        try:
+            answer = await self._handle.query("follow", FollowQuery(from_seq=from_seq), only_open=True)
+        except Closed:
+            return None
+        self.latest = page = FollowPage.model_validate(answer)
+        return LivePage(tuple(map(Entry.from_json, page.entries)), page.next_seq, page.archived_before or 0)
+
+    async def relocate(self, first_live_seq: int | None) -> Self:
+        """Locate the parts again."""
+        self.archived_upto = None if first_live_seq is None else first_live_seq - 1
+        return self
 
 
 @dataclass(frozen=True, slots=True)

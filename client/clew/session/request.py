@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, Generic, cast
 
 from pydantic import PrivateAttr, TypeAdapter
@@ -15,6 +17,7 @@ from clew.contract.payloads import AssistantMessage
 from clew.errors import RequestFailed
 from clew.outcomes import RequestOutcome
 from clew.session._reader import read_entries
+from clew.session.events import SessionEvent, follow_request
 from clew.session.handle import SessionHandle
 from clew.session.transport import translate_errors
 
@@ -101,6 +104,17 @@ class Request(Generic[T]):
             pydantic.ValidationError: The answer does not match the type. Types may check more than their schemas.
         """
         return cast("T", await self._read_text(await self.result()))
+
+    async def events(self) -> AsyncGenerator[SessionEvent, None]:
+        """Follow the request as `Session.follow` follows a session: from its first entry to its outcome.
+
+        Raises:
+            Closed: The session's workflow was terminated, or has timed out or failed.
+            UnknownRequest: The session knows no request with this id.
+        """
+        async with aclosing(follow_request(self._handle, self.request_id)) as events:
+            async for event in events:
+                yield event
 
     async def _read_text(self, outcome: RequestOutcome) -> str:
         if outcome.status != "completed" or outcome.answer_seq is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, Unpack, overload
 
@@ -27,7 +28,6 @@ from clew.contract import (
     SummarizeInput,
     ToolResultInput,
 )
-from clew.contract.outputs import StreamState
 from clew.contract.receipts import (
     ApprovalReceipt,
     CancelReceipt,
@@ -45,7 +45,7 @@ from clew.session._reader import (
     read_last_seq,
 )
 from clew.session._reads import SessionReads
-from clew.session._streaming import stream_reply
+from clew.session.events import SessionEvent, follow_session
 from clew.session.handle import SessionHandle
 from clew.session.options import ConfigChanges, InputOptions, MessageOptions
 from clew.session.request import Request, TypedRequest, make_request
@@ -296,13 +296,23 @@ class Session(SessionReads):
         }
         return await self._handle.call("submit_tool_result", make_input(ToolResultInput, command), ToolResultReceipt)
 
-    async def stream(self, request: Request) -> AsyncIterator[StreamState]:
-        """Yield the reply to a request as it grows. The last state is the committed message.
+    async def follow(self, from_seq: int | None = None) -> AsyncGenerator[SessionEvent, None]:
+        """Follow the session: yield each entry once and in order, and what happens between the entries.
 
-        A new `call_id` means that the run's next model call has begun; a new `attempt`, that the reply starts over.
+        It costs the session nothing: all viewers of a process share one reader, which waits at the server. It goes on
+        over rollovers, hibernation, lost workers and lost connections, and ends after the session has been closed.
+        The events between the entries are for display: a slow viewer gets fewer and larger ones.
+
+        Args:
+            from_seq: Seq of the first entry; None: begin with the next entry that is committed.
+
+        Raises:
+            Closed: The session's workflow was terminated, or has timed out or failed.
+            NotFound: There is no such session.
         """
-        async for state in stream_reply(self._handle, request):
-            yield state
+        async with aclosing(follow_session(self._handle, from_seq)) as events:
+            async for event in events:
+                yield event
 
     async def checkpoint(self, context_ref: str | None = None, *, expires_seconds: int | None = None) -> str:
         """Write a lane's context and the configuration into a signed token, for `Clew.restore`.

@@ -1,14 +1,17 @@
-"""Text for terminals, and the new text of a growing reply."""
+"""Text for terminals, and the events of a request on the screen."""
 
 from __future__ import annotations
+
+import io
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from clew import StreamState
 from clew.cli import show
-from clew.cli.follow import Growth
+from clew.cli.follow import View
+from clew.session.events import Restarted, Retrying, SessionEvent, TextAdded
 
 
 @pytest.mark.parametrize(
@@ -36,33 +39,36 @@ def test_no_control_character_survives(text: str) -> None:
     assert not set(show.strip_controls(text)) & set("\x1b\x9b\x9d\x07\x9c\u202e")
 
 
-def state(text: str, offset: int = 0, *, call: str = "c-1", attempt: int = 1) -> StreamState:
-    """Make a state of a stream."""
-    return StreamState(
-        request_id="r", run_id="run-1", call_id=call, attempt=attempt, iteration=1, offset=offset, text=text
-    )
+def show_events(*events: SessionEvent) -> str:
+    """Show events on a terminal that keeps its text."""
+    out = io.StringIO()
+    view = View(Console(file=out, width=100), "s")
+    for event in events:
+        view.show(event)
+    return out.getvalue()
 
 
-def test_only_what_is_new_is_appended() -> None:
-    """Repeated, late or truncated states add no text twice and lose none."""
-    growth = Growth()
-    states = [state("The "), state("The thr"), state("The "), state("thread le", 4), state("The thread leads.")]
-    assert [growth.add(one) for one in states] == [
-        ("", "The "),
-        (None, "thr"),
-        (None, ""),
-        (None, "ead le"),
-        (None, "ads."),
-    ]
-    assert growth.add(state("The thread leads.")) == (None, "")
+def add_text(text: str, offset: int = 0, *, call: str = "c-1", attempt: int = 1) -> TextAdded:
+    """Make the event of more text."""
+    return TextAdded(request_id="r", run_id="run-1", call_id=call, attempt=attempt, offset=offset, text=text)
+
+
+def test_new_text_is_appended() -> None:
+    """The pieces of one reply are one text; the next model call begins a line."""
+    assert show_events(add_text("The "), add_text("thread", 4), add_text("Two", call="c-2")) == "The thread\nTwo"
 
 
 def test_a_reply_that_starts_over_says_so() -> None:
-    """A new call begins a line; a new attempt, a gap and a different commit print a note."""
-    growth = Growth()
-    assert growth.add(state("One")) == ("", "One")
-    assert growth.add(state("Two", call="c-2")) == ("", "Two")
-    assert growth.add(state("Uno", attempt=2)) == ("[attempt 2: the reply starts over]", "Uno")
-    assert growth.add(state("later", 100, attempt=2)) == ("[100 characters before this]", "later")
-    assert growth.add(state("Another", attempt=2)) == ("[the whole reply]", "Another")
-    assert growth.add(state("Two", call="c-2")) == (None, "")
+    """A new attempt, a gap and a replaced text print a note."""
+    started_over = Restarted(call_id="c-1", attempt=2)
+    assert show_events(add_text("One"), started_over, add_text("Uno", attempt=2)) == (
+        "One\n[attempt 2: the reply starts over]\nUno"
+    )
+    assert show_events(add_text("One"), add_text("later", 100)) == "One\n[100 characters before this]\nlater"
+    assert show_events(add_text("One"), add_text("Another")) == "One\n[the reply is replaced]\nAnother"
+
+
+def test_a_retry_says_why() -> None:
+    """The note has the attempt and the reason."""
+    retrying = Retrying(call_id="c-1", attempt=2, error="rate_limited", message="slow down")
+    assert "[attempt 2 follows: slow down]\n" in show_events(retrying)

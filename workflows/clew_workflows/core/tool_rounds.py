@@ -87,6 +87,13 @@ def list_outside(state: State) -> tuple[RequestedCall, ...]:
     return tuple(call for call in calls if call.expires_at is not None and not call.returned)
 
 
+def list_running(state: State) -> tuple[RequestedCall, ...]:
+    """List the calls of the round that run: neither a person's decision nor a submitted result is waited for."""
+    if state.run is None or state.phase not in ("awaiting_tools", "awaiting_external"):
+        return ()
+    return tuple(call for call in state.run.tool_calls if not call.returned and not call.is_external)
+
+
 def open_outside(state: State, run: Run, at: Moment) -> Run:
     """Let the calls of the round whose results come from outside wait for them from now on."""
     calls = tuple(

@@ -15,10 +15,12 @@ from clew.contract import (
     ContextOperation,
     ContextQuery,
     EntriesQuery,
+    FollowQuery,
     TranscriptQuery,
     WindowQuery,
 )
 from clew.contract.outputs import (
+    LiveStatus,
     OpenSubagent,
     ParentSession,
     PendingCall,
@@ -31,7 +33,7 @@ from clew.errors import Archived, InvalidInput
 from clew.outcomes import Usage
 from clew.thread.source import make_filter
 from clew.thread.thread import Thread
-from clew_workflows.core import approvals, drafts, external_calls, operations, previews
+from clew_workflows.core import approvals, drafts, external_calls, operations, previews, tool_rounds
 from clew_workflows.core.calls import Child, RequestedCall
 from clew_workflows.core.stamps import format_timestamp
 from clew_workflows.core.state import State
@@ -55,10 +57,7 @@ def answer_status(state: State, thread: Thread) -> dict[str, Any]:
         queued_messages=len(state.queue),
         queued_request_ids=[request.request_id for request in state.queue],
         pending_config=sorted(state.pending_config.model_fields_set) if state.pending_config else [],
-        pending_approvals=[
-            PendingCall(tool_call_id=call.tool_call_id, name=call.name, arguments=call.arguments)
-            for call in approvals.list_pending(state)
-        ],
+        pending_approvals=[_describe_call(call) for call in approvals.list_pending(state)],
         pending_external_calls=[_describe_external(call) for call in external_calls.list_pending(state)],
         subagents=[_describe_child(child) for child in state.children],
         parent=_describe_parent(state),
@@ -133,6 +132,32 @@ def answer_entries(thread: Thread, query: EntriesQuery) -> dict[str, Any]:
     return _fill_page("entries", [], rows, query.limit) | _note_archived(thread, query.from_seq)
 
 
+def answer_follow(state: State, thread: Thread, query: FollowQuery) -> dict[str, Any]:
+    """Answer the query `follow`: the entries from a seq on; after the last one, the status."""
+    from_seq = thread.rev if query.from_seq is None else query.from_seq
+    page = answer_entries(thread, EntriesQuery(from_seq=from_seq))
+    return page if "next_seq" in page else page | {"status": describe_live_status(state, thread).as_json()}
+
+
+def describe_live_status(state: State, thread: Thread) -> LiveStatus:
+    """Describe what viewers follow of the status."""
+    run = state.run
+    waiting = approvals.list_pending(state)
+    external = external_calls.list_pending(state)
+    return LiveStatus(
+        rev=thread.rev,
+        status=state.phase,
+        request_id=state.request_id,
+        run_id=run.run_id if run else None,
+        call_id=run.call.call_id if run and run.call and state.phase == "awaiting_model" else None,
+        iteration=run.iteration if run else 0,
+        unfinished_request_ids=state.unfinished,
+        running_calls=tuple(map(_describe_call, tool_rounds.list_running(state))),
+        pending_approvals=tuple(map(_describe_call, waiting)),
+        pending_external_calls=tuple(map(_describe_external, external)),
+    )
+
+
 def _fill_page(
     name: str, page: list[dict[str, Any]], rows: Iterable[dict[str, Any]], limit: int | None
 ) -> dict[str, Any]:
@@ -149,6 +174,10 @@ def _fill_page(
 def _note_archived(thread: Thread, from_seq: int) -> dict[str, int]:
     """Return the first live seq, if the query began before it."""
     return {"archived_before": thread.first_seq} if from_seq < thread.first_seq else {}
+
+
+def _describe_call(call: RequestedCall) -> PendingCall:
+    return PendingCall(tool_call_id=call.tool_call_id, name=call.name, arguments=call.arguments)
 
 
 def _describe_external(call: RequestedCall) -> PendingExternalCall:

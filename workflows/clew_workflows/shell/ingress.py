@@ -26,6 +26,7 @@ from clew.contract import (
     ContextOperation,
     ContextQuery,
     EntriesQuery,
+    FollowQuery,
     ForkedInput,
     HibernateInput,
     MessageInput,
@@ -187,7 +188,7 @@ def _check_command(command: Command) -> Command:
     return command
 
 
-Query = ContextQuery | TranscriptQuery | EntriesQuery | WindowQuery | DraftQuery
+Query = ContextQuery | TranscriptQuery | EntriesQuery | FollowQuery | WindowQuery | DraftQuery
 
 
 def decode_query(name: str, args: Sequence[RawValue]) -> Query | None:
@@ -205,6 +206,8 @@ def decode_query(name: str, args: Sequence[RawValue]) -> Query | None:
             return _decode(args, TranscriptQuery, optional=True)
         case "entries":
             return _decode(args, EntriesQuery, optional=True)
+        case "follow":
+            return _decode(args, FollowQuery, optional=True)
         case "window":
             decoded = _decode(args, WindowQuery)
             if decoded.token_budget < 1:
@@ -213,7 +216,7 @@ def decode_query(name: str, args: Sequence[RawValue]) -> Query | None:
         case "checkpoint":
             return _decode(args, DraftQuery)
         case _:
-            raise InvalidInput(f"unknown query {name[:50]!r}: context, entries, status, transcript or window")
+            raise InvalidInput(f"unknown query {name[:50]!r}: context, entries, follow, status, transcript or window")
 
 
 def check_context(query: C) -> C:

@@ -1,0 +1,38 @@
+"""Following sessions: typed events, made from entries, statuses and heartbeats.
+
+`types` has the events. `feed` makes them, purely, from what `hub` reads: one hub serves all viewers of a session in
+this process. `watch` and `heartbeats` ask the server.
+"""
+
+from clew.session.events.follow import follow_request, follow_session
+from clew.session.events.types import (
+    ApprovalRequired,
+    EntryCommitted,
+    Restarted,
+    ResultRequired,
+    Retrying,
+    SessionEvent,
+    StatusChanged,
+    TextAdded,
+    ThinkingAdded,
+    ToolFinished,
+    ToolProgressed,
+    ToolStarted,
+)
+
+__all__ = [
+    "ApprovalRequired",
+    "EntryCommitted",
+    "Restarted",
+    "ResultRequired",
+    "Retrying",
+    "SessionEvent",
+    "StatusChanged",
+    "TextAdded",
+    "ThinkingAdded",
+    "ToolFinished",
+    "ToolProgressed",
+    "ToolStarted",
+    "follow_request",
+    "follow_session",
+]

@@ -1,0 +1,238 @@
+"""Make one viewer's events from entries and snapshots. Pure: the viewer reads, and this module says what is new.
+
+Nothing is queued. A viewer that is slow finds a later snapshot and gets all that was added since in one event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from clew.contract.outputs import LiveStatus, PendingCall, ReplyProgress, ToolProgress
+from clew.contract.payloads import ApprovalPayload, AssistantMessage, RunPayload, ToolMessage
+from clew.model.messages import ToolCall
+from clew.session.events.snapshot import Flight, Snapshot
+from clew.session.events.types import (
+    ApprovalRequired,
+    EntryCommitted,
+    Restarted,
+    ResultRequired,
+    Retrying,
+    SessionEvent,
+    StatusChanged,
+    TextAdded,
+    ThinkingAdded,
+    ToolFinished,
+    ToolProgressed,
+    ToolStarted,
+)
+from clew.thread.entries import Entry
+
+C = TypeVar("C", bound=PendingCall)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The part of a growing text that the viewer has.
+
+    Attributes:
+        kept: Characters from the beginning on without a gap.
+        upto: Characters up to the end of the newest part.
+        tail: That part, to compare it with the committed text.
+    """
+
+    kept: int = 0
+    upto: int = 0
+    tail: str = ""
+
+    def add(self, offset: int, text: str) -> tuple[_Shown, int, str]:
+        """Add the newest part of the text; returns the offset of what is new, and what is new."""
+        start = max(self.upto, offset)
+        new = text[start - offset :]
+        if not new:
+            return self, start, ""
+        end = offset + len(text)
+        kept = end if start == self.kept else self.kept
+        return _Shown(kept, end, text), start, new
+
+    def complete(self, text: str) -> tuple[int, str]:
+        """Find what the viewer lacks of the committed text: its offset, and the characters."""
+        start = self.upto - len(self.tail)
+        kept = self.kept if text[start : self.upto] == self.tail else 0
+        return kept, text[kept:]
+
+
+@dataclass(slots=True)
+class _ShownReply:
+    """The part of a reply that the viewer has.
+
+    Attributes:
+        call_id: The model call.
+        attempt: The attempt that the viewer has seen.
+        text: The text.
+        thinking: The reasoning.
+    """
+
+    call_id: str
+    attempt: int = 1
+    text: _Shown = _Shown()
+    thinking: _Shown = _Shown()
+
+
+class Feed:
+    """Makes the events of one viewer.
+
+    Attributes:
+        next_seq: The seq of the entry that the viewer needs next.
+    """
+
+    def __init__(self, from_seq: int) -> None:
+        self.next_seq = from_seq
+        self._reply: _ShownReply | None = None
+        self._status: tuple[str, str | None] | None = None
+        # Calls of the newest reply: all of them, and those that the viewer has been told about.
+        self._calls: dict[str, ToolCall] = {}
+        self._announced: set[str] = set()
+        self._reports: dict[str, ToolProgress] = {}
+        self._retries: dict[str, int] = {}
+
+    def take_entry(self, entry: Entry) -> Iterator[SessionEvent]:
+        """Make the events of an entry, the entry's own last: a viewer that goes on after it misses none of them."""
+        self.next_seq = entry.seq + 1
+        match entry.body if entry.kind in ("ai_message", "approval", "run") else None:
+            case AssistantMessage() as reply:
+                yield from self._complete_reply(entry, reply)
+                self._begin_round(reply)
+            case ToolMessage() as result if not result.late:
+                yield from self._finish_call(entry, result)
+            case ApprovalPayload(decision="deny") as decision:
+                # It has not run: it finishes without having started.
+                self._announced.add(decision.tool_call_id)
+            case ApprovalPayload() as decision:
+                self._announced.discard(decision.tool_call_id)
+            case RunPayload():
+                self._reply, self._retries = None, {}
+        refs = entry.refs
+        yield EntryCommitted(request_id=refs.get("request_id"), run_id=refs.get("run_id"), seq=entry.seq, entry=entry)
+
+    def take_snapshot(self, snapshot: Snapshot) -> Iterator[SessionEvent]:
+        """Make the events that follow from a snapshot whose entries have all been taken."""
+        status = snapshot.status
+        if status is None:
+            if snapshot.ended and self._status != (snapshot.ended, None):
+                self._status = (snapshot.ended, None)
+                yield StatusChanged(status=snapshot.ended)
+            return
+        if self._status != (status.status, status.request_id):
+            self._status = (status.status, status.request_id)
+            yield StatusChanged(request_id=status.request_id, run_id=status.run_id, status=status.status)
+        yield from self._announce_calls(status)
+        for flight in snapshot.flights:
+            if flight.is_model_call:
+                yield from self._take_reply(flight, status)
+            elif isinstance(flight.progress, ToolProgress):
+                yield from self._take_tool(flight, flight.progress, status)
+
+    def _complete_reply(self, entry: Entry, reply: AssistantMessage) -> Iterator[SessionEvent]:
+        call_id = entry.refs.get("call_id", "")
+        attempt = reply.recipe.attempt if reply.recipe else 1
+        shown, self._reply = self._reply, None
+        refs: dict[str, Any] = {"request_id": entry.refs.get("request_id"), "run_id": entry.refs.get("run_id")}
+        if shown is None or shown.call_id != call_id:
+            shown = _ShownReply(call_id, attempt)
+        elif shown.attempt != attempt:
+            shown = _ShownReply(call_id, attempt)
+            yield Restarted(**refs, call_id=call_id, attempt=attempt)
+        for made, committed, known in (
+            (ThinkingAdded, reply.thinking or "", shown.thinking),
+            (TextAdded, reply.content, shown.text),
+        ):
+            offset, text = known.complete(committed)
+            if text or (made is TextAdded and offset < known.upto):
+                yield made(**refs, call_id=call_id, attempt=attempt, offset=offset, text=text)
+
+    def _begin_round(self, reply: AssistantMessage) -> None:
+        self._calls = {call["id"]: call for call in reply.tool_calls or ()}
+        self._announced, self._reports = set(), {}
+
+    def _finish_call(self, entry: Entry, result: ToolMessage) -> Iterator[SessionEvent]:
+        call_id = result.tool_call_id
+        refs: dict[str, Any] = {"request_id": entry.refs.get("request_id"), "run_id": entry.refs.get("run_id")}
+        call = self._calls.pop(call_id, None)
+        if call is not None and call_id not in self._announced:
+            arguments = call["arguments"] if result.edited_arguments is None else result.edited_arguments
+            yield ToolStarted(**refs, tool_call_id=call_id, name=call["name"], arguments=arguments)
+        self._reports.pop(call_id, None)
+        name = result.name or (call["name"] if call else None)
+        yield ToolFinished(**refs, tool_call_id=call_id, name=name, is_error=result.is_error or result.in_doubt)
+
+    def _announce_calls(self, status: LiveStatus) -> Iterator[SessionEvent]:
+        refs: dict[str, Any] = {"request_id": status.request_id, "run_id": status.run_id}
+        for call in self._take_new(status.pending_approvals):
+            yield ApprovalRequired(**refs, tool_call_id=call.tool_call_id, name=call.name, arguments=call.arguments)
+        for call in self._take_new(status.pending_external_calls):
+            yield ResultRequired(
+                **refs,
+                tool_call_id=call.tool_call_id,
+                name=call.name,
+                arguments=call.arguments,
+                expires_at=call.expires_at,
+            )
+        for call in self._take_new(status.running_calls):
+            yield ToolStarted(**refs, tool_call_id=call.tool_call_id, name=call.name, arguments=call.arguments)
+
+    def _take_new(self, calls: tuple[C, ...]) -> Iterator[C]:
+        for call in calls:
+            if call.tool_call_id not in self._announced:
+                self._announced.add(call.tool_call_id)
+                yield call
+
+    def _take_tool(self, flight: Flight, progress: ToolProgress, status: LiveStatus) -> Iterator[SessionEvent]:
+        call_id = progress.tool_call_id
+        if all(call.tool_call_id != call_id for call in status.running_calls):
+            return
+        refs: dict[str, Any] = {"request_id": progress.request_id, "run_id": progress.run_id}
+        if retry := self._take_retry(flight):
+            yield Retrying(**refs, tool_call_id=call_id, **retry)
+        if progress.text is not None and progress != self._reports.get(call_id):
+            self._reports[call_id] = progress
+            yield ToolProgressed(
+                **refs, tool_call_id=call_id, name=progress.name, text=progress.text, fraction=progress.fraction
+            )
+
+    def _take_reply(self, flight: Flight, status: LiveStatus) -> Iterator[SessionEvent]:
+        progress = flight.progress if isinstance(flight.progress, ReplyProgress) else None
+        if status.call_id is None or (progress and progress.call_id != status.call_id):
+            return
+        refs: dict[str, Any] = {"request_id": status.request_id, "run_id": status.run_id}
+        if self._reply is None or self._reply.call_id != status.call_id:
+            self._reply = _ShownReply(status.call_id)
+        shown = self._reply
+        if retry := self._take_retry(flight):
+            yield Retrying(**refs, call_id=shown.call_id, **retry)
+        if progress is None or progress.attempt < shown.attempt:
+            return
+        if progress.attempt > shown.attempt:
+            shown = self._reply = _ShownReply(shown.call_id, progress.attempt)
+            yield Restarted(**refs, call_id=shown.call_id, attempt=shown.attempt)
+        ids: dict[str, Any] = {**refs, "call_id": shown.call_id, "attempt": shown.attempt}
+        shown.thinking, offset, new = shown.thinking.add(progress.thinking_offset, progress.thinking or "")
+        if new:
+            yield ThinkingAdded(**ids, offset=offset, text=new)
+        shown.text, offset, new = shown.text.add(progress.offset, progress.text)
+        if new:
+            yield TextAdded(**ids, offset=offset, text=new)
+
+    def _take_retry(self, flight: Flight) -> dict[str, Any] | None:
+        """Take a failure that the viewer does not know yet, as the fields of its event."""
+        retry = flight.retry
+        if retry is None or self._retries.get(flight.activity_id) == retry.attempt:
+            return None
+        self._retries[flight.activity_id] = retry.attempt
+        return {
+            "attempt": retry.attempt,
+            "error": retry.error,
+            "message": retry.message,
+            "next_at": retry.next_at,
+        }
