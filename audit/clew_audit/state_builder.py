@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from clew.contract import ModelOptions
 from clew.contract.payloads import (
-    AppliedSwitch,
     AssistantMessage,
     ConfigPayload,
     ErrorPayload,
@@ -110,8 +109,7 @@ class StateBuilder:
             del self._receipts[next(iter(self._receipts))]
 
     def _note_operation(self, entry: Entry, applied: OperationPayload) -> None:
-        if isinstance(applied.operation, AppliedSwitch):
-            self._context_ref = applied.context_ref
+        self._context_ref = applied.activated_lane or self._context_ref
         for message in applied.snapshot.messages if applied.snapshot else ():
             self._count_calls(list_call_ids(message))
         if "summary_id" in entry.refs:

@@ -11,6 +11,7 @@ import typer
 from clew.cli import options, reach, show
 from clew.cli.failures import exit_on_error
 from clew.cli.reach import Target
+from clew.contract.receipts import Receipt
 from clew.errors import WorkerUnavailable
 from clew.session.session import Session
 
@@ -18,12 +19,12 @@ from clew.session.session import Session
 def act(
     target: Target,
     session_id: str,
-    action: Callable[[Session], Coroutine[Any, Any, show.Receipt]],
+    action: Callable[[Session], Coroutine[Any, Any, Receipt]],
     as_json: bool,
 ) -> None:
     """Change an existing session and print the receipt."""
 
-    async def act_in_time(reached: Session) -> show.Receipt:
+    async def act_in_time(reached: Session) -> Receipt:
         try:
             return await reach.wait_for_answer(action(reached), session_id)
         except WorkerUnavailable as error:

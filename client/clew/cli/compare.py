@@ -164,10 +164,10 @@ def _format_cells(trial: Trial) -> tuple[str, ...]:
         show.format_number(trial.input_tokens),
         show.format_number(trial.cached_tokens),
         _format_percent(trial.cached_tokens, trial.input_tokens),
-        _format_dollars(trial.cost_usd),
+        show.format_dollars(trial.cost_usd),
         show.format_number(reported.input_tokens) if reported else "",
         _format_percent(reported.cached_tokens, reported.input_tokens) if reported else "",
-        _format_dollars(reported.cost_usd) if reported else "",
+        show.format_dollars(reported.cost_usd) if reported else "",
         show.format_number(trial.truncated),
         f"{trial.left_out_mean:.1f}",
         show.format_number(trial.left_out_most),
@@ -181,7 +181,3 @@ def _format_cells(trial: Trial) -> tuple[str, ...]:
 def _format_percent(part: int, total: int) -> str:
     portion = compute_share(part, total)
     return "" if portion is None else f"{portion:.1%}"
-
-
-def _format_dollars(amount: float | None) -> str:
-    return "" if amount is None else f"${amount:,.4f}"

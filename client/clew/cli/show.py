@@ -33,12 +33,14 @@ from clew.contract.receipts import (
     ApprovalReceipt,
     CancelReceipt,
     CheckpointReceipt,
+    CloseReceipt,
     ConfigureReceipt,
     DeleteReceipt,
     ForkReceipt,
     HibernateReceipt,
     InputReceipt,
     OperationReceipt,
+    Receipt,
     RestoreReceipt,
     SummaryReceipt,
     ToolResultReceipt,
@@ -115,23 +117,7 @@ def _format_agent(agent: AgentVersion) -> str:
     return " · ".join(filter(None, (agent.name, agent.label, agent.version)))
 
 
-Receipt = (
-    InputReceipt
-    | CancelReceipt
-    | OperationReceipt
-    | ConfigureReceipt
-    | SummaryReceipt
-    | ApprovalReceipt
-    | ToolResultReceipt
-    | HibernateReceipt
-    | ForkReceipt
-    | DeleteReceipt
-    | CheckpointReceipt
-    | RestoreReceipt
-)
-
-
-def format_receipt(receipt: Receipt) -> str:
+def format_receipt(receipt: Receipt) -> str:  # noqa: PLR0912 - one case for each receipt
     """Format a receipt in one line."""
     match receipt:
         case InputReceipt():
@@ -152,6 +138,8 @@ def format_receipt(receipt: Receipt) -> str:
             return f"tool call {receipt.tool_call_id} has its result, as entry {receipt.seq}"
         case HibernateReceipt():
             return f"the session hibernates; all entries up to {receipt.last_seq} are archived"
+        case CloseReceipt():
+            return f"the session is closed; all entries up to {receipt.last_seq} are archived"
         case ForkReceipt():
             return f"session {receipt.session_id} has the entries up to {receipt.fork_seq}"
         case DeleteReceipt():
@@ -181,10 +169,16 @@ def _format_progress(receipt: OperationReceipt | ConfigureReceipt) -> str:
 
 
 def format_usage(spent: Usage) -> str:
-    """Format model calls and tokens in one line."""
+    """Format model calls, tokens and, where it is known, the cost in one line."""
     calls = f"{spent.model_calls} model call{'' if spent.model_calls == 1 else 's'}"
     cached = f" ({format_number(spent.cached_input_tokens)} cached)" if spent.cached_input_tokens else ""
-    return f"{calls}, {format_number(spent.input_tokens)}{cached} → {format_number(spent.output_tokens)} tokens"
+    tokens = f"{format_number(spent.input_tokens)}{cached} → {format_number(spent.output_tokens)} tokens"
+    return ", ".join(filter(None, (calls, tokens, format_dollars(spent.cost_usd))))
+
+
+def format_dollars(amount: float | None) -> str:
+    """Format an amount in dollars; empty if it is not known."""
+    return "" if amount is None else f"${amount:,.4f}"
 
 
 def print_messages(to: Console, messages: Iterable[Mapping[str, Any]]) -> None:

@@ -16,8 +16,8 @@ from clew.cli import show
 from clew.cli.failures import find_exit_code, report_error
 from clew.cli.follow import follow, wait_for_outcome
 from clew.cli.reach import WORKER_SECONDS, Opened, wait_for_answer
-from clew.cli.show import Receipt
 from clew.contract import OnBusy
+from clew.contract.receipts import Receipt
 from clew.errors import ClewError, WorkerUnavailable
 from clew.outcomes import RequestOutcome
 from clew.session.request import Request

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from clew.context._lane_view import choose_estimator, shows_block
 from clew.context.blocks import Rendering
 from clew.context.truncation import Truncator, compute_results_share, count_saved, count_smallest
-from clew.contract.payloads import AppliedSwitch, ConfigPayload, MessagePayload, OperationPayload, ToolMessage
+from clew.contract.payloads import ConfigPayload, MessagePayload, OperationPayload, ToolMessage
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.lane import Gap, Group
@@ -76,15 +76,15 @@ async def load_thread(
     `context_ref`: the lane; None: the active one.
     `choose_policy`: makes the context's policy from the one in force.
     """
-    configs, switch = await asyncio.gather(
+    configs, activation = await asyncio.gather(
         _read_configs(reader.read("config")),
-        _find_newest_switch(reader.read("ai_context_operation")),
+        _find_newest_activation(reader.read("ai_context_operation")),
     )
     config = configs[0] if configs else None
-    lane = context_ref or (switch.read(OperationPayload).context_ref if switch else DEFAULT_LANE)
+    lane = context_ref or (activation.read(OperationPayload).context_ref if activation else DEFAULT_LANE)
     policy = choose_policy(config.read(ConfigPayload).policy if config else ContextPolicy())
     part = await load_lane(reader, lane, [policy])
-    in_force = (entry for entry in (*configs, switch) if entry)
+    in_force = (entry for entry in (*configs, activation) if entry)
     return make_archived_thread(reader.upto, (*in_force, *part.entries), {lane: part.gap})
 
 
@@ -193,10 +193,10 @@ async def _read_configs(entries: AsyncIterator[Entry]) -> list[Entry]:
     return configs
 
 
-async def _find_newest_switch(entries: AsyncIterator[Entry]) -> Entry | None:
+async def _find_newest_activation(entries: AsyncIterator[Entry]) -> Entry | None:
     """Find the newest operation that made a lane the active one."""
     async for entry in entries:
-        if isinstance(entry.read(OperationPayload).operation, AppliedSwitch):
+        if entry.read(OperationPayload).activated_lane is not None:
             return entry
     return None
 

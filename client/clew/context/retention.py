@@ -33,7 +33,7 @@ def retain(
     if first_seq == 0:
         return Retained()
     upto = thread.last_seq if upto is None else upto
-    in_force = (find_last(entries, first_seq - 1) for entries in (thread.configs, thread.prompts, thread.switches))
+    in_force = (find_last(entries, first_seq - 1) for entries in (thread.configs, thread.prompts, thread.activations))
     retained = {entry.seq: entry for entry in in_force if entry}
     gaps: dict[str, Gap] = {}
     for name, policies in needs.items():

@@ -159,3 +159,21 @@ class DeleteReceipt(Output):
     """
 
     deleted_segments: int
+
+
+Receipt = (
+    InputReceipt
+    | OperationReceipt
+    | ConfigureReceipt
+    | SummaryReceipt
+    | CancelReceipt
+    | ApprovalReceipt
+    | ToolResultReceipt
+    | CheckpointReceipt
+    | RestoreReceipt
+    | HibernateReceipt
+    | CloseReceipt
+    | ForkReceipt
+    | DeleteReceipt
+)
+"""A receipt of a session or of a service workflow."""

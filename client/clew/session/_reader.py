@@ -25,7 +25,7 @@ from clew.contract import (
     Window,
     WindowQuery,
 )
-from clew.contract.payloads import AppliedSwitch, ConfigPayload, OperationPayload
+from clew.contract.payloads import ConfigPayload, OperationPayload
 from clew.errors import Archived, Closed
 from clew.session._thread_service import freeze_thread, read_newest_entry, read_thread
 from clew.session.handle import QUERY_SECONDS, SessionHandle
@@ -126,9 +126,8 @@ async def _read_active_lane(handle: SessionHandle) -> str:
     except Closed:
         frozen = await freeze_thread(handle)
     async for entry in frozen.read("ai_context_operation"):
-        payload = entry.read(OperationPayload)
-        if isinstance(payload.operation, AppliedSwitch):
-            return payload.context_ref
+        if (lane := entry.read(OperationPayload).activated_lane) is not None:
+            return lane
     return DEFAULT_LANE
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from clew.contract.payloads import (
-    AppliedSwitch,
     ApprovalPayload,
     AssistantMessage,
     ConfigPayload,
@@ -55,7 +54,7 @@ class Thread:
         self._lanes: dict[str, Lane] = {DEFAULT_LANE: self._new_lane(DEFAULT_LANE)}
         self.configs: list[Entry] = []
         self.prompts: list[Entry] = []
-        self.switches: list[Entry] = []
+        self.activations: list[Entry] = []
         self._calls: dict[str, Entry] = {}
         self.outcomes: dict[str, Entry] = {}
         self._approvals: dict[str, Entry] = {}
@@ -88,8 +87,8 @@ class Thread:
             case AssistantMessage():
                 if call_id := entry.refs.get("call_id"):
                     self._calls[call_id] = entry
-            case OperationPayload(operation=AppliedSwitch()):
-                self.switches.append(entry)
+            case OperationPayload(activated_lane=str()):
+                self.activations.append(entry)
             case ConfigPayload(prompt=prompt):
                 if not self.prompts or prompt != self.prompts[-1].read(ConfigPayload).prompt:
                     self.prompts.append(entry)
@@ -212,8 +211,8 @@ class Thread:
             Archived: The seq is before `retained.upto`.
         """
         self._check_retained(seq)
-        switch = find_last(self.switches, seq)
-        return switch.read(OperationPayload).context_ref if switch else DEFAULT_LANE
+        newest = find_last(self.activations, seq)
+        return newest.read(OperationPayload).context_ref if newest else DEFAULT_LANE
 
     def _check_retained(self, seq: int) -> None:
         if seq < self.retained.upto:

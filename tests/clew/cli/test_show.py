@@ -11,6 +11,7 @@ from rich.console import Console
 
 from clew.cli import show
 from clew.cli.follow import View
+from clew.outcomes import Usage
 from clew.session.events import Restarted, Retrying, SessionEvent, TextAdded
 
 
@@ -37,6 +38,21 @@ def test_control_sequences_are_taken_out(text: str, expected: str) -> None:
 def test_no_control_character_survives(text: str) -> None:
     """No control character remains, however sequences are nested or cut."""
     assert not set(show.strip_controls(text)) & set("\x1b\x9b\x9d\x07\x9c\u202e")
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (Usage(model_calls=1, input_tokens=1200, output_tokens=30), "1 model call, 1 200 → 30 tokens"),
+        (
+            Usage(model_calls=2, input_tokens=9, cached_input_tokens=4, output_tokens=1, cost_usd=0.1234),
+            "2 model calls, 9 (4 cached) → 1 tokens, $0.1234",
+        ),
+    ],
+)
+def test_a_usage_has_its_cost_where_it_is_known(usage: Usage, expected: str) -> None:
+    """A usage is one line of calls and tokens, with the cost if the list price is known."""
+    assert show.format_usage(usage) == expected
 
 
 def show_events(*events: SessionEvent) -> str:

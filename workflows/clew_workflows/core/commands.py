@@ -23,14 +23,7 @@ from clew.contract import (
     SummarizeInput,
     ToolResultInput,
 )
-from clew.contract.receipts import (
-    ApprovalReceipt,
-    CancelReceipt,
-    ConfigureReceipt,
-    InputReceipt,
-    OperationReceipt,
-    ToolResultReceipt,
-)
+from clew.contract.receipts import ApprovalReceipt, ConfigureReceipt, OperationReceipt, Receipt
 from clew.errors import Closed, InvalidInput, UnknownRequest
 from clew.thread.thread import Thread
 from clew_workflows.core import (
@@ -132,8 +125,8 @@ class SummaryAwaited:
     summary_id: str
 
 
-Receipt = InputReceipt | OperationReceipt | ConfigureReceipt | CancelReceipt | ApprovalReceipt | ToolResultReceipt
 Answer = Outcome | Configured | Checkpointing | Hibernating | Closing | SummaryAwaited | Receipt | None
+"""The answer to an update at once, as a receipt, or what the answer will be; None for Clew's own signals."""
 
 _DISPLACING = (
     MessageInput,

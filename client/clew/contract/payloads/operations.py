@@ -55,6 +55,9 @@ class AppliedOperation(Stored):
         meta: The JSON that the caller sent with it.
     """
 
+    activates_lane: ClassVar[bool] = False
+    """Whether the operation makes its lane the active one."""
+
     type: Literal["replace", "switch", "pin", "unpin", "expand"]
     reason: Reason
     meta: Json | None = None
@@ -87,6 +90,8 @@ class AppliedSwitch(AppliedOperation):
     Attributes:
         type: Names the operation.
     """
+
+    activates_lane: ClassVar[bool] = True
 
     type: Literal["switch"]
 
@@ -145,6 +150,11 @@ class OperationPayload(Payload):
     operation: Annotated[
         AppliedReplace | AppliedSwitch | AppliedPin | AppliedUnpin | AppliedExpand, Field(discriminator="type")
     ]
+
+    @property
+    def activated_lane(self) -> str | None:
+        """The lane that the operation made the active one; None: the active lane stayed."""
+        return self.context_ref if self.operation.activates_lane else None
 
     @property
     def snapshot(self) -> StoredSnapshot | None:
