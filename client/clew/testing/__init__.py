@@ -27,8 +27,8 @@ try:
     from clew.testing.stack import Stack, stack
     from clew.testing.view import CalledTool, ThreadView
     from clew_audit.evaluation import Evaluation, Turn, TurnReply
-except ModuleNotFoundError as error:
-    message = f"clew.testing needs its libraries ({error.name} is missing): pip install 'clew[testing]'"
+except ImportError as error:
+    message = f"clew.testing needs its libraries ({error.name} cannot be imported): pip install 'clew[testing]'"
     raise ImportError(message, name=__name__) from error
 
 __all__ = [
