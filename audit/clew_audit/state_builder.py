@@ -50,6 +50,7 @@ class StateBuilder:
         self._config: ConfigPayload | None = None
         self._context_ref = DEFAULT_LANE
         self._usage = Usage()
+        self._subagent_usage = Usage()
         self._numbers = {"run": 0, "call": 0, "tool": 0, "input": 0, "summary": 0}
         self._known_ops: list[str] = []
         self._receipts: dict[str, InputReceipt] = {}
@@ -125,6 +126,9 @@ class StateBuilder:
         if run_id:
             self._run.note(entry, message)
         self._count_calls(message.call_ids)
+        if isinstance(message, ToolMessage) and message.subagent and message.subagent.usage:
+            self._subagent_usage = self._subagent_usage.plus(message.subagent.usage)
+            self._run.subagent_usage = self._run.subagent_usage.plus(message.subagent.usage)
         if recipe := entry.recipe:
             self._learn(recipe)
             self._usage = self._usage.plus(recipe.call_usage)
@@ -170,6 +174,7 @@ class StateBuilder:
             learned=self._learned,
             context_ref=self._context_ref,
             usage=self._usage,
+            subagent_usage=self._subagent_usage,
             runs=self._numbers["run"],
             calls=self._numbers["call"],
             tool_calls=self._numbers["tool"],
@@ -197,6 +202,7 @@ class _OpenRun:
         self.run_id = run_id
         self.ended: set[str] = set()
         self.usage = Usage()
+        self.subagent_usage = Usage()
         self._opened_seq = 0
         self._context_ref = DEFAULT_LANE
         self._requests: list[str] = []
@@ -243,4 +249,5 @@ class _OpenRun:
             tool_calls=tuple(self._requested_calls.values()),
             answer_seq=self._answer_seq,
             usage=self.usage,
+            subagent_usage=self.subagent_usage,
         )

@@ -751,7 +751,8 @@ export interface InputReceipt {
 /**
  * Limits of a session's inputs, tool results and usage.
  *
- * `max_total_tokens` and `max_cost_usd` limit the sum of all model calls; the call that exceeds one is the last.
+ * `max_total_tokens` and `max_cost_usd` limit the sum of all model calls, those of subagents included; the call that
+ * exceeds one is the last.
  */
 export interface Limits {
   /** The largest input, in bytes of JSON. */
@@ -1249,7 +1250,7 @@ export interface SessionConfig {
   model_options?: ModelOptions;
   /** The most model calls of a run. */
   max_iterations?: number;
-  /** After so many seconds a request fails with `timeout`. The time that it waits for nothing but approvals, or results of external calls, does not count. */
+  /** After so many seconds a request fails with `timeout`. The time that it waits for nothing but approvals, results of external calls, or subagents that wait, does not count. */
   request_timeout_seconds?: number;
   /** How the session treats a message while it serves a request. */
   on_busy?: "reject" | "queue" | "interrupt" | "steer";

@@ -209,6 +209,18 @@ async def external(session: Session) -> None:
     await session.close()
 
 
+async def subagents(session: Session) -> None:
+    """Two subagents side by side, and one that is cancelled while it works."""
+    await session.ask("share it")
+    await session.message("share more")
+    while not any(child.status == "working" for child in (await session.status()).subagents):  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    await session.cancel()
+    while (await session.status()).subagents:  # noqa: ASYNC110 - only a query shows it
+        await asyncio.sleep(0.02)
+    await session.close()
+
+
 async def wait_outside(session: Session, content: str, calls: int) -> None:
     """Send a message, and wait until so many external calls wait for their results."""
     await session.message(content, on_busy="queue")
@@ -233,13 +245,18 @@ SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
     "doubts-1": doubts,
     "agents-1": agents,
     "external-1": external,
+    "subagents-1": subagents,
 }
 REDEPLOYED: dict[str, Callable[[Session], Awaitable[None]]] = {"agents-1": agents_redeployed}
 """How scenarios continue when the workers have been replaced by those of another deployment."""
-STARTS: dict[str, dict[str, Any]] = {"agents-1": {"agent": "support", "metadata": {"customer": "4711"}}}
+STARTS: dict[str, dict[str, Any]] = {
+    "agents-1": {"agent": "support", "metadata": {"customer": "4711"}},
+    "subagents-1": {"agent": "boss", "metadata": {"customer": "4711"}},
+}
 """The configurations of scenarios whose sessions have other ones."""
+BOSS = Agent("boss", model="scripted:any", tools=[Agent("helper", model="scripted:any").as_tool()])
 DEPLOYMENTS = (
-    [Agent("support", model="scripted:any", system_prompt="Be kind.", tools=[toolbox.add], version="1")],
+    [Agent("support", model="scripted:any", system_prompt="Be kind.", tools=[toolbox.add], version="1"), BOSS],
     [
         Agent("support", model="scripted:any", system_prompt="Be very kind.", version="2", on_busy="steer"),
         Agent(
@@ -260,6 +277,10 @@ def reply_as_scenario(body: dict[str, Any]) -> Reply:
     match newest["role"], newest["content"]:
         case "user", "use tools":
             return Reply("adding", tool_calls=tuple(ToolCall("add", {"a": n, "b": n}, f"c{n}") for n in (1, 2)))
+        case "user", "share it":
+            return Reply(tool_calls=tuple(ToolCall("helper", {"task": f"part {n}"}, f"c{n}") for n in (1, 2)))
+        case "user", "share more":
+            return Reply(tool_calls=(ToolCall("helper", {"task": "slowly"}),))
         case "user", "order it":
             return Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 1}), ToolCall("order", {"item": "tea"}, "c2")))
         case "user", "order more":
@@ -312,7 +333,9 @@ async def record() -> None:
 
 
 async def save(clew: Clew, name: str) -> None:
-    """Write the histories of a scenario, one for each workflow run."""
+    """Write the histories of a scenario, one for each workflow run, and of its subagents."""
+    async for child in clew.temporal.list_workflows(f'WorkflowId STARTS_WITH "{name}."'):
+        await save(clew, child.id)
     runs = [run async for run in clew.temporal.list_workflows(f'WorkflowId = "{name}"')]
     for number, run in enumerate(sorted(runs, key=lambda run: run.start_time), 1):
         history = await clew.temporal.get_workflow_handle(name, run_id=run.run_id).fetch_history()

@@ -23,6 +23,7 @@ from clew.contract import (
     MessageInput,
     SessionConfig,
     SubmitInput,
+    Task,
 )
 from clew.contract.receipts import (
     ApprovalReceipt,
@@ -42,6 +43,7 @@ from clew_workflows.core.decision import Decision
 from clew_workflows.core.stamps import Stamps
 from clew_workflows.core.state import Moment
 from clew_workflows.protocol import (
+    AgentRoute,
     ArchiveRef,
     CallModel,
     DescribeModel,
@@ -76,7 +78,8 @@ PARAMETERS: Any = {
 def make_tool(name: str) -> ResolvedTool:
     """Make a resolved tool. One whose name begins with `ask_` requires approval.
 
-    One whose name ends with `_outside` is external, with `_remote` an activity of another worker.
+    One whose name ends with `_outside` is external, with `_remote` an activity of another worker, with `_agent` a
+    subagent's.
     """
     spec: Any = {"name": name, "description": "", "parameters": PARAMETERS}
     route: Route = FunctionRoute(type="function")
@@ -84,6 +87,8 @@ def make_tool(name: str) -> ResolvedTool:
         route = ExternalRoute(type="external")
     elif name.endswith("_remote"):
         route = RemoteRoute(type="remote", task_queue="other", activity=name)
+    elif name.endswith("_agent"):
+        route = AgentRoute(type="agent", agent=name.removesuffix("_agent"))
     approved = name.startswith("ask_")
     return ResolvedTool(spec=spec, route=route, timeout_seconds=60, max_attempts=1, requires_approval=approved)
 
@@ -116,7 +121,13 @@ class SessionHarness:
     """Hosts a session as the workflow does. Tests answer its effects by `take_event` and the methods that call it."""
 
     def __init__(
-        self, *, prepare: bool = True, tools: tuple[str, ...] | None = None, table: bool = False, **config: Any
+        self,
+        *,
+        prepare: bool = True,
+        tools: tuple[str, ...] | None = None,
+        table: bool = False,
+        task: Task | None = None,
+        **config: Any,
     ) -> None:
         self.thread = Thread()
         self.time = 0.0
@@ -134,7 +145,7 @@ class SessionHarness:
         self.dispatching = True
         self.describing = True
         self.effects: list[SessionEffect] = []
-        self.state = decisions.begin("s-1", self.config)
+        self.state = decisions.begin("s-1", self.config, task)
         if prepare:
             self.answer_preparation()
 

@@ -63,6 +63,10 @@ THREADS = {
     "rollover-1.6": "e529f68513b683e1",
     "rollover-1.7": "3cad8ea18d46a5a9",
     "rollover-1.8": "c3f017d1c34b233a",
+    "subagents-1": "a4b780d157ace475",
+    "subagents-1.tool-1": "b253b1e189bf8db1",
+    "subagents-1.tool-2": "c04f274acb77fa93",
+    "subagents-1.tool-3": "438f2bd18eb87fff",
 }
 """What each history made when it was recorded. A digest is never written again, as the file is not."""
 

@@ -106,7 +106,10 @@ def print_status(to: Console, answer: SessionStatus) -> None:
         ),
         "operation": _format_operation(answer.pending_context_op) if answer.pending_context_op else "",
         "usage": format_usage(answer.usage),
+        "subagents'": format_usage(answer.subagent_usage) if answer.subagent_usage else "",
+        "works for": answer.parent.session_id if answer.parent else "",
     }
+    rows |= {f"subagent {child.agent}": f"{child.status} · {child.session_id}" for child in answer.subagents}
     waiting_calls = {f"approve {call.tool_call_id}?": call for call in answer.pending_approvals}
     waiting_calls |= {f"answer {call.tool_call_id}": call for call in answer.pending_external_calls}
     rows |= {title: format_tool_call(call.name, call.arguments).plain for title, call in waiting_calls.items()}

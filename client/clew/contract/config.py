@@ -46,7 +46,8 @@ class ModelOptions(Input):
 class Limits(Input):
     """Limits of a session's inputs, tool results and usage.
 
-    `max_total_tokens` and `max_cost_usd` limit the sum of all model calls; the call that exceeds one is the last.
+    `max_total_tokens` and `max_cost_usd` limit the sum of all model calls, those of subagents included; the call that
+    exceeds one is the last.
 
     Attributes:
         max_message_bytes: The largest input, in bytes of JSON.
@@ -92,7 +93,7 @@ class SessionConfig(Input):
         model_options: The options of model calls.
         max_iterations: The most model calls of a run.
         request_timeout_seconds: After so many seconds a request fails with `timeout`. The time that it waits for
-            nothing but approvals, or results of external calls, does not count.
+            nothing but approvals, results of external calls, or subagents that wait, does not count.
         on_busy: How the session treats a message while it serves a request.
         steering: When inputs enter a run: with its answer (`terminal`) or before its next model call (`step`).
         encoding: The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows

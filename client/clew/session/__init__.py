@@ -3,5 +3,6 @@
 from clew.session.connection import Clew
 from clew.session.request import Request
 from clew.session.session import Session
+from clew.session.waiting import WaitingCall
 
-__all__ = ["Clew", "Request", "Session"]
+__all__ = ["Clew", "Request", "Session", "WaitingCall"]

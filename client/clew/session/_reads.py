@@ -17,6 +17,7 @@ from clew.session._reader import read_context, read_entries, read_status, read_t
 from clew.session.handle import SessionHandle
 from clew.session.options import EntryFilters
 from clew.session.transport import make_input
+from clew.session.waiting import WaitingCall, list_waiting_calls
 from clew.thread.entries import Entry
 
 
@@ -29,6 +30,14 @@ class SessionReads:
     async def status(self) -> SessionStatus:
         """Read what the session is doing, its configuration and its usage."""
         return await read_status(self._handle)
+
+    async def list_waiting_calls(self) -> Sequence[WaitingCall]:
+        """List the tool calls that wait for people or programs, in this session and in the subagents that it has.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        return await list_waiting_calls(self._handle)
 
     async def context(
         self,

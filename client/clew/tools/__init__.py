@@ -9,6 +9,7 @@ def lookup_order(order_id: str) -> dict[str, str]:
 | `Tool` | runs a Python function on a worker of Clew's |
 | `RemoteTool` | is an activity of another Temporal worker, in any language |
 | `ExternalTool` | waits until a program or a person submits its result |
+| `clew.agents.AgentTool` | is a task of an agent, in a session of its own |
 """
 
 from clew.tools.context import ToolContext

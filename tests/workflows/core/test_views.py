@@ -305,6 +305,7 @@ def test_a_status_says_where_the_session_stands() -> None:
         "pending_config": [],
         "pending_approvals": [],
         "pending_external_calls": [],
+        "subagents": [],
         "usage": {"input_tokens": 0, "output_tokens": 0, "cached_input_tokens": 0, "model_calls": 0},
         "model": "openai:gpt-4o",
         "config": drafts.dump_configuration(session.state),
