@@ -11,7 +11,7 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -136,11 +136,12 @@ class Hub:
             Closed: The session's workflow was terminated, or has timed out or failed.
             NotFound: There is no such session.
         """
-        while self._snapshot is None or self._snapshot is known:
+        while True:
             if self._failure:
                 raise self._failure
+            if self._snapshot is not None and self._snapshot is not known:
+                return self._snapshot
             await self._changed.wait()
-        return self._snapshot
 
     @property
     def snapshot(self) -> Snapshot:
@@ -194,7 +195,6 @@ class Hub:
                     await pauses.sleep()
         except Exception as error:
             self._failure = error
-            self._snapshot = None
             self.is_over = True
             self._notify()
 
@@ -226,7 +226,9 @@ class Hub:
         while True:
             await decided.wait()
             decided.clear()
-            await persist(self._fetch)
+            # If the session has ended meanwhile, the history says so, too.
+            with suppress(Closed, NotFound):
+                await persist(self._fetch)
 
     async def _fetch(self) -> None:
         """Query the entries since the last time, and the status after them."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.errors import ArchiveUnavailable, ServerUnreachable, Starting, WorkerUnavailable
+from clew.errors import ArchiveUnavailable, ClewError, ServerUnreachable, Starting, WorkerUnavailable
 
 T = TypeVar("T")
 
@@ -48,6 +48,8 @@ def is_passing(error: Exception) -> bool:
     """Whether the same read may succeed later."""
     if isinstance(error, RPCError):
         return error.status not in _FINAL_STATUSES
+    if type(error) is ClewError and isinstance(error.__cause__, RPCError):
+        return is_passing(error.__cause__)
     return isinstance(error, _PASSING)
 
 

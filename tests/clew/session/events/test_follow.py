@@ -1,29 +1,35 @@
-"""Following sessions on a real server: order, completeness, and what it costs."""
+"""Following sessions on a real server: every entry once and in order, whatever happens to the session."""
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from typing import Any
 
+import pytest
+from temporalio.client import Client
+
+from clew import Clew, Closed, ContextPolicy
+from clew.errors import NotFound, UnknownRequest
 from clew.local import Reply, ToolCall
-from clew.session.events import EntryCommitted, SessionEvent, TextAdded
-from clew.session.request import Request
+from clew.session.events import (
+    ApprovalRequired,
+    EntryCommitted,
+    Restarted,
+    ResultRequired,
+    Retrying,
+    StatusChanged,
+    TextAdded,
+    ToolFinished,
+    ToolStarted,
+)
+from tests.support.proxy import run_proxy
+from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
+from tests.support.viewers import Viewer, check_events, collect, list_seqs, list_types, select, watch
+from tests.support.workers import open_session_on, run_worker_process
 
 WORDS = " ".join(f"word{number}" for number in range(12))
-
-
-async def collect(request: Request) -> list[SessionEvent]:
-    """Collect the events of a request until its outcome."""
-    return [event async for event in request.events()]
-
-
-def join_texts(events: list[SessionEvent]) -> dict[str, str]:
-    """Put the texts of each model call together."""
-    texts: dict[str, str] = {}
-    for event in events:
-        if isinstance(event, TextAdded):
-            texts[event.call_id] = texts.get(event.call_id, "")[: event.offset] + event.text
-    return texts
 
 
 async def test_a_request_is_followed_to_its_outcome(stack: Stack) -> None:
@@ -31,10 +37,12 @@ async def test_a_request_is_followed_to_its_outcome(stack: Stack) -> None:
     session = await stack.open(lambda _body: Reply(WORDS, tokens_per_second=10))
     request = await session.message("go")
     events = await collect(request)
-    seqs = [event.seq for event in events if isinstance(event, EntryCommitted)]
-    assert seqs == [entry.seq for entry in await session.entries() if entry.kind != "config"]
-    assert len([event for event in events if isinstance(event, TextAdded)]) > 3
-    assert list(join_texts(events).values()) == [WORDS]
+    assert list_seqs(events) == [entry.seq for entry in await session.entries() if entry.kind != "config"]
+    assert len(select(events, TextAdded)) > 3
+    check_events(events)
+    assert await collect(session.request(request.request_id)) != [], "also after its end"
+    with pytest.raises(UnknownRequest):
+        await collect(session.request("no-such-request"))
 
 
 async def test_a_tool_call_starts_and_finishes(stack: Stack) -> None:
@@ -49,3 +57,198 @@ async def test_a_tool_call_starts_and_finishes(stack: Stack) -> None:
     events = await collect(await session.message("go"))
     shown = [event.seq if isinstance(event, EntryCommitted) else event.type for event in events]
     assert [item for item in shown if item != "status"] == [1, 2, "tool_started", "tool_finished", 3, "text", 4, 5]
+
+
+async def test_calls_that_wait_are_announced(stack: Stack) -> None:
+    """Those that wait for approval and those that wait for their result, also to a viewer that begins later."""
+    calls = (ToolCall("order_guarded", {"item": "tea"}, "a"), ToolCall("guarded", {}, "b"))
+
+    def script(body: dict[str, Any]) -> Reply:
+        return Reply(tool_calls=calls) if get_last_message(body)["role"] == "user" else Reply("done")
+
+    session = await stack.open(script, tools=["order_guarded", "guarded"])
+    async with watch(session) as viewer:
+        request = await session.message("go")
+        await viewer.wait_for(lambda events: len(select(events, ApprovalRequired)) == 2)
+        async with watch(session, None) as later:
+            await later.wait_for(lambda events: len(select(events, ApprovalRequired)) == 2)
+        await session.approve("tool-1")
+        await session.deny("tool-2", reason="no")
+        await viewer.wait_for(lambda events: select(events, ResultRequired))
+        await session.submit_tool_result("tool-1", "sent")
+        assert await request.answer() == "done"
+        await viewer.wait_for_seq((await request.result()).last_seq)
+    (waiting,) = select(viewer.events, ResultRequired)
+    assert (waiting.tool_call_id, waiting.arguments) == ("tool-1", {"item": "tea"})
+    assert select(viewer.events, ToolStarted) == [], "one was denied, the other ran outside"
+    finished = {event.tool_call_id: event.is_error for event in select(viewer.events, ToolFinished)}
+    assert finished == {"tool-1": False, "tool-2": True}
+    check_events(viewer.events)
+
+
+async def test_a_viewer_goes_on_over_rollovers(stack: Stack) -> None:
+    """Entries that are archived meanwhile come once; later viewers begin at any seq."""
+    async with run_rolling_worker(stack) as clew:
+        model = stack.add_model(lambda body: Reply(f"re: {len(body['messages'])} " + "word " * 300))
+        session = await clew.open(make_id(), model=model, context_policy=ContextPolicy(max_input_tokens=2300))
+        async with watch(session) as viewer:
+            for number in range(16):
+                await session.ask(f"message {number}")
+            last_seq = (await session.status()).rev - 1
+            await viewer.wait_for_seq(last_seq)
+        assert len(await list_runs(clew, session.id)) > 1
+        assert list_seqs(viewer.events) == list(range(last_seq + 1))
+        check_events(viewer.events)
+        assert (await session.status()).first_live_seq > 2
+        for from_seq in (0, 1, last_seq // 2, last_seq):
+            async with watch(session, from_seq) as later:
+                await later.wait_for_seq(last_seq)
+            assert list_seqs(later.events) == list(range(from_seq, last_seq + 1))
+
+
+async def test_a_viewer_goes_on_over_hibernation(stack: Stack) -> None:
+    """It says `hibernated` and waits; the entries of the session that was opened again follow."""
+    session = await stack.open("fine")
+    async with watch(session) as viewer:
+        await session.ask("one")
+        await session.hibernate()
+        await viewer.wait_for(lambda events: "hibernated" in [e.status for e in select(events, StatusChanged)])
+        async with watch(session, None) as later:
+            await later.wait_for(lambda events: list_types(events) == ["status"])
+            assert select(later.events, StatusChanged)[0].status == "hibernated"
+            again = await stack.clew.open(session.id)
+            await again.ask("two")
+            last_seq = (await again.status()).rev - 1
+            await viewer.wait_for_seq(last_seq)
+            await later.wait_for_seq(last_seq)
+    assert list_seqs(viewer.events) == list(range(last_seq + 1))
+    check_events(viewer.events)
+
+
+async def test_a_viewer_ends_with_the_session(stack: Stack) -> None:
+    """After `closed`; a viewer that begins later gets the same. A session that never was is not found."""
+    session = await stack.open("fine")
+    async with watch(session) as viewer:
+        await session.ask("one")
+        await session.close()
+        await asyncio.wait_for(viewer.task, 20)
+    async with watch(session) as later:
+        await asyncio.wait_for(later.task, 20)
+    assert list_seqs(later.events) == list_seqs(viewer.events) == list(range(len(await session.entries())))
+    assert select(viewer.events, StatusChanged)[-1].status == "closed"
+    with pytest.raises(NotFound):
+        await anext(stack.clew.session(make_id()).follow())
+
+
+async def test_a_terminated_session_fails_its_viewers(stack: Stack) -> None:
+    """The error says how it is repaired."""
+    session = await stack.open("fine")
+    async with watch(session) as viewer:
+        await session.ask("one")
+        await viewer.wait_for_seq(3)
+        await stack.clew.temporal.get_workflow_handle(session.id).terminate()
+        with pytest.raises(Closed, match="clew recover"):
+            await asyncio.wait_for(viewer.task, 20)
+
+
+async def test_a_retry_says_why(stack: Stack) -> None:
+    """Which attempt follows, why, and when; then the reply."""
+    replies = [Reply("one two three four", tokens_per_second=8, disconnect_after=3), Reply("at last")]
+    session = await stack.open(lambda _body: replies.pop(0))
+    events = await collect(await session.message("go"))
+    (retrying,) = select(events, Retrying)
+    assert (retrying.call_id, retrying.attempt, retrying.error) == ("call-1", 2, "truncated_stream")
+    assert retrying.next_at is not None
+    assert [event.attempt for event in select(events, Restarted)] == [2]
+    check_events(events)
+    assert select(events, TextAdded)[-1].attempt == 2
+
+
+@pytest.mark.slow
+async def test_a_worker_dies_in_the_middle_of_a_reply(stack: Stack) -> None:
+    """The viewer reads that another attempt follows, that the reply starts over, and the new reply."""
+    called = asyncio.Event()
+
+    async def script(_body: dict[str, Any]) -> Reply:
+        if called.is_set():
+            return Reply("at last " * 4, tokens_per_second=8)
+        called.set()
+        return Reply("this is never complete " * 100, tokens_per_second=10)
+
+    queue = f"queue-{uuid.uuid4().hex}"
+    async with run_worker_process(stack, queue) as first:
+        session = await open_session_on(stack, queue, script)
+        async with watch(session) as viewer:
+            request = await session.message("go")
+            await viewer.wait_for(lambda events: len(select(events, TextAdded)) > 1)
+            await first.kill()
+            async with run_worker_process(stack, queue):
+                outcome = await request.result()
+                await viewer.wait_for_seq(outcome.last_seq)
+    assert [event.error for event in select(viewer.events, Retrying)] == ["worker_lost"]
+    assert [event.attempt for event in select(viewer.events, Restarted)] == [2]
+    check_events(viewer.events)
+
+
+async def test_sixty_viewers_add_no_event(stack: Stack) -> None:
+    """The history is as long as without viewers; those that leave disturb no other, and a cancel is quick."""
+    session = await stack.open(lambda _body: Reply(WORDS * 10, tokens_per_second=20))
+
+    async def count_events() -> int:
+        return (await stack.clew.temporal.get_workflow_handle(session.id).describe()).history_length
+
+    before = await count_events()
+    request = await session.message("alone")
+    await session.cancel()
+    await request.result()
+    alone = await count_events() - before
+
+    viewers = [Viewer(session.follow(0)) for _ in range(60)]
+    before = await count_events()
+    request = await session.message("watched")
+    for viewer in viewers:
+        await viewer.wait_for(lambda events: select(events, TextAdded))
+    for viewer in viewers[:30]:
+        await viewer.stop()
+    async with asyncio.timeout(2):
+        await session.cancel()
+        outcome = await request.result()
+    for viewer in viewers[30:]:
+        await viewer.wait_for_seq(outcome.last_seq)
+        await viewer.stop()
+        assert list_seqs(viewer.events) == list(range(outcome.last_seq + 1))
+    assert await count_events() - before <= alone
+
+
+async def test_a_slow_viewer_gets_fewer_events_and_every_entry(stack: Stack) -> None:
+    """What grows meanwhile is one event when it comes back."""
+    session = await stack.open(lambda _body: Reply(WORDS, tokens_per_second=10))
+    async with watch(session) as quick:
+        slow = session.follow(0)
+        events = [await anext(slow)]
+        request = await session.message("go")
+        outcome = await request.result()
+        await quick.wait_for_seq(outcome.last_seq)
+        while list_seqs(events)[-1:] != [outcome.last_seq]:
+            events.append(await anext(slow))
+        await slow.aclose()
+    assert list_seqs(events) == list_seqs(quick.events)
+    assert len(select(events, TextAdded)) == 1 < len(select(quick.events, TextAdded))
+    check_events(events)
+
+
+async def test_viewers_survive_lost_connections(stack: Stack) -> None:
+    """The long poll is reset again and again; no entry is missing and none comes twice."""
+    async with run_proxy(stack.server.address) as proxy:
+        session = await stack.open(lambda _body: Reply(WORDS, tokens_per_second=10))
+        remote = Clew(await Client.connect(proxy.address, data_converter=stack.clew.temporal.data_converter))
+        async with watch(remote.session(session.id)) as viewer:
+            for number in range(3):
+                request = await session.message(f"message {number}")
+                await viewer.wait_for(lambda events, count=number: len(select(events, TextAdded)) > 2 * count)
+                proxy.reset_connections()
+                outcome = await request.result()
+                proxy.reset_connections()
+                await viewer.wait_for_seq(outcome.last_seq)
+    assert list_seqs(viewer.events) == list(range(outcome.last_seq + 1))
+    check_events(viewer.events)
