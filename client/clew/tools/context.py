@@ -33,7 +33,7 @@ class ToolContext:
     _report: Callable[[str, float | None], None] = field(repr=False, default=lambda _text, _fraction: None)
 
     def report(self, text: str, fraction: float | None = None) -> None:
-        """Report the progress of the call, which clients that stream the request read. The newest report counts.
+        """Report the progress of the call, which viewers of the session get. The newest report counts.
 
         Args:
             text: What the tool is doing; its first 1 000 characters are kept.
