@@ -1582,7 +1582,7 @@ export interface Task {
   tool_call_id: string;
   /** The number of sessions above the subagent. */
   depth: number;
-  /** The most seconds of the request, as its caller has left. */
+  /** The most seconds of the request, as its parent has left. */
   timeout_seconds: number;
   /** The most bytes of the text that the subagent answers. */
   max_result_bytes: number;

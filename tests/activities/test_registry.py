@@ -47,6 +47,19 @@ def test_agents_bring_their_tools() -> None:
     assert registry.agents["billing"].config.tools == ("look", "add")
 
 
+def test_tools_bring_the_agents_that_they_call() -> None:
+    """With the tools of these agents, and the agents of those; also a tool that no agent has."""
+    inner = make_agent("inner", tools=[LOOK])
+    outer = make_agent("outer", tools=[inner.as_tool("dig")])
+    registry = make_registry(
+        {"ask": outer.as_tool("ask")}, [make_agent("top", tools=[inner.as_tool("dig"), outer.as_tool()])]
+    )
+    assert sorted(registry.agents) == ["inner", "outer", "top"]
+    assert sorted(registry.tools) == ["ask", "dig", "look", "outer"]
+    with pytest.raises(AgentsUnusable):
+        make_registry({}, [outer, make_agent("inner", tools=[])])
+
+
 def test_the_same_registrations_are_one_deployment() -> None:
     """Whatever the order, and however often a value is made."""
     one = make_registry({}, [make_agent(), make_agent("billing", tools=[])])

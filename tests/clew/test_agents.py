@@ -31,6 +31,16 @@ def make_agent(name: str = "support", **changes: Any) -> Agent:
     return Agent(name, **fields)
 
 
+def test_an_agent_is_a_tool() -> None:
+    """Named after the agent. Its argument is the task."""
+    tool_of_agent = make_agent("research.web").as_tool()
+    assert (tool_of_agent.name, list(tool_of_agent.spec["parameters"]["properties"])) == ("research_web", ["task"])
+    other = make_agent().as_tool("ask", "Asks.", timeout_seconds=9, requires_approval=True)
+    assert (other.spec["description"], other.timeout_seconds, other.requires_approval) == ("Asks.", 9, True)
+    with pytest.raises(TypeError):
+        make_agent().as_tool("no name")
+
+
 def test_an_agent_sets_the_fields_that_it_names() -> None:
     """All others are left to the session."""
     agent = make_agent(

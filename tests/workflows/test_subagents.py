@@ -142,7 +142,7 @@ async def test_a_cancel_reaches_the_whole_tree(stack: Stack, ending: str) -> Non
         await assert_no_harm(clew, session.id)
 
 
-async def test_what_waits_in_a_subagent_is_listed_by_its_caller(stack: Stack) -> None:
+async def test_what_waits_in_a_subagent_is_listed_by_its_parent(stack: Stack) -> None:
     """An approval and an external call, with the session that they wait in."""
     clew = make_client(stack)
     calls = (ToolCall("guarded", {}), ToolCall("outside", {}, "c2"))
@@ -187,8 +187,8 @@ async def wait_for_calls(session: Session, count: int) -> Sequence[WaitingCall]:
     return await session.list_waiting_calls()
 
 
-async def test_a_subagent_has_the_time_that_its_caller_has_left(stack: Stack) -> None:
-    """In whole seconds. After that its caller reads of the timeout."""
+async def test_a_subagent_has_the_time_that_its_parent_has_left(stack: Stack) -> None:
+    """In whole seconds. After that its parent reads of the timeout."""
     clew = make_client(stack)
     helper = Agent("helper", model=stack.add_model(lambda _body: Reply(hangs=True)))
     boss = Agent("boss", model=stack.add_model(delegate("one")), tools=[helper.as_tool()], request_timeout_seconds=2)
@@ -201,7 +201,7 @@ async def test_a_subagent_has_the_time_that_its_caller_has_left(stack: Stack) ->
 
 
 async def test_a_budget_is_shared_with_subagents(stack: Stack) -> None:
-    """A subagent that uses up what is left fails, and its caller with it."""
+    """A subagent that uses up what is left fails, and its parent with it."""
     clew = make_client(stack)
     helper = Agent("helper", model=stack.add_model(lambda _body: Reply(tool_calls=(ToolCall("nothing", {}),))))
     boss = Agent(
@@ -240,6 +240,17 @@ async def test_what_cannot_start_is_an_error_that_the_model_reads(stack: Stack) 
         assert "its session has ended" in texts[0]
         history = await session._handle.workflow.fetch_history()
         assert not [event for event in history.events if is_harm(event)]
+
+
+async def test_a_subagent_whose_model_workers_do_not_have_is_an_error_that_the_model_reads(stack: Stack) -> None:
+    """With the word of the problem."""
+    clew = make_client(stack)
+    helper = Agent("helper", model="nowhere:model")
+    boss = Agent("boss", model=stack.add_model(delegate("one")), tools=[helper.as_tool()])
+    async with run_deployment(stack, clew, boss):
+        session = await clew.open(make_id(), agent="boss")
+        assert (await session.ask("go")).startswith("error: the subagent failed: unknown_model")
+        await assert_no_harm(clew, session.id)
 
 
 async def test_a_task_of_a_caller_is_refused(stack: Stack) -> None:

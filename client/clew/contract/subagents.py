@@ -24,7 +24,7 @@ class Task(Input):
         session_id: The session that has started the subagent.
         tool_call_id: Its tool call, which the subagent answers.
         depth: The number of sessions above the subagent.
-        timeout_seconds: The most seconds of the request, as its caller has left.
+        timeout_seconds: The most seconds of the request, as its parent has left.
         max_result_bytes: The most bytes of the text that the subagent answers.
         max_total_tokens: The most tokens of the subagent and its own subagents.
         max_cost_usd: The highest cost of the subagent and its own subagents, in USD.

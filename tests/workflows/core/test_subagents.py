@@ -89,7 +89,7 @@ def test_a_call_waits_for_its_subagent() -> None:
     assert session.state.children == ()
 
 
-def test_a_child_starts_with_the_task_and_what_its_caller_has_left() -> None:
+def test_a_child_starts_with_the_task_and_what_its_parent_has_left() -> None:
     """The agent, the metadata, the time that is left, and the depth."""
     task = RequestedTool(name="look_agent", arguments={"task": "find it"})
     session = waiting(task, started=False, request_timeout_seconds=100, metadata={"a": "b"})
@@ -173,7 +173,7 @@ def test_what_works_children_have_reserved_is_not_granted_again() -> None:
     assert_valid(session.build_context(session.call).messages)
 
 
-def test_a_subagents_usage_counts_to_the_limits_of_its_caller() -> None:
+def test_a_subagents_usage_counts_to_the_limits_of_its_parent() -> None:
     """The request fails with the word of the limit."""
     session = waiting("look_agent", limits={"max_total_tokens": 150})
     report(session, "tool-1")
@@ -283,6 +283,21 @@ def test_the_end_of_the_run_ends_its_subagents(ending: str) -> None:
         report(session, "tool-1", status="cancelled", reason="cancelled")
         assert session.thread.rev == rev
         assert (session.state.children, session.state.subagent_usage) == ((), SPENT)
+
+
+def test_a_session_hibernates_when_its_subagents_have_been_cancelled() -> None:
+    """Not before. It waits for no report, and one that comes meanwhile is ignored."""
+    session = waiting("look_agent")
+    session.cancel()
+    session.state = replace(session.state, archive=ArchiveRef(execution="x", family="s-1"))
+    with pytest.raises(Busy):
+        decisions.hibernate(session.state, None)
+    session.apply(subagents.mark_cancelled(session.state, session.state.children[0]))
+    session.apply(decisions.hibernate(session.state, None))
+    assert session.state.children == ()
+    rev = session.thread.rev
+    report(session, "tool-1", status="cancelled")
+    assert (session.thread.rev, session.state.subagent_usage) == (rev, Usage())
 
 
 def test_a_call_that_ends_without_its_subagent_cancels_it() -> None:

@@ -115,7 +115,8 @@ def hibernate(state: State, reason: str | None) -> Decision:
     Raises:
         ArchiveUnavailable: The session has no archive.
         Busy: A run is active, a request waits, a summary is being written that a caller asked for, a tool call of
-            a run that has ended may still return, or the session is a subagent that has not reported.
+            a run that has ended may still return, a subagent is being cancelled, or the session is a subagent that
+            has not reported.
         Closed: The session hibernates or is closed.
     """
     if state.phase in ("hibernating", "closed"):
@@ -126,6 +127,8 @@ def hibernate(state: State, reason: str | None) -> Decision:
         raise Busy("a request is running or waits: wait for it, or cancel it")
     if state.late_calls:
         raise Busy("a tool call of a run that has ended may still return: try again in a moment")
+    if any(child.step != "cancelled" for child in state.children):
+        raise Busy("a subagent is being cancelled: try again in a moment")
     if state.assignment and state.assignment.step != "over":
         raise Busy("the session reports to the one that has started it, and closes then")
     entry = drafts.draft_session(state, "hibernated", reason)

@@ -53,7 +53,7 @@ def make_request(state: State, message: MessageInput, request_id: str) -> Reques
 
 
 def _find_timeout(state: State, message: MessageInput, request_id: str) -> int:
-    """Find the time of a request. That of a subagent's task is at most what its caller has left."""
+    """Find the time of a request. That of a subagent's task is at most what its parent has left."""
     seconds = message.timeout_seconds or state.config.request_timeout_seconds
     task = state.assignment.task if state.assignment else None
     return min(seconds, task.timeout_seconds) if task and task.request_id == request_id else seconds
