@@ -13,7 +13,8 @@ from clew.contract import CloseInput, MessageInput, ModelOptions, SessionConfig
 from clew.contract.policy import ContextPolicy
 from clew.errors import ClewError, InvalidInput, InvalidTokenBudget
 from clew_workflows.core import decisions, requests, runs
-from clew_workflows.protocol import Failure, Prepare, RequestedTool
+from clew_workflows.core.state import Moment
+from clew_workflows.protocol import Failure, Prepare, Prepared, RequestedTool
 from tests.support.session_harness import UNKNOWN, SessionHarness, assert_valid, make_reply
 
 
@@ -35,6 +36,18 @@ def test_the_configuration_is_the_first_fact_and_complete() -> None:
     # Without an agent and a pin neither has a value.
     assert set(config.payload) == {*SessionConfig.model_fields, "tokens"} - {"agent", "pin"}
     assert session.state.phase == "idle"
+
+
+def test_a_preparation_that_only_counts_schemas_commits_nothing() -> None:
+    """A session that was built from its entries has the tools' schemas without their tokens."""
+    state = SessionHarness().state
+    tools = tuple(tool.model_copy(update={"tokens": 7}) for tool in state.tools or ())
+    uncounted = tuple(tool.model_copy(update={"tokens": None}) for tool in tools)
+    state = dataclasses.replace(state, tools=uncounted)
+    decision = decisions.take_preparation(state, Prepared(tools=tools), Moment(1, 0.0))
+    assert tools
+    assert decision.state.tools == tools
+    assert decision.commit == ()
 
 
 @pytest.mark.parametrize(

@@ -93,10 +93,9 @@ def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
 
     If the worker could not resolve it, the session's requests fail for that reason, and each has a worker try again.
     """
-    before = None if state.config_due else drafts.draft_config(state)
+    before = None if state.config_due else drafts.make_config(state)
     state = preparation.adopt_preparation(state, answer)
-    config = drafts.draft_config(state)
-    ready = Decision(state, () if config == before else (config,))
+    ready = Decision(state, () if drafts.make_config(state) == before else (drafts.draft_config(state),))
     if state.run:
         return ready.then(_resume_run, at)
     # Operations that wait beside a queued request arrived after it, so they wait for its end.

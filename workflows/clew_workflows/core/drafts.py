@@ -150,16 +150,20 @@ def make_late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
     )
 
 
-def draft_config(state: State) -> Draft:
-    """Draft a `config` entry. It is complete, so that no later default can change old contexts."""
-    tools = state.tools or ()
+def make_config(state: State) -> ConfigPayload:
+    """Make the configuration in force. It is complete, so that no later default can change old contexts."""
     fields = dump_configuration(state) | {
         "agent": state.agent and make_agent_version(state.agent).as_json(),
         "model": state.model,
-        "tools": [tool.spec for tool in tools],
+        "tools": [tool.spec for tool in state.tools or ()],
         "own": _dump_own(state) if state.own.agent else None,
     }
-    payload = ConfigPayload.from_json(fields)
+    return ConfigPayload.from_json(fields)
+
+
+def draft_config(state: State) -> Draft:
+    """Draft a `config` entry, with the tokens of the tools' schemas if a worker has counted them."""
+    payload, tools = make_config(state), state.tools or ()
     counts = [tool.tokens for tool in tools if tool.tokens is not None]
     if len(counts) == len(tools):
         # The prompt's tokens are counted when the entry is committed.
