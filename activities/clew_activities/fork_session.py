@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from pydantic_core import to_json
 from temporalio import activity
@@ -90,7 +90,7 @@ class ForkingActivities:
             rest = [
                 entry async for entry in self._threads.read_forward(parent, EntriesQuery(from_seq=upto + 1), at_seq)
             ]
-            origin = _make_entry(request, 0, fork_id, at_seq + 1)
+            origin = _make_entry(request, "forked_from", fork_id, at_seq + 1)
             root, last_seq = await self._archive.append(family, root, [*rest, origin])
             state = await self._make_state(
                 parent, request, ArchivedThread(self._archive, family, root, at_seq), origin
@@ -106,7 +106,10 @@ class ForkingActivities:
         )
 
     async def _join_family(self, parent: ThreadLocation, fork_id: str) -> ThreadLocation:
-        """Enroll the fork in its parent's family, so that nothing of it is deleted meanwhile. Returns the parent."""
+        """Enroll the fork in its parent's family, so that a deletion meanwhile keeps the shared objects.
+
+        Returns the parent.
+        """
         if parent.head:
             return replace(parent, head=await self._archive.join(parent.session_id, fork_id))
         for member in (parent.session_id, fork_id):
@@ -170,7 +173,7 @@ class ForkingActivities:
         head = await self._archive.read_head(request.session_id)
         if head is None:
             return
-        entry = _make_entry(request, 1, request.session_id, head.last_seq + 1)
+        entry = _make_entry(request, "forked_to", request.session_id, head.last_seq + 1)
         root, last_seq = await self._archive.append(head.family, head.root, [entry])
         location = await self._threads.find(request.session_id)
         if location.head == head and not location.running:
@@ -187,14 +190,17 @@ class ForkingActivities:
         return False
 
 
-def _make_entry(request: Fork, index: int, session_id: str, seq: int) -> Entry:
-    """Make the fork's entry (index 0, `forked_from`) or its parent's (index 1, `forked_to`)."""
-    if index == 0:
-        payload = forking.make_fork_payload("forked_from", request.session_id, request.at_seq, request.metadata)
-    else:
-        payload = forking.make_fork_payload("forked_to", request.new_session_id, request.at_seq, request.metadata)
+def _make_entry(request: Fork, event: Literal["forked_from", "forked_to"], session_id: str, seq: int) -> Entry:
+    """Make the entry of the fork (`forked_from`) or of its parent (`forked_to`)."""
+    fork_entry_id, parent_entry_id = request.entry_ids
+    match event:
+        case "forked_from":
+            entry_id, other_id = fork_entry_id, request.session_id
+        case "forked_to":
+            entry_id, other_id = parent_entry_id, request.new_session_id
+    payload = forking.make_fork_payload(event, other_id, request.at_seq, request.metadata)
     refs: Refs = {"session_id": session_id}
-    return Entry(seq, request.entry_ids[index], "fork", request.at, payload.as_json(), refs, 0)
+    return Entry(seq, entry_id, "fork", request.at, payload.as_json(), refs, 0)
 
 
 def _make_refusal(message: str) -> ApplicationError:

@@ -672,7 +672,7 @@ export interface ForkReceipt {
 export interface ForkSessionInput {
   /** The session to fork. */
   session_id: string;
-  /** The last entry that both will have. */
+  /** The last entry that the session and the fork share. */
   at_seq: number;
   /** The id of the fork. Absent: one is made. */
   new_session_id?: string | null;
@@ -1029,7 +1029,7 @@ export interface ReadThreadInput {
   session_id: string;
   /** End with this entry. */
   to_seq?: number | null;
-  /** Return the last so many entries that meet the filters, in ascending order. Not together with `limit`. */
+  /** Return at most this many of the newest matching entries, in ascending order. Excludes `limit`. */
   newest?: number | null;
 }
 

@@ -22,24 +22,34 @@ from clew.errors import InvalidInput
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_file, audit_session
 from clew_audit.histories import SavedHistories
+from clew_workflows.shell import ingress
+from docs.generate.messages import QUERIES
 from tests.support.hostile_input import MALFORMED, assert_unharmed, make_raw
 from tests.support.schemas import make_chain
 from tests.support.stack import Stack
 
+NO_ARGUMENT = ("no argument", "null", "nothing")
+"""The payloads of `MALFORMED` that a message without an argument may have."""
 
-@pytest.mark.parametrize("update", ["message", "await_request", "submit_tool_result", "no_such_update"])
-async def test_a_malformed_update_is_refused_and_leaves_nothing(stack: Stack, update: str) -> None:
+
+def list_malformed(is_bare: bool) -> dict[str, Sequence[RawValue]]:
+    """List the malformed payloads of a message; with `is_bare` it may come without an argument."""
+    return {case: args for case, args in MALFORMED.items() if not (is_bare and case in NO_ARGUMENT)}
+
+
+async def test_a_malformed_update_is_refused_and_leaves_nothing(stack: Stack) -> None:
     """Every update with every malformed payload is refused with a word of the contract."""
     session = await stack.open()
     await session.ask("hello")
     handle = stack.clew.temporal.get_workflow_handle(session.id)
     before = (await handle.describe()).raw_description.workflow_execution_info.history_length
-    for what, args in MALFORMED.items():
-        with pytest.raises(WorkflowUpdateFailedError) as refused:
-            await handle.execute_update(update, args=list(args))
-        assert isinstance(refused.value.cause, ApplicationError), what
-        assert refused.value.cause.type in ("invalid_input", "too_large"), what
-        assert len(refused.value.cause.message) < 1000, what
+    for update in (*ingress.UPDATES, "no_such_update"):
+        for case, args in list_malformed(update in ingress.BARE).items():
+            with pytest.raises(WorkflowUpdateFailedError) as refused:
+                await handle.execute_update(update, args=list(args))
+            assert isinstance(refused.value.cause, ApplicationError), (update, case)
+            assert refused.value.cause.type in ("invalid_input", "too_large"), (update, case)
+            assert len(refused.value.cause.message) < 1000, (update, case)
     assert (await handle.describe()).raw_description.workflow_execution_info.history_length == before
     await assert_unharmed(stack, session.id)
 
@@ -61,13 +71,12 @@ async def test_a_schema_that_takes_the_machine_is_refused_and_leaves_nothing(sta
     await assert_unharmed(stack, session.id)
 
 
-@pytest.mark.parametrize("signal", ["no_such_signal", "close"])
+@pytest.mark.parametrize("signal", [*ingress.SIGNALS, "no_such_signal"])
 async def test_a_malformed_signal_becomes_an_entry(stack: Stack, signal: str) -> None:
-    """A malformed signal becomes an entry with the reason."""
+    """Every signal with every malformed payload becomes an entry with the reason."""
     session = await stack.open()
     handle = stack.clew.temporal.get_workflow_handle(session.id)
-    usable = ("no argument", "null", "nothing") if signal == "close" else ()
-    rejected = {what: args for what, args in MALFORMED.items() if what not in usable}
+    rejected = list_malformed(signal in ingress.BARE)
     for args in rejected.values():
         await handle.signal(signal, args=list(args))
     await assert_unharmed(stack, session.id)
@@ -80,19 +89,18 @@ async def test_a_malformed_signal_becomes_an_entry(stack: Stack, signal: str) ->
     assert (await session.entries())[0].kind == "config"
 
 
-@pytest.mark.parametrize("query", ["context", "transcript", "window", "entries", "follow", "no_such_query"])
-async def test_a_malformed_query_is_refused(stack: Stack, query: str) -> None:
+async def test_a_malformed_query_is_refused(stack: Stack) -> None:
     """Every query with every malformed payload is refused with a word of the contract."""
     session = await stack.open()
     await session.entries()
     handle = stack.clew.temporal.get_workflow_handle(session.id)
-    nothing = ("no argument", "null", "nothing") if query in ("context", "transcript", "entries", "follow") else ()
-    for what, args in MALFORMED.items():
-        if what in nothing:
-            assert await handle.query(query, args=list(args)), what
-            continue
-        with pytest.raises(WorkflowQueryFailedError, match=r"^(invalid_input|too_large): "):
-            await handle.query(query, args=list(args))
+    bare = {query.name: query.bare for query in QUERIES if query.input}
+    for query, is_bare in (bare | {"no_such_query": False}).items():
+        for args in list_malformed(is_bare).values():
+            with pytest.raises(WorkflowQueryFailedError, match=r"^(invalid_input|too_large): "):
+                await handle.query(query, args=list(args))
+        for case in NO_ARGUMENT if is_bare else ():
+            assert await handle.query(query, args=list(MALFORMED[case])), (query, case)
     await assert_unharmed(stack, session.id)
 
 
@@ -202,7 +210,7 @@ async def test_malformed_input_replays_as_it_was_handled(stack: Stack) -> None:
     session = await stack.open()
     handle = stack.clew.temporal.get_workflow_handle(session.id)
     for args in MALFORMED.values():
-        for signal in ("steer", "modify_context", "no_such_signal"):
+        for signal in (*(name for name in ingress.SIGNALS if name not in ingress.BARE), "no_such_signal"):
             await handle.signal(signal, args=list(args))
         with pytest.raises(WorkflowUpdateFailedError):
             await handle.execute_update("message", args=list(args))

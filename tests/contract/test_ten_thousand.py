@@ -14,21 +14,24 @@ from temporalio.common import RawValue
 from temporalio.service import RPCError
 
 from clew.errors import REFUSALS
+from clew_workflows.shell import ingress
 from tests.support.hostile_input import MALFORMED, assert_unharmed, make_raw
 from tests.support.stack import Stack
 
 SESSIONS = 20
 EACH = 500
 
+# Without the updates and signals that do something without an argument: end the session, or sign a checkpoint, which
+# takes an activity each time.
 UPDATES = (
-    "message", "await_request", "submit_input", "submit_context_operation", "configure", "cancel_request",
-    "resolve_approval", "submit_tool_result", "summarize", "expand", "__init__", "x" * 900,
-)  # fmt: skip
-SIGNALS = ("steer", "inject", "modify_context", "cancel", "nothing", "é" * 100, "__temporal")
-FIELDS = (
-    "content", "request_id", "kind", "input_id", "op_id", "operation", "context_ref", "model", "tools", "policy",
-    "context_policy", "decision", "tool_call_id", "arguments", "on_busy", "limits", "reason", "output_schema",
-)  # fmt: skip
+    *sorted(set(ingress.UPDATES) - {"checkpoint", "close_session", "hibernate"}),
+    "expand",
+    "__init__",
+    "x" * 900,
+)
+SIGNALS = (*sorted(set(ingress.SIGNALS) - {"close"}), "nothing", "é" * 100, "__temporal")
+INPUTS = (*ingress.UPDATES.values(), *ingress.SIGNALS.values())
+FIELDS = (*sorted({field for input_ in INPUTS for field in input_.model_fields}), "policy")
 
 
 def make_value(chance: random.Random, depth: int = 0) -> Any:

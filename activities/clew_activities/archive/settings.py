@@ -13,7 +13,7 @@ class ArchiveSettings:
     Attributes:
         segment_bytes: Approximate upper bound of a segment, in bytes. A larger entry has a segment of its own.
         fanout: Number of children of one level that become one node of the next level.
-        fork_time: Longest time that making a fork may take; `ForkSession` gives up after minutes.
+        fork_time: Time after which a family member without a head no longer counts as a fork in progress.
     """
 
     segment_bytes: int = 1_000_000

@@ -27,7 +27,7 @@ _CONNECT_TIMEOUT = timedelta(seconds=5)
 # Temporal's retry policy owns retries.
 _NO_RETRIES: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=0)}
 # A missing bucket must not be taken for a session without an archive.
-_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
+_MISSING_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
 
 
 class Store:
@@ -88,7 +88,7 @@ class Store:
             await self.put(path, data)
 
     async def holds(self, path: str, size: int) -> bool:
-        """Whether an object of this size exists, durably."""
+        """Whether the object is stored durably with this size."""
         with _translate_errors(path):
             async with asyncio.timeout(self._timeout):
                 return await self._objects.holds(path, size)
@@ -185,7 +185,7 @@ def _translate_errors(path: str, *, put: bool = False) -> Iterator[None]:
     except TimeoutError:
         raise StoreUnavailable(path, "it did not answer in time") from None
     except FileNotFoundError as error:
-        if put or _NO_BUCKET.search(str(error)):
+        if put or _MISSING_BUCKET.search(str(error)):
             raise StoreUnavailable(path, _describe_cause(error)) from None
         raise ObjectMissing(path) from None
     except (BaseError, OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """The MCP servers that a worker may use, from the JSON file that CLEW_MCP names.
 
 The file has the usual form: `{"mcpServers": {name: {"command", "args", "env", "cwd"} | {"url", "headers"}}}`. A
-`${VARIABLE}` in a value is replaced by the worker's variable, so that no secret stands in the file.
+`${VARIABLE}` in a value is replaced by the worker's variable, so that the file holds no secret.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class ProcessSettings(_Settings):
     Attributes:
         command: The program.
         args: Its arguments.
-        env: Its environment variables, beside `PATH`, `HOME` and the like.
+        env: Its environment variables, beside the worker's that the package `mcp` passes on
+            (`mcp.client.stdio.get_default_environment`).
         cwd: The folder that it starts in.
         timeout_seconds: The time for one call of a tool.
     """
@@ -95,7 +96,7 @@ def read_mcp_settings(environ: Mapping[str, str]) -> McpSettings:
     if not isinstance(servers, dict):
         raise McpUnusable(f"{VARIABLE}: {path!r} is no object with the member 'mcpServers'")
     secrets: dict[str, None] = {}
-    read: dict[str, ServerSettings] = {}
+    by_name: dict[str, ServerSettings] = {}
     for name, fields in servers.items():
         if not is_server_name(name):
             raise McpUnusable(
@@ -103,10 +104,10 @@ def read_mcp_settings(environ: Mapping[str, str]) -> McpSettings:
                 "and single '_'"
             )
         try:
-            read[name] = _read_server(_fill_in(fields, environ, secrets))
+            by_name[name] = _read_server(_substitute_variables(fields, environ, secrets))
         except (ValueError, RecursionError) as error:
             raise McpUnusable(f"{VARIABLE}: server {name!r} in {path!r} cannot be used: {error}") from None
-    return McpSettings(read, tuple(secrets))
+    return McpSettings(by_name, tuple(secrets))
 
 
 def _read_server(fields: Any) -> ServerSettings:
@@ -114,9 +115,9 @@ def _read_server(fields: Any) -> ServerSettings:
         raise ValueError("it must have either 'command' or 'url'")
     if fields.get("type") == "sse":
         raise ValueError("the transport 'sse' is not supported: use the server's URL for streamable HTTP")
-    form = ProcessSettings if "command" in fields else HttpSettings
+    settings_type = ProcessSettings if "command" in fields else HttpSettings
     try:
-        return form.model_validate(fields)
+        return settings_type.model_validate(fields)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
         raise ValueError(
@@ -124,12 +125,12 @@ def _read_server(fields: Any) -> ServerSettings:
         ) from None
 
 
-def _fill_in(value: Any, environ: Mapping[str, str], secrets: dict[str, None]) -> Any:
+def _substitute_variables(value: Any, environ: Mapping[str, str], secrets: dict[str, None]) -> Any:
     """Replace the references to variables in all texts, and add the variables' values to `secrets`."""
     if isinstance(value, dict):
-        return {name: _fill_in(member, environ, secrets) for name, member in value.items()}
+        return {name: _substitute_variables(member, environ, secrets) for name, member in value.items()}
     if isinstance(value, list):
-        return [_fill_in(item, environ, secrets) for item in value]
+        return [_substitute_variables(item, environ, secrets) for item in value]
     if not isinstance(value, str):
         return value
 

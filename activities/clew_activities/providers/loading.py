@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 
+from clew.contract.names import PROVIDER_NAME
 from clew_activities.import_errors import describe_import_error
 from clew_activities.providers.errors import UnknownModel
 from clew_activities.providers.interface import Provider
@@ -17,6 +18,9 @@ from clew_activities.providers.variables import find_url_problem
 VARIABLE = "CLEW_PROVIDERS"
 BUILT_IN = ("clew_activities.providers.anthropic", "clew_activities.providers.openai")
 
+_NAMES = "name must have 1 to 64 lower-case letters, digits, '_' and '-'"
+# A name that a variable of the built-in module `openai` can carry.
+_VARIABLE_NAME = r"[a-z0-9_]{1,64}"
 _MEMBERS = ("base_url", "encode", "make_decoder", "name", "read_error", "secret_headers", "secrets")
 
 
@@ -107,8 +111,8 @@ def _find_problem(provider: object) -> str | None:
     if missing := [name for name in _MEMBERS if not hasattr(provider, name)]:
         return f"it has no {', '.join(missing)}"
     name, url = getattr(provider, "name", None), getattr(provider, "base_url", None)
-    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_-]{1,64}", name):
-        return "its name is not made of 1 to 64 of a to z, digits, '_' and '-'"
+    if not isinstance(name, str) or not re.fullmatch(PROVIDER_NAME, name):
+        return f"its {_NAMES}"
     if not isinstance(url, str):
         return "its base_url is no string"
     if problem := find_url_problem(url):
@@ -129,9 +133,11 @@ def _make_error(module: str, problem: str) -> ProvidersUnusable:
 def _describe_remedy(name: str) -> str:
     if name in ("openai", "anthropic"):
         return f"set {name.upper()}_API_KEY"
-    if re.fullmatch(r"[a-z0-9_]{1,100}", name):
+    if re.fullmatch(_VARIABLE_NAME, name):
         return (
             f"set CLEW_PROVIDER_{name.upper()}_BASE_URL to add an OpenAI-compatible server of that name, or name the "
             f"module that makes it in {VARIABLE}"
         )
-    return "a provider's name has lower-case letters, digits and _"
+    if re.fullmatch(PROVIDER_NAME, name):
+        return f"name the module that makes it in {VARIABLE}"
+    return f"a provider's {_NAMES}"

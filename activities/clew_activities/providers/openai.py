@@ -72,8 +72,8 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI]:
 
 
 def _make_server(name: str, url: str, key: str | None) -> OpenAI:
-    official = f".{urlsplit(url).hostname}".endswith(_OFFICIAL_HOSTS)
-    return OpenAI(name, url, official, key)
+    is_official = f".{urlsplit(url).hostname}".endswith(_OFFICIAL_HOSTS)
+    return OpenAI(name, url, is_official, key)
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ class OpenAI:
     Attributes:
         name: The part of a session's model before the colon.
         base_url: The server's URL, without a slash at its end.
-        official: Whether the host is OpenAI's or Azure's.
+        is_official: Whether the host is OpenAI's or Azure's.
         api_key: The key, sent as a bearer token; None: the server needs none.
     """
 
     name: str
     base_url: str
-    official: bool
+    is_official: bool
     api_key: str | None = field(default=None, repr=False)
 
     @property
@@ -112,10 +112,10 @@ class OpenAI:
         }
         if request.tools:
             body["tools"] = [_encode_tool(spec) for spec in request.tools]
-        body |= _encode_options(request.options, self.official, bool(request.tools))
+        body |= _encode_options(request.options, self.is_official, bool(request.tools))
         if request.output_schema is not None:
             body["response_format"] = _encode_response_format(request.output_schema)
-        if self.official and request.cache_key:
+        if self.is_official and request.cache_key:
             body["prompt_cache_key"] = request.cache_key
         headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return HttpRequest("/chat/completions", headers, body)
@@ -151,13 +151,13 @@ class OpenAIDecoder(DraftDecoder):
         chunk = parse_event(data)
         if event == "error" or chunk.get("error") or chunk.get("object") == "error":
             raise classify_event(chunk)
-        self._count(chunk.get("usage"))
+        self._read_usage(chunk.get("usage"))
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             # Requests ask for one choice; ignore further ones.
             if get_member(choice, "index") in (0, None):
-                self._take(get_member(choice, "delta") or get_member(choice, "message"))
-                self._stop(get_member(choice, "finish_reason"))
+                self._add_delta(get_member(choice, "delta") or get_member(choice, "message"))
+                self._set_stop_reason(get_member(choice, "finish_reason"))
 
     def finish(self) -> ModelReply:
         """Return the reply; raises as `Decoder.finish` does."""
@@ -165,7 +165,7 @@ class OpenAIDecoder(DraftDecoder):
             self._draft.refusal = self._refusal
         return self._draft.finish()
 
-    def _take(self, delta: object) -> None:
+    def _add_delta(self, delta: object) -> None:
         self._draft.add_text(_make_text(get_member(delta, "content")))
         # Servers use either name; some send the same text under both.
         self._draft.add_thinking(get_member(delta, "reasoning_content") or get_member(delta, "reasoning"))
@@ -173,9 +173,9 @@ class OpenAIDecoder(DraftDecoder):
             self._refusal = (self._refusal + read_string(get_member(delta, "refusal")))[:_REFUSAL_LIMIT]
         calls = get_member(delta, "tool_calls")
         for call in calls if isinstance(calls, list) else ():
-            self._take_call(call)
+            self._add_call(call)
 
-    def _take_call(self, delta: object) -> None:
+    def _add_call(self, delta: object) -> None:
         """Find the call that a delta belongs to, or start a new one.
 
         OpenAI numbers calls with `index`. Other servers omit it or number every call 0, repeat ids and names in every
@@ -198,7 +198,7 @@ class OpenAIDecoder(DraftDecoder):
             self._calls[key] = call
         self._draft.add_arguments(call, arguments)
 
-    def _stop(self, reason: object) -> None:
+    def _set_stop_reason(self, reason: object) -> None:
         if not isinstance(reason, str) or not reason:
             return
         if reason in ("abort", "error"):
@@ -207,7 +207,7 @@ class OpenAIDecoder(DraftDecoder):
             self._draft.refusal = "the provider's content filter stopped the reply"
         self._draft.stop_reason = _STOP_REASONS.get(reason, "stop")
 
-    def _count(self, usage: object) -> None:
+    def _read_usage(self, usage: object) -> None:
         if not isinstance(usage, dict):
             return
         prompt = read_count(usage.get("prompt_tokens")) or 0

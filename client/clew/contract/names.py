@@ -21,7 +21,9 @@ READ_RESULT = "read_result"
 
 SessionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,200}$")]
 Id = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]
-ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}:[^\s\x00-\x1f/][^\s\x00-\x1f]{0,199}$")]
+PROVIDER_NAME = r"[a-z0-9_-]{1,64}"
+"""The pattern of a provider's name."""
+ModelName = Annotated[str, StringConstraints(pattern=rf"^{PROVIDER_NAME}:[^\s\x00-\x1f/][^\s\x00-\x1f]{{0,199}}$")]
 """`provider:model`. A session can name a provider, but no address of one."""
 AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Seq = Annotated[int, Field(ge=0)]

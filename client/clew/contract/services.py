@@ -1,4 +1,4 @@
-"""The arguments of the short workflows beside a session."""
+"""The arguments of the service workflows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ReadThreadInput(EntriesQuery):
     Attributes:
         session_id: The session.
         to_seq: End with this entry.
-        newest: Return the last so many entries that meet the filters, in ascending order. Not together with `limit`.
+        newest: Return at most this many of the newest matching entries, in ascending order. Excludes `limit`.
     """
 
     session_id: SessionId
@@ -46,7 +46,7 @@ class ForkSessionInput(Input):
 
     Attributes:
         session_id: The session to fork.
-        at_seq: The last entry that both will have.
+        at_seq: The last entry that the session and the fork share.
         new_session_id: The id of the fork. Absent: one is made.
         metadata: The caller's own names and values; the `fork` entries have them.
     """

@@ -54,7 +54,7 @@ async def test_no_failure_tells_the_key(
     """The key is in neither the error's message, details and causes, nor the log."""
     caplog.set_level(logging.INFO)
     FAILURES[part](server, FORMS[form](KEY))
-    said = await collect_outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
+    said = await collect_outcome(client, OpenAI("openai", server.url, is_official=True, api_key=KEY))
     assert said.startswith("Traceback")
     assert not find_leaks(said + caplog.text, KEY)
 
@@ -64,7 +64,7 @@ async def test_no_failure_tells_the_key(
 async def test_no_reply_tells_the_key(part: str, form: str, server: FakeServer, client: httpx.AsyncClient) -> None:
     """Neither its text, nor its thinking, nor its tool calls, nor what could be seen of them before their end."""
     REPLIES[part](server, FORMS[form](KEY))
-    said = await collect_outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
+    said = await collect_outcome(client, OpenAI("openai", server.url, is_official=True, api_key=KEY))
     assert "content" in said
     assert not find_leaks(said, KEY)
 
@@ -89,7 +89,7 @@ class Broken(OpenAIDecoder):
 async def test_an_error_that_nobody_foresaw_is_redacted_too(server: FakeServer, client: httpx.AsyncClient) -> None:
     """It comes as a failure that can be retried, with its type and its place in the code."""
     server.answer(b"data: {}\n\n")
-    provider = OpenAI("openai", server.url, official=True, api_key=KEY)
+    provider = OpenAI("openai", server.url, is_official=True, api_key=KEY)
     with pytest.raises(ProviderUnavailable, match="LookupError") as caught:
         await stream(client, provider, make_request(), RedactedDecoder(Broken(), REDACTION))
     said = "".join(traceback.format_exception(caught.value))
@@ -106,7 +106,7 @@ class Unable(OpenAI):
 
 async def test_a_request_that_cannot_be_encoded_is_final(server: FakeServer, client: httpx.AsyncClient) -> None:
     """Encoders are pure: another attempt would fail alike. No request is sent."""
-    provider = Unable("openai", server.url, official=True, api_key=KEY)
+    provider = Unable("openai", server.url, is_official=True, api_key=KEY)
     with pytest.raises(BadRequest, match="LookupError") as caught:
         await stream(client, provider, make_request(), RedactedDecoder(provider.make_decoder(), REDACTION))
     assert not find_leaks(caught.value.message, KEY)

@@ -33,7 +33,7 @@ SIZE = 1024 * 1024
 
 
 def openai(server: FakeServer) -> Provider:
-    return OpenAI("openai", server.url, official=False, api_key=KEY)
+    return OpenAI("openai", server.url, is_official=False, api_key=KEY)
 
 
 def anthropic(server: FakeServer) -> Provider:

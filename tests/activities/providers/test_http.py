@@ -32,7 +32,7 @@ KEY = "sk-test-hunter2"
 
 
 def openai(server: FakeServer) -> OpenAI:
-    return OpenAI("openai", server.url, official=True, api_key=KEY)
+    return OpenAI("openai", server.url, is_official=True, api_key=KEY)
 
 
 def anthropic(server: FakeServer) -> Anthropic:
@@ -189,7 +189,7 @@ async def test_the_error_of_the_library_is_named(server: FakeServer, client: htt
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://no-such-host.invalid"])
 async def test_a_server_that_is_not_there_is_unavailable(client: httpx.AsyncClient, url: str) -> None:
-    error = await fail_call(client, OpenAI("local", url, official=False))
+    error = await fail_call(client, OpenAI("local", url, is_official=False))
     assert isinstance(error, ProviderUnavailable)
     assert "ConnectError" in error.message
 

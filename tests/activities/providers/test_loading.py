@@ -87,8 +87,8 @@ def test_a_function_that_fails_is_told_with_its_reason(module: Any, error: Excep
 @pytest.mark.parametrize(
     ("member", "value", "said"),
     [
-        ("name", "My Provider", "its name is not made of"),
-        ("name", 3, "its name is not made of"),
+        ("name", "My Provider", "its name must have 1 to 64"),
+        ("name", 3, "its name must have 1 to 64"),
         ("base_url", "ftp://x", "its base_url must be an http"),
         ("base_url", "https://me:hunter2@x", "its base_url must not hold a user"),
         ("base_url", "https://x/", "its base_url ends in a slash"),

@@ -25,8 +25,8 @@ from tests.support.provider_calls import (
 from tests.support.provider_server import FakeServer
 from tests.support.provider_streams import HELLO_STREAM, TOOL_STREAM, make_chunk, make_tool
 
-OFFICIAL = OpenAI("openai", "https://api.openai.com/v1", official=True, api_key="sk-secret")
-LOCAL = OpenAI("local", "http://127.0.0.1:1/v1", official=False)
+OFFICIAL = OpenAI("openai", "https://api.openai.com/v1", is_official=True, api_key="sk-secret")
+LOCAL = OpenAI("local", "http://127.0.0.1:1/v1", is_official=False)
 
 CONVERSATION: list[Message] = [
     {"role": "system", "content": "Be brief."},

@@ -57,7 +57,7 @@ def test_keys_and_urls_go_to_their_own_provider() -> None:
 def test_openais_own_hosts_are_official(url: str, official: bool) -> None:
     provider = load_providers({"OPENAI_BASE_URL": url}).get("openai")
     assert isinstance(provider, OpenAI)
-    assert provider.official is official
+    assert provider.is_official is official
 
 
 def test_no_repr_shows_a_key() -> None:

@@ -54,7 +54,8 @@ SIGN_TIMEOUT = timedelta(seconds=20)
 WORKERS_PER_TOOL_CALL = 3
 """Workers that may be lost to one tool call beside its retries: the tool may crash each of them."""
 
-# For model calls, until the request's time is over, and for the archive, until the store answers.
+# For model calls, until the request's time is over, and for the archive, until the store answers. A provider's
+# Retry-After overrides the wait of a model call (`make_provider_failure`).
 _PATIENT = RetryPolicy(
     initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
 )

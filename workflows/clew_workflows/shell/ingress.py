@@ -114,7 +114,7 @@ def decode_start(
     return start
 
 
-_UPDATES: dict[str, type[Command]] = {
+UPDATES: dict[str, type[Command]] = {
     "message": MessageInput,
     "await_request": AwaitRequestInput,
     "submit_input": SubmitInput,
@@ -128,7 +128,8 @@ _UPDATES: dict[str, type[Command]] = {
     "close_session": CloseInput,
     "summarize": SummarizeInput,
 }
-_SIGNALS: dict[str, type[Command | SteerInput]] = {
+"""The inputs of the updates, by name."""
+SIGNALS: dict[str, type[Command | SteerInput]] = {
     "steer": SteerInput,
     "inject": SteerInput,
     "modify_context": ContextOperation,
@@ -138,8 +139,9 @@ _SIGNALS: dict[str, type[Command | SteerInput]] = {
     "forked": ForkedInput,
     "subagent_result": SubagentResultInput,
 }
-# Inputs whose fields are all optional: they may come without an argument.
-_BARE = ("cancel_request", "cancel", "checkpoint", "close", "close_session", "hibernate", "summarize")
+"""The inputs of the signals, by name."""
+BARE = ("cancel_request", "cancel", "checkpoint", "close", "close_session", "hibernate", "summarize")
+"""The updates and signals that may come without an argument: all fields of their inputs are optional."""
 
 
 def decode_update(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
@@ -148,9 +150,9 @@ def decode_update(name: str, args: Sequence[RawValue], config: SessionConfig) ->
     Raises:
         Refusal: There is no such update, or its input is malformed or too large.
     """
-    if name not in _UPDATES:
-        raise InvalidInput(f"unknown update {name[:50]!r}: one of {', '.join(_UPDATES)}")
-    return _check_command(_decode(args, _UPDATES[name], config.limits.max_message_bytes, optional=name in _BARE))
+    if name not in UPDATES:
+        raise InvalidInput(f"unknown update {name[:50]!r}: one of {', '.join(UPDATES)}")
+    return _check_command(_decode(args, UPDATES[name], config.limits.max_message_bytes, optional=name in BARE))
 
 
 def decode_signal(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
@@ -159,11 +161,11 @@ def decode_signal(name: str, args: Sequence[RawValue], config: SessionConfig) ->
     Raises:
         Refusal: There is no such signal, or its input is malformed or too large.
     """
-    if name not in _SIGNALS:
-        raise InvalidInput(f"unknown signal {name[:50]!r}: one of {', '.join(_SIGNALS)}")
+    if name not in SIGNALS:
+        raise InvalidInput(f"unknown signal {name[:50]!r}: one of {', '.join(SIGNALS)}")
     # The session's limit is for callers.
     max_bytes = MAX_MESSAGE_BYTES if name == "subagent_result" else config.limits.max_message_bytes
-    decoded = _decode(args, _SIGNALS[name], max_bytes, optional=name in _BARE)
+    decoded = _decode(args, SIGNALS[name], max_bytes, optional=name in BARE)
     if isinstance(decoded, SteerInput):
         decoded = SubmitInput.model_validate(decoded.model_dump(exclude_unset=True) | {"kind": name})
     return _check_command(decoded)
