@@ -15,6 +15,7 @@ from clew.contract.payloads import AssistantMessage
 from clew.model.canonical import compute_digest
 from clew.model.messages import Message, ToolSpec
 from clew.model.prices import Prices, compute_cost_usd
+from clew_activities.deployment import Deployment
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.prices import find_prices
 from clew_activities.providers import (
@@ -53,9 +54,9 @@ MAX_WASTED_ATTEMPTS = 3
 
 
 class ModelActivities:
-    """Calls models through one HTTP client. `deployment` is the digest of the worker's tools and agents."""
+    """Calls models through one HTTP client, for sessions that were prepared under the worker's deployment."""
 
-    def __init__(self, providers: Providers, http: httpx.AsyncClient, deployment: str = "") -> None:
+    def __init__(self, providers: Providers, http: httpx.AsyncClient, deployment: Deployment) -> None:
         self._deployment = deployment
         self._providers = providers
         self._http = http
@@ -67,11 +68,13 @@ class ModelActivities:
 
         If the configuration was resolved by a worker of another deployment, no model is called.
         """
-        if call.deployment is not None and call.deployment != self._deployment:
-            return Outdated(deployment=self._deployment)
         provider_name, _, model = call.model.partition(":")
         decoder: RedactedDecoder | None = None
         async with send_heartbeats(lambda: _describe_progress(call, decoder)):
+            if call.deployment is not None:
+                deployment = await self._deployment.describe_again(call.deployment)
+                if deployment != call.deployment:
+                    return Outdated(deployment=deployment)
             context: Context | None = None
             prices = find_prices(call.model)
             if call.priced and not prices:

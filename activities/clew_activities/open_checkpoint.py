@@ -59,7 +59,7 @@ async def read_config(payload: dict[str, Any], registry: Registry, mcp_tools: Mc
             raise TokenMismatch(f"the worker has no agent {config.agent!r}, which the checkpoint's session had")
         config = agent.config.overlay(config)
     try:
-        remote = await mcp_tools.select_all(config.tools)
+        remote = (await mcp_tools.select_all(config.tools)).tools
     except UnknownMcpTool as error:
         raise TokenMismatch(f"the checkpoint's session had other tools: {error}") from None
     except McpUnavailable as error:

@@ -13,6 +13,7 @@ from clew.contract.policy import ContextPolicy
 from clew.model.canonical import canonicalize
 from clew.model.tokens import EncodingName, load_encoding
 from clew_activities.archive import Archive
+from clew_activities.deployment import Deployment
 from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
@@ -58,6 +59,7 @@ class PrepareActivities:
         self._providers = providers
         self._registry = registry
         self._mcp_tools = mcp_tools or McpTools()
+        self._deployment = Deployment(registry.deployment, self._mcp_tools)
         self._archive = archive
         self._thresholds = thresholds
         self._unknown: set[str] = set()
@@ -109,7 +111,7 @@ class PrepareActivities:
         return prepared.model_copy(update={"archive": archive_ref, "state": head.state})
 
     async def _resolve(self, request: Prepare) -> Prepared:
-        agent, deployment = self._registry.agents.get(request.agent or ""), self._registry.deployment
+        agent, deployment = self._registry.agents.get(request.agent or ""), self._deployment.describe({})
         if request.agent is not None and agent is None:
             known = ", ".join(self._registry.agents) or "none"
             message = (
@@ -133,14 +135,15 @@ class PrepareActivities:
         except UnknownMcpTool as error:
             failure = Failure(type="unknown_tool", message=str(error))
             return prepared.model_copy(update={"problem": failure})
+        prepared = prepared.model_copy(update={"deployment": self._deployment.describe(remote.versions)})
         local = {name: (tools[name],) for name in names if name in tools}
-        selected = [tool for name in names for tool in remote.get(name, local.get(name, ()))]
+        selected = [tool for name in names for tool in remote.tools.get(name, local.get(name, ()))]
         resolved = tuple({tool.name: resolve_tool(tool) for tool in selected}.values())
         size = sum(len(canonicalize(tool.spec)) for tool in resolved)
         if size > MAX_SCHEMA_BYTES:
             message = f"the tools' schemas have {size} bytes together, at most {MAX_SCHEMA_BYTES} are allowed"
             return prepared.model_copy(update={"problem": Failure(type="too_large", message=message)})
-        unknown = [name for name in names if name not in tools and name not in remote]
+        unknown = [name for name in names if name not in tools and name not in remote.tools]
         return prepared.model_copy(update={"tools": resolved, "problem": self._find_problem(model, unknown)})
 
     def _warn_of_unknown_model(self, model: str) -> None:

@@ -30,7 +30,8 @@ class Registry:
     Attributes:
         tools: Every tool by its name, those of the agents included.
         agents: Every agent by its name.
-        deployment: The digest of all of them. Workers with the same tools and agents have the same.
+        deployment: The digest of all of them. Workers with the same tools and agents have the same. `Deployment` adds
+            the tools of MCP servers.
     """
 
     tools: Tools

@@ -17,8 +17,9 @@ from clew.model.texts import truncate_result
 from clew.tools import Tool, ToolContext
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
 from clew_activities.heartbeat import send_heartbeats
+from clew_activities.mcp.catalog import McpTool
 from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
-from clew_activities.mcp.tools import McpTool, McpTools
+from clew_activities.mcp.tools import McpTools
 from clew_activities.providers.sanitize import clean
 from clew_activities.stored_results import Results, Unreadable, read_result
 from clew_activities.token_counts import count_tokens

@@ -11,7 +11,7 @@ from typing import Any
 from clew.agents import AgentTool
 from clew.tools import ExternalTool, RemoteTool, Tool, ToolDefinition, make_tool
 from clew_activities.import_errors import describe_import_error
-from clew_activities.mcp.tools import McpTool
+from clew_activities.mcp.catalog import McpTool
 from clew_workflows.core.argument_schemas import make_validator
 from clew_workflows.protocol import (
     AgentRoute,

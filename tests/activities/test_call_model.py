@@ -25,8 +25,10 @@ from clew.local import Reply, scripted_model
 from clew.model.prices import compute_cost_usd
 from clew_activities import call_model
 from clew_activities.call_model import ModelActivities
+from clew_activities.deployment import Deployment
+from clew_activities.mcp.tools import McpTools
 from clew_activities.prices import find_prices
-from clew_activities.providers import ProviderError, load_providers
+from clew_activities.providers import ProviderError, Providers, load_providers
 from clew_activities.providers.errors import (
     ContextLengthExceeded,
     EmptyReply,
@@ -81,6 +83,10 @@ class Queried(Interceptor):
         return take_page(projection, query.page)
 
 
+def make_activities(providers: Providers, http: httpx.AsyncClient, digest: str = "d-1") -> ModelActivities:
+    return ModelActivities(providers, http, Deployment(digest, McpTools()))
+
+
 async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:
     client = await Client.connect(
         "127.0.0.1:1", lazy=True, interceptors=[queried], data_converter=pydantic_data_converter
@@ -112,7 +118,7 @@ async def call_once(
         made = await make_environment(queried, attempt)
         if on_heartbeat:
             made.on_heartbeat = on_heartbeat
-        answer = await made.run(ModelActivities(providers, http, "d-1").call_model, queried.session.call)
+        answer = await made.run(make_activities(providers, http).call_model, queried.session.call)
         assert isinstance(answer, ModelAnswered)
         return answer, provider.requests
 
@@ -267,7 +273,7 @@ async def test_a_cancellation_ends_the_call() -> None:
     queried.on_query = queried_once.set
     async with httpx.AsyncClient() as http:
         providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": "http://127.0.0.1:1"})
-        task = asyncio.create_task(made.run(ModelActivities(providers, http, "d-1").call_model, queried.session.call))
+        task = asyncio.create_task(made.run(make_activities(providers, http).call_model, queried.session.call))
         await queried_once.wait()
         made.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -380,7 +386,7 @@ async def test_with_a_refused_length_goes_what_was_counted() -> None:
 async def test_a_call_for_another_deployment_calls_no_model() -> None:
     """The worker answers at once which deployment it is of; a call without one is made by any worker."""
     async with httpx.AsyncClient(trust_env=False) as http:
-        activities = ModelActivities(load_providers({}), http, "d-2")
+        activities = make_activities(load_providers({}), http, "d-2")
         queried = Queried(open_session())
         answer = await (await make_environment(queried)).run(activities.call_model, queried.session.call)
         assert answer == Outdated(deployment="d-2")

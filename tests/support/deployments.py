@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from clew import Agent, Clew
 from clew.tools import ToolDefinition
+from clew_activities.mcp.settings import McpSettings
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import make_worker
 from clew_activities.worker.assembly import DEFAULT_THRESHOLDS
@@ -27,8 +28,9 @@ async def run_deployment(
     *agents: Agent,
     tools: tuple[ToolDefinition, ...] = (),
     thresholds: RolloverThresholds = DEFAULT_THRESHOLDS,
+    mcp: McpSettings | None = None,
 ) -> AsyncIterator[None]:
-    """Run a worker with these agents and tools on the client's task queue."""
+    """Run a worker with these agents, tools and MCP servers on the client's task queue."""
     async with make_http_client() as http:
         # A connection has at most one worker for each task queue.
         connection = await Clew.connect(stack.server.address)
@@ -42,6 +44,7 @@ async def run_deployment(
             store=stack.store,
             keys=KEYS,
             thresholds=thresholds,
+            mcp=mcp,
         )
         async with worker:
             yield

@@ -1,6 +1,7 @@
-"""An MCP server made with the official package. `python -m tests.support.mcp_server [--port N]`.
+"""An MCP server made with the official package. `python -m tests.support.mcp_server [--port N] [--grown]`.
 
-Without a port it serves on standard input and output, with one on loopback by streamable HTTP.
+Without a port it serves on standard input and output, with one on loopback by streamable HTTP. Its list of tools
+grows when the tool `grow` is called, or is grown from the start.
 """
 
 from __future__ import annotations
@@ -40,10 +41,14 @@ def environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def add_tool() -> None:
+    server.add_tool(lambda: "new", name="added", description="A new tool.")
+
+
 @server.tool()
 async def grow(context: Context[Any, Any]) -> str:
     """Add a tool to the server."""
-    server.add_tool(lambda: "new", name="added", description="A new tool.")
+    add_tool()
     await context.session.send_tool_list_changed()
     return "grown"
 
@@ -51,8 +56,11 @@ async def grow(context: Context[Any, Any]) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int)
-    port = parser.parse_args().port
-    if port:
-        server.run("streamable-http", host="127.0.0.1", port=port)
+    parser.add_argument("--grown", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.grown:
+        add_tool()
+    if arguments.port:
+        server.run("streamable-http", host="127.0.0.1", port=arguments.port)
     else:
         server.run("stdio")

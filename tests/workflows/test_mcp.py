@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clew import Clew, RequestFailed
+from clew import Agent, Clew, RequestFailed
 from clew.local import Reply, ToolCall
 from clew_activities.mcp.settings import McpSettings, ProcessSettings
-from clew_activities.providers import load_providers, make_http_client
-from clew_activities.worker import make_worker
 from tests.support import bad_mcp_server
-from tests.support.stack import KEYS, Stack, get_last_message
+from tests.support.deployments import make_client, run_deployment
+from tests.support.stack import Stack, get_last_message
 
 
 async def test_a_session_uses_the_tools_of_a_server_and_survives_its_death(stack: Stack, tmp_path: Path) -> None:
     """Schemas are pinned, calls run, breaks are results that the model reads; a dead server fails a request only."""
     program = tmp_path / "server.py"
-    queue = f"mcp-{uuid.uuid4().hex}"
-    clew = Clew(stack.clew.temporal, task_queue=queue)
-    providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url})
+    clew = make_client(stack)
     calls = [
         ToolCall("mcp__bad__number", {"n": 3}),
         ToolCall("mcp__bad__number", {"n": "three"}),
@@ -35,19 +34,7 @@ async def test_a_session_uses_the_tools_of_a_server_and_survives_its_death(stack
         return Reply(tool_calls=(calls.pop(0),)) if calls else Reply(f"last: {message['content']}")
 
     settings = McpSettings({"bad": ProcessSettings(command=sys.executable, args=(str(program),))})
-    async with (
-        make_http_client() as http,
-        make_worker(
-            clew.temporal,
-            task_queue=queue,
-            providers=providers,
-            tools={},
-            http=http,
-            store=stack.store,
-            keys=KEYS,
-            mcp=settings,
-        ),
-    ):
+    async with run_deployment(stack, clew, mcp=settings):
         session = await clew.open(
             f"test-{uuid.uuid4().hex}",
             model=stack.add_model(script),
@@ -66,4 +53,51 @@ async def test_a_session_uses_the_tools_of_a_server_and_survives_its_death(stack
         assert results[0] == '{"n": 3}'
         assert "n: it is not of the form" in results[1]
         assert "mcp__bad__number" in str((await session.entries(kind="config"))[-1].payload)
+        # The list that the worker has read stands while the server is down.
+        program.unlink()
+        calls.append(ToolCall("mcp__bad__number", {"n": 4}))
+        assert "the MCP server 'bad' cannot be used" in await session.ask("go")
+        assert [entry.payload.get("changes") for entry in await session.entries(kind="config")] == [None, ["tools"]]
         await session.close()
+
+
+async def test_a_server_that_changes_its_tools_reaches_open_sessions(stack: Stack) -> None:
+    """At their next request, once, and with an entry that says it. A pinned session keeps its schemas."""
+    clew = make_client(stack)
+    calls = [ToolCall("mcp__good__grow", {})]
+
+    def script(body: dict[str, Any]) -> Reply:
+        tools = [tool["function"]["name"] for tool in body.get("tools", ())]
+        return Reply(tool_calls=(calls.pop(),)) if calls else Reply(f"added: {'mcp__good__added' in tools}")
+
+    model = stack.add_model(script)
+    settings = ProcessSettings(
+        command=sys.executable,
+        args=("-m", "tests.support.mcp_server"),
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    agent = Agent("counter", model=model, tools=["mcp:good/*"])
+    async with run_deployment(stack, clew, agent, mcp=McpSettings({"good": settings})):
+        names = [f"test-{kind}-{uuid.uuid4().hex}" for kind in ("all", "one", "none", "pinned")]
+        all_tools = await clew.open(names[0], model=model, tools=["mcp:good/*"])
+        one_tool = await clew.open(names[1], model=model, tools=["mcp:good/add"])
+        no_tools = await clew.open(names[2], model=model)
+        pinned = await clew.open(names[3], agent="counter", pin=True)
+        sessions = (pinned, one_tool, no_tools, all_tools)
+        # Each has been prepared before the list changes.
+        for session in sessions[:3]:
+            await session.context()
+        assert [await all_tools.ask("grow"), await all_tools.ask("go")] == ["added: False", "added: True"]
+        assert [await session.ask("go") for session in sessions] == [*["added: False"] * 3, "added: True"]
+        await all_tools.ask("again")
+        changes = [[entry.payload.get("changes") for entry in await each.entries(kind="config")] for each in sessions]
+        assert changes == [[None], [None], [None], [None, ["tools"]]]
+        assert [await _count_preparations(clew, name) for name in names] == [2, 2, 1, 1]
+        for session in sessions:
+            await session.close()
+
+
+async def _count_preparations(clew: Clew, session_id: str) -> int:
+    history = await clew.temporal.get_workflow_handle(session_id).fetch_history()
+    scheduled = [event.activity_task_scheduled_event_attributes for event in history.events]
+    return sum(attributes.activity_type.name == "prepare" for attributes in scheduled)

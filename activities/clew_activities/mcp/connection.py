@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import logging
+import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -14,6 +16,7 @@ from clew_activities.mcp.errors import McpUnavailable
 from clew_activities.mcp.http import open_http_streams
 from clew_activities.mcp.settings import HttpSettings, ServerSettings
 from clew_activities.mcp.stdio import ServerProcess, run_server_process
+from clew_activities.providers import Redaction
 
 CONNECT_SECONDS = 10.0
 """Seconds that a server has to start and to answer the handshake, and again to list its tools."""
@@ -23,6 +26,10 @@ FIRST_PAUSE_SECONDS = 0.1
 """Seconds before the second try to connect; each further pause is twice as long."""
 LONGEST_PAUSE_SECONDS = 5.0
 """Longest of these pauses, in seconds."""
+HTTP_LIST_SECONDS = 5.0
+"""Seconds for which the list of a server at a URL is kept. The worker does not notice that such a server restarts."""
+
+log = logging.getLogger("clew.worker")
 
 _FINAL = (types.INVALID_PARAMS, types.METHOD_NOT_FOUND)
 
@@ -35,15 +42,17 @@ class _Session(ClientSession):
 class McpConnection:
     """One connection, in a task of its own. `close` ends it, and with it the server's process."""
 
-    def __init__(self, settings: ServerSettings, on_change: Callable[[], None]) -> None:
+    def __init__(self, name: str, settings: ServerSettings, redaction: Redaction) -> None:
+        self._name = name
         self._settings = settings
-        self._on_change = on_change
+        self._redaction = redaction
         self._stop = asyncio.Event()
         self._process: ServerProcess | None = None
         self._session: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._calls = 0
         self._broken = False
         self._tools: tuple[types.Tool, ...] | None = None
+        self._listed_at = 0.0
         self._changed = False
         self._listing = asyncio.Lock()
         self._task = asyncio.create_task(self._run())
@@ -63,26 +72,27 @@ class McpConnection:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await asyncio.shield(self._session)
         except TimeoutError:
-            raise McpUnavailable(f"it has not answered within {CONNECT_SECONDS:g} seconds") from None
+            raise self._break(f"it has not answered within {CONNECT_SECONDS:g} seconds") from None
 
     async def list_tools(self) -> tuple[types.Tool, ...]:
         """List the server's tools. The list is kept until the server says that it has changed.
+
+        That of a server at a URL is kept for `HTTP_LIST_SECONDS`.
 
         Raises:
             McpUnavailable: The server does not answer, or breaks the protocol.
         """
         try:
             async with asyncio.timeout(CONNECT_SECONDS), self._listing:
-                while self._tools is None:
-                    self._changed = False
+                if self._tools is None or self._is_stale():
+                    # A change during the listing makes the next one list again.
+                    self._changed, listed_at = False, time.monotonic()
                     async with self._use() as session:
-                        tools = await _list_all(session)
-                    if not self._changed:
-                        self._tools = tools
+                        self._tools = await _list_all(session)
+                    self._listed_at = listed_at
                 return self._tools
         except TimeoutError:
-            self._broken = True
-            raise McpUnavailable(f"it has not listed its tools within {CONNECT_SECONDS:g} seconds") from None
+            raise self._break(f"it has not listed its tools within {CONNECT_SECONDS:g} seconds") from None
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> types.CallToolResult:
         """Call a tool.
@@ -122,7 +132,8 @@ class McpConnection:
         try:
             yield session
         except MCPError as error:
-            self._broken = self._broken or (self._process is None and error.code not in _FINAL)
+            if self._process is None and error.code not in _FINAL:
+                raise self._break(self._describe(error)) from None
             raise McpUnavailable(self._describe(error)) from None
         except (McpUnavailable, TimeoutError):
             raise
@@ -146,7 +157,7 @@ class McpConnection:
         except BaseException as error:
             problem = error
         finally:
-            self._broken = True
+            self._break(self._describe(problem))
             if not self._session.done():
                 self._session.set_exception(McpUnavailable(self._describe(problem)))
                 # The caller may no longer wait for it.
@@ -168,14 +179,26 @@ class McpConnection:
             try:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
+                if self._process is not None and self._process.problem:
+                    self._break(self._process.problem)
                 self._broken = True
                 for end in ends:
                     end.cancel()
 
     async def _take_message(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
-            self._tools, self._changed = None, True
-            self._on_change()
+            self._changed = True
+
+    def _is_stale(self) -> bool:
+        is_old = time.monotonic() > self._listed_at + HTTP_LIST_SECONDS
+        return self._changed or (is_old and isinstance(self._settings, HttpSettings))
+
+    def _break(self, problem: str) -> McpUnavailable:
+        """Note that no further call may use the connection, and log why, once. Returns the error to raise."""
+        if not self._broken:
+            self._broken = True
+            log.warning("MCP server %r cannot be used: %s", self._name, self._redaction.redact_text(problem))
+        return McpUnavailable(problem)
 
     def _describe(self, error: BaseException | None) -> str:
         """Describe why the server cannot be used, in one sentence without its end."""
@@ -209,17 +232,17 @@ class McpServer:
     Attributes:
         name: The server's name.
         settings: How the server is reached.
-        changes: How often the server has said that its tools have changed.
     """
 
-    def __init__(self, name: str, settings: ServerSettings) -> None:
+    def __init__(self, name: str, settings: ServerSettings, redaction: Redaction) -> None:
         self.name = name
         self.settings = settings
-        self.changes = 0
+        self._redaction = redaction
         self._connection: McpConnection | None = None
         self._broken: list[McpConnection] = []
         self._connecting = asyncio.Lock()
         self._failures = 0
+        self._tried_at = 0.0
 
     async def list_tools(self) -> tuple[types.Tool, ...]:
         """List the server's tools.
@@ -227,6 +250,13 @@ class McpServer:
         Raises:
             McpUnavailable: The server cannot be reached, or does not answer in time.
         """
+        connection = await self._connect()
+        try:
+            return await connection.list_tools()
+        except McpUnavailable:
+            if not connection.is_broken:
+                raise
+        # The server may have restarted since the connection was used last.
         return await (await self._connect()).list_tools()
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> types.CallToolResult:
@@ -257,16 +287,16 @@ class McpServer:
                 self._connection = None
             # It counts as a failure until a call has succeeded: a server may die of each call.
             if self._failures:
-                await asyncio.sleep(min(FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), LONGEST_PAUSE_SECONDS))
+                pause = min(FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), LONGEST_PAUSE_SECONDS)
+                await asyncio.sleep(max(0.0, self._tried_at + pause - time.monotonic()))
             self._failures = min(self._failures + 1, 20)
-            connection = McpConnection(self.settings, self._note_change)
+            connection = McpConnection(self.name, self.settings, self._redaction)
             try:
                 await connection.wait_until_ready()
             except BaseException:
                 await connection.close()
                 raise
+            finally:
+                self._tried_at = time.monotonic()
             self._connection = connection
             return connection
-
-    def _note_change(self) -> None:
-        self.changes += 1

@@ -1,49 +1,43 @@
-"""The tools of a worker's MCP servers, as sessions can have them."""
+"""The MCP servers of a worker: the tools that configurations mean, the calls, and the servers' last catalogs."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clew.contract.mcp_names import ALL_TOOLS, find_server, make_tool_name, split_configured_name
-from clew.tools.definition import ToolDefinition, make_spec
+from clew.contract.mcp_names import ALL_TOOLS, find_server, split_configured_name
+from clew_activities.mcp.catalog import Catalog, McpTool, make_catalog
 from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
 from clew_activities.mcp.results import make_result_text
 from clew_activities.mcp.settings import McpSettings
 from clew_activities.providers import Redaction
-from clew_workflows.core.argument_schemas import make_validator
 
 if TYPE_CHECKING:
+    import mcp_types
+
     from clew_activities.mcp.connection import McpServer
 
 log = logging.getLogger("clew.worker")
 
+LOOK_SECONDS = 5.0
+"""Seconds that a model call waits for a server to list its tools. After them the list known before stands."""
 _REMEDY = "the server is one of the file that CLEW_MCP names, and the tool one of the server's"
 
 
-class McpTool(ToolDefinition):
-    """A tool of an MCP server.
+@dataclass(frozen=True)
+class Selection:
+    """The tools that names in a configuration mean.
 
     Attributes:
-        server: The name of the server.
-        tool: The name that the server has for the tool.
+        tools: The tools by the names that mean tools of MCP servers.
+        versions: The versions of the catalogs that they come from, by the servers' names.
     """
 
-    def __init__(self, server: str, listed: Mapping[str, Any], timeout_seconds: float) -> None:
-        hints = listed.get("annotations") or {}
-        self.server = server
-        self.tool: str = listed["name"]
-        super().__init__(
-            make_spec(make_tool_name(server, self.tool), listed.get("description") or "", listed["inputSchema"]),
-            timeout_seconds=timeout_seconds,
-            idempotent=bool(hints.get("readOnlyHint") or hints.get("idempotentHint")),
-        )
-        try:
-            make_validator(self.spec["parameters"])
-        except ValueError as error:
-            raise TypeError(f"its parameters are not valid JSON Schema: {error}") from error
+    tools: Mapping[str, tuple[McpTool, ...]]
+    versions: Mapping[str, str]
 
 
 class McpTools:
@@ -53,35 +47,49 @@ class McpTools:
         self._settings = settings or McpSettings()
         self._redaction = redaction or Redaction()
         self._servers: dict[str, McpServer] = {}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the servers."""
-        return tuple(self._settings.servers)
+        self._known: dict[str, tuple[tuple[mcp_types.Tool, ...], Catalog]] = {}
+        self._looking: dict[str, asyncio.Task[Catalog]] = {}
 
     async def select(self, configured: str) -> tuple[McpTool, ...]:
-        """Find the tools that a name `mcp:<server>/<tool>` or `mcp:<server>/*` means.
+        """Find the tools that a name `mcp:<server>/<tool>` or `mcp:<server>/*` means; raises as `select_all` does."""
+        return (await self.select_all([configured])).tools[configured]
+
+    async def select_all(self, names: Iterable[str]) -> Selection:
+        """Find the tools of all names that mean tools of MCP servers. If a server is down, its last list is used.
 
         Raises:
-            McpUnavailable: The server cannot be used at present; the message names it.
+            McpUnavailable: A server cannot be used, and has never listed its tools; the message names it.
             UnknownMcpTool: There is no such server or tool, or its schema cannot be used.
         """
-        server, tool = split_configured_name(configured) or ("", "")
-        tools, problems = await self._list_tools(server, configured)
-        if tool == ALL_TOOLS:
-            for name, problem in problems.items():
-                log.warning("tool %r of MCP server %r is left out: %s", name, server, problem)
-            return tuple(tools.values())
-        if tool in problems:
-            raise UnknownMcpTool(f"the tool {configured!r} cannot be used: {problems[tool]}")
-        if tool not in tools:
-            raise UnknownMcpTool(f"the worker has no tool {configured!r}: {_REMEDY}")
-        return (tools[tool],)
+        wanted = {name: split for name in names if (split := split_configured_name(name))}
+        for name, (server, _) in wanted.items():
+            if server not in self._settings.servers:
+                raise UnknownMcpTool(f"the worker has no tool {name!r}: {_REMEDY}")
+        servers = list({server: None for server, _ in wanted.values()})
+        catalogs = dict(zip(servers, await asyncio.gather(*map(self._read_or_recall, servers)), strict=True))
+        tools = {name: _pick(name, catalogs[server], tool) for name, (server, tool) in wanted.items()}
+        return Selection(tools, {server: catalog.version for server, catalog in catalogs.items()})
 
-    async def select_all(self, names: Iterable[str]) -> dict[str, tuple[McpTool, ...]]:
-        """Find the tools of all names that mean tools of MCP servers, by these names; raises as `select` does."""
-        configured = [name for name in dict.fromkeys(names) if split_configured_name(name)]
-        return dict(zip(configured, await asyncio.gather(*map(self.select, configured)), strict=True))
+    async def find_version(self, server: str) -> str | None:
+        """Find the version of a server's catalog, as far as the worker knows it.
+
+        None: it has no such server, or the server has never listed its tools. A server that is slow to list them is
+        waited for no longer than `LOOK_SECONDS`, and goes on.
+        """
+        if server not in self._settings.servers:
+            return None
+        looking = self._looking.get(server)
+        if looking is None or looking.done():
+            looking = self._looking[server] = asyncio.create_task(self._read_or_recall(server))
+        await asyncio.wait([looking], timeout=LOOK_SECONDS)
+        if looking.done():
+            # Retrieved, so that asyncio does not report it: `_break` has logged it.
+            looking.exception()
+        return self._known[server][1].version if server in self._known else None
+
+    def has_server(self, name: str) -> bool:
+        """Whether the worker may use a server."""
+        return name in self._settings.servers
 
     async def find(self, tool_name: str) -> McpTool | None:
         """Find the tool that models call `tool_name`; None: it is none of an MCP server of the worker, or gone.
@@ -92,8 +100,7 @@ class McpTools:
         server = find_server(tool_name)
         if server is None or server not in self._settings.servers:
             return None
-        tools, _ = await self._list_tools(server, tool_name)
-        return next((tool for tool in tools.values() if tool.name == tool_name), None)
+        return (await self._read_catalog(server)).find(tool_name)
 
     async def call(self, tool: McpTool, arguments: dict[str, Any]) -> tuple[str, bool]:
         """Call a tool. Returns the text of the result, and whether it is an error.
@@ -110,35 +117,52 @@ class McpTools:
 
     async def close(self) -> None:
         """End all connections, and with them the servers' processes."""
+        for looking in self._looking.values():
+            looking.cancel()
+        await asyncio.gather(*self._looking.values(), return_exceptions=True)
         for server in self._servers.values():
             await server.close()
 
-    async def _list_tools(self, server: str, wanted: str) -> tuple[dict[str, McpTool], dict[str, str]]:
-        """List a server's tools, and the problems of those that sessions cannot have, by the server's names."""
-        if server not in self._settings.servers:
-            raise UnknownMcpTool(f"the worker has no tool {wanted!r}: {_REMEDY}")
+    async def _read_or_recall(self, server: str) -> Catalog:
+        try:
+            return await self._read_catalog(server)
+        except McpUnavailable:
+            if server not in self._known:
+                raise
+            return self._known[server][1]
+
+    async def _read_catalog(self, server: str) -> Catalog:
         try:
             listed = await self._get_server(server).list_tools()
         except McpUnavailable as error:
             raise self._name(server, error) from None
-        tools: dict[str, McpTool] = {}
-        problems: dict[str, str] = {}
-        timeout_seconds = self._settings.servers[server].timeout_seconds
-        for entry in listed:
-            try:
-                fields = entry.model_dump(mode="json", by_alias=True, exclude_none=True)
-                tools[entry.name] = McpTool(server, fields, timeout_seconds)
-            except (TypeError, ValueError, RecursionError) as error:
-                problems[entry.name] = str(error)[:500]
-        return tools, problems
+        known = self._known.get(server)
+        # Making a catalog takes time for each schema.
+        if known is None or (known[0] is not listed and known[0] != listed):
+            fields = [entry.model_dump(mode="json", by_alias=True, exclude_none=True) for entry in listed]
+            catalog = make_catalog(server, fields, self._settings.servers[server].timeout_seconds)
+            for name, problem in catalog.problems.items():
+                log.warning("tool %r of MCP server %r is left out: %s", name, server, problem)
+            known = self._known[server] = (listed, catalog)
+        return known[1]
 
     def _get_server(self, name: str) -> McpServer:
         if name not in self._servers:
             # Only a worker that has servers needs the package `mcp`.
             from clew_activities.mcp.connection import McpServer  # noqa: PLC0415
 
-            self._servers[name] = McpServer(name, self._settings.servers[name])
+            self._servers[name] = McpServer(name, self._settings.servers[name], self._redaction)
         return self._servers[name]
 
     def _name(self, server: str, error: McpUnavailable) -> McpUnavailable:
         return McpUnavailable(self._redaction.redact_text(f"the MCP server {server!r} cannot be used: {error}"))
+
+
+def _pick(configured: str, catalog: Catalog, tool: str) -> tuple[McpTool, ...]:
+    if tool == ALL_TOOLS:
+        return tuple(catalog.tools.values())
+    if tool in catalog.problems:
+        raise UnknownMcpTool(f"the tool {configured!r} cannot be used: {catalog.problems[tool]}")
+    if tool not in catalog.tools:
+        raise UnknownMcpTool(f"the worker has no tool {configured!r}: {_REMEDY}")
+    return (catalog.tools[tool],)

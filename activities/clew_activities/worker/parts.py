@@ -16,6 +16,7 @@ from clew_activities.begin_task import begin_task
 from clew_activities.call_model import ModelActivities
 from clew_activities.checkpoint_tokens import Keys
 from clew_activities.delete_session import DeletionActivities
+from clew_activities.deployment import Deployment
 from clew_activities.fork_session import ForkingActivities
 from clew_activities.mcp.settings import McpSettings
 from clew_activities.mcp.tools import McpTools
@@ -109,7 +110,7 @@ def make_parts(
             DeletionActivities(archive).delete_session,
         ],
         model_activities=[
-            ModelActivities(providers, http, registry.deployment).call_model,
+            ModelActivities(providers, http, Deployment(registry.deployment, mcp_tools)).call_model,
             SummaryActivities(providers, http, threads).summarize,
         ],
         tool_activities=[running.run_tool],

@@ -9,15 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
+from clew_activities.deployment import Deployment
 from clew_activities.mcp import connection, stdio
+from clew_activities.mcp import tools as tools_module
+from clew_activities.mcp.catalog import McpTool
 from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
 from clew_activities.mcp.settings import HttpSettings, McpSettings, ProcessSettings, ServerSettings
-from clew_activities.mcp.tools import McpTool, McpTools
+from clew_activities.mcp.tools import McpTools
 from clew_activities.providers import Redaction
 from tests.support import bad_mcp_server
 
@@ -52,14 +56,11 @@ async def bad(tmp_path: Path) -> AsyncIterator[McpTools]:
     assert not [pid for pid in read_pids(tmp_path) if is_running(pid)]
 
 
-@pytest.fixture(scope="module")
-def http_server() -> Iterator[HttpSettings]:
-    """The official server on loopback."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+@contextmanager
+def run_http_server(port: int, *arguments: str) -> Iterator[HttpSettings]:
+    """Run the official server on loopback."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "tests.support.mcp_server", "--port", str(port)]
+    command = [sys.executable, "-m", "tests.support.mcp_server", "--port", str(port), *arguments]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         give_up_at = time.monotonic() + 60
@@ -74,6 +75,20 @@ def http_server() -> Iterator[HttpSettings]:
     finally:
         process.kill()
         process.wait()
+
+
+def find_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def http_server() -> Iterator[HttpSettings]:
+    """The official server on loopback."""
+    with run_http_server(find_port()) as settings:
+        yield settings
 
 
 @pytest.fixture(params=["stdio", "http"])
@@ -108,16 +123,59 @@ async def test_a_real_server_serves_its_tools(good: McpTools) -> None:
 
 
 async def test_a_changed_list_of_tools_is_noticed() -> None:
-    """The server's notification makes the next preparation read the list again."""
+    """The server's notification makes the worker read the list again: the next preparation and model call see it."""
     tools = McpTools(McpSettings({"good": GOOD}))
     try:
         (grow,) = await tools.select("mcp:good/grow")
+        before = await tools.find_version("good")
+        assert await tools.find_version("good") == before
         with pytest.raises(UnknownMcpTool):
             await tools.select("mcp:good/added")
         await tools.call(grow, {})
+        assert await tools.find_version("good") not in (before, None)
         assert await tools.select("mcp:good/added")
     finally:
         await tools.close()
+
+
+async def test_a_server_that_restarts_with_other_tools_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker has no sign of the restart of a server at a URL. While it is down its last list stands."""
+    monkeypatch.setattr(connection, "HTTP_LIST_SECONDS", 0)
+    port = find_port()
+    with run_http_server(port) as settings:
+        tools = McpTools(McpSettings({"good": settings}))
+        try:
+            (add,) = await tools.select("mcp:good/add")
+            before = await tools.find_version("good")
+        except BaseException:
+            await tools.close()
+            raise
+    try:
+        assert await tools.find_version("good") == before
+        assert [tool.spec for tool in await tools.select("mcp:good/add")] == [add.spec]
+        with pytest.raises(McpUnavailable):
+            await tools.find(add.name)
+        with run_http_server(port, "--grown"):
+            assert await tools.find_version("good") not in (before, None)
+            assert await tools.call(add, {"a": 1, "b": 2}) == ("3", False)
+    finally:
+        await tools.close()
+
+
+async def test_a_server_that_is_slow_to_list_its_tools_delays_no_model_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is known of it, and of a server that the worker does not have."""
+    monkeypatch.setattr(tools_module, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(stdio, "GRACE_SECONDS", 0.2)
+    tools = McpTools(McpSettings({"mute": make_bad(tmp_path, "mute")}))
+    assert await tools.find_version("mute") is None
+    assert await tools.find_version("other") is None
+    deployment = Deployment("d", tools)
+    assert await deployment.describe_again("d/mute:v-1") == "d/mute:v-1"
+    assert await deployment.describe_again("d/mute:v-1/other:v-2") == "d/mute:v-1"
+    assert await deployment.describe_again("before") == "d"
+    await tools.close()
 
 
 async def test_a_process_has_no_variables_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,11 +201,14 @@ async def test_a_process_has_no_variables_of_the_worker(monkeypatch: pytest.Monk
         ("nonsense", "ValidationError"),
     ],
 )
-async def test_a_call_that_a_server_breaks_ends_with_its_problem(bad: McpTools, tool: str, problem: str) -> None:
-    """The next call has a server again."""
+async def test_a_call_that_a_server_breaks_ends_with_its_problem(
+    bad: McpTools, tool: str, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next call has a server again. The log has no traceback."""
     async with asyncio.timeout(60):
         with pytest.raises(McpUnavailable, match=f"'bad' cannot be used: .*{problem}"):
             await call(bad, tool)
+        assert all(record.exc_info is None for record in caplog.records)
         assert await call(bad, "number", n=1) == ('{"n": 1}', False)
 
 

@@ -131,6 +131,25 @@ def test_a_problem_fails_the_request_and_the_next_one_asks_again(problem: Failur
     assert session.find_ending(served) == ("completed", "final_answer")
 
 
+def test_an_mcp_server_that_is_down_leaves_a_prepared_session_as_it_is() -> None:
+    """The request is served with the tools that the session has. The next one asks again."""
+    session = begin()
+    served = session.ask()
+    session.take_event(Outdated(deployment="d-2"))
+    down = Failure(type="mcp_unavailable", message="the MCP server 'a' cannot be used", retryable=True)
+    session.answer_preparation(down, agent=SECOND, tools=(), deployment="d-2")
+    assert session.call.deployment is None
+    session.reply("fine")
+    assert session.find_ending(served) == ("completed", "final_answer")
+    assert (session.state.agent, list_tools(session), session.entry_names[-2:]) == (
+        FIRST,
+        ["add"],
+        ["assistant", "run"],
+    )
+    session.ask()
+    assert session.call.deployment == "d-1"
+
+
 def test_a_timeout_of_the_new_preparation_ends_the_run() -> None:
     """It is no answer about a model."""
     session = begin()

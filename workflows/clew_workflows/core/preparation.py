@@ -18,8 +18,12 @@ def adopt_preparation(state: State, answer: Prepared) -> State:
     """Adopt a worker's answer about the configuration: the agent, the tools, the model's profile, or the problem.
 
     If the worker does not know the agent, the session keeps the version and the tools that it has. A pinned session
-    keeps the schemas that it has, and takes the settings of the calls from the answer.
+    keeps the schemas that it has, and takes the settings of the calls from the answer. A preparation anew that an MCP
+    server prevents changes nothing: the next run's first call finds the session outdated again.
     """
+    is_anew = state.problem is None and not state.config_due
+    if is_anew and answer.problem and answer.problem.type == "mcp_unavailable":
+        return replace(state, phase="idle")
     tools = answer.tools
     if state.preparation.agent is not None and answer.agent is None:
         tools = state.tools or ()
