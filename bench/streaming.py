@@ -2,10 +2,11 @@
 
     python -m bench.streaming
 
-A model server writes a reply of ten seconds, 20 words a second. 1, 20 and 200 viewers in this process follow it: by
+A model server writes a reply of ten seconds, 20 words a second. 1, 20 and 200 viewers in this process follow it, by
 `Session.follow`, and by `temporalio.contrib.workflow_streams` in a workflow whose activity publishes the same words
 at the same pace, in batches as far apart as Clew's heartbeats. Each word is the time when it was written, so that
-each viewer knows how late it is. In Clew's session a second reply is cancelled while all watch.
+each viewer knows how late it is. Clew is also measured without viewers. In its session a second reply is cancelled
+while all watch.
 
 Prints for each: milliseconds from the message to the first word at the viewers, median and p95 of the words' delay,
 the events and the KiB that the reply added to the history, the viewers' calls to the server, the milliseconds until a
@@ -161,9 +162,10 @@ async def run_viewers(
     begun = time.time()
     watching = [asyncio.create_task(watch(Eyes(measures, begun))) for _ in range(count)]
     await reply()
-    _, late = await asyncio.wait(watching, timeout=LATE_SECONDS)
-    for task in late:
-        task.cancel()
+    if watching:
+        _, late = await asyncio.wait(watching, timeout=LATE_SECONDS)
+        for task in late:
+            task.cancel()
     ended = await asyncio.gather(*watching, return_exceptions=True)
     measures.failed = sum(isinstance(end, BaseException) for end in ended)
 
@@ -173,6 +175,8 @@ async def measure_clew(clew: Clew, watching: Clew, count: int) -> Measures:
     measures = Measures()
     session = await clew.open(f"watched-{count}", model="bench:words")
     watched = Session(watching.temporal, session.id, watching.task_queue)
+    while (await session.status()).status != "idle":  # noqa: ASYNC110 - a worker prepares the session
+        await asyncio.sleep(0.05)
     handle = clew.temporal.get_workflow_handle(session.id)
     events, size = await measure_history(handle)
 
@@ -303,6 +307,7 @@ async def measure() -> tuple[dict[str, dict[int, Measures]], Counter[str]]:
             workflow_runner=UnsandboxedWorkflowRunner(),
         )
         async with sessions, streams:
+            results["Clew"][0] = await measure_clew(clew, watching, 0)
             for count in VIEWERS:
                 results["Clew"][count] = await measure_clew(clew, watching, count)
                 results["workflow_streams"][count] = await measure_streams(clew.temporal, watching.temporal, count)
