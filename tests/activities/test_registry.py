@@ -81,7 +81,7 @@ def test_the_same_registrations_are_one_deployment() -> None:
     ],
 )
 def test_every_change_is_a_new_version_and_a_new_deployment(fields: dict[str, Any]) -> None:
-    """Of a field, of a tool's settings, and of the label."""
+    """A change of a field, of a tool's settings or of the label makes a new version and a new deployment."""
     one, other = make_registry({}, [make_agent()]), make_registry({}, [make_agent(**fields)])
     assert one.agents["support"].version != other.agents["support"].version
     assert one.deployment != other.deployment

@@ -16,14 +16,18 @@ with workflow.unsafe.imports_passed_through():
     from clew.contract import READ_WORKFLOW
     from clew_workflows.services import NO_ARGUMENT, SERVICES, ReadThread
     from clew_workflows.session import AgentSession
-    from clew_workflows.shell.waits import Waits
+    from clew_workflows.shell.time_limits import TimeLimits
 
 
 @workflow.defn(dynamic=True)
 class Impatient(AgentSession):
     """Waits 0.5 seconds for the store and 1 second before a retry; callers wait at most 1 second."""
 
-    waits = Waits(store=timedelta(seconds=0.5), store_retry=timedelta(seconds=1), caller=timedelta(seconds=1))
+    waits = TimeLimits(
+        store_timeout=timedelta(seconds=0.5),
+        store_retry_interval=timedelta(seconds=1),
+        caller_timeout=timedelta(seconds=1),
+    )
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:
@@ -38,7 +42,7 @@ class Impatient(AgentSession):
 class Resigned(AgentSession):
     """Waits 0.5 seconds for the store, and an hour before a retry."""
 
-    waits = Waits(store=timedelta(seconds=0.5), store_retry=timedelta(hours=1))
+    waits = TimeLimits(store_timeout=timedelta(seconds=0.5), store_retry_interval=timedelta(hours=1))
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:

@@ -58,9 +58,9 @@ with workflow.unsafe.imports_passed_through():
     from clew_workflows.shell.subagents import Subagents
     from clew_workflows.shell.task_budget import TaskBudget
     from clew_workflows.shell.task_commands import TaskCommands
+    from clew_workflows.shell.time_limits import TimeLimits
     from clew_workflows.shell.tool_calls import ToolCalls
     from clew_workflows.shell.waiters import Waiters
-    from clew_workflows.shell.waits import Waits
 
 
 # Dynamic, so that a start with an argument that the SDK cannot decode reaches the code that refuses it. Every
@@ -102,12 +102,12 @@ class AgentSession:
         waits: The time limits of the session's waits.
     """
 
-    waits: ClassVar[Waits] = Waits()
+    waits: ClassVar[TimeLimits] = TimeLimits()
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:
         self._task_commands = TaskCommands()
-        self._waiters = Waiters(self.waits.caller, self._task_commands)
+        self._waiters = Waiters(self.waits.caller_timeout, self._task_commands)
         self._fullness = Fullness()
         self._refusal: ClewError | None = None
         # The newest validated update, by its id, so that its handler need not decode it again. During a replay

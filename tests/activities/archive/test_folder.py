@@ -118,7 +118,7 @@ async def test_nobody_else_can_read_what_is_stored(umask: int, tmp_path: Path) -
 
 
 async def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
-    """It may be anybody's: `/srv`, or a volume that a group shares."""
+    """The archive does not change the mode of an existing folder, such as `/srv` or a volume that a group shares."""
     os.chmod(tmp_path, 0o755)
     await Store(Folder(tmp_path)).put("n/x", b"")
     assert os.stat(tmp_path).st_mode & 0o777 == 0o755
@@ -170,7 +170,7 @@ async def test_a_head_is_never_ahead_of_what_it_names(
 async def test_each_file_is_synced_before_it_has_its_name_and_its_folder_after(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That is the order which the power cuts above rely on."""
+    """A write syncs the file, names it, then syncs the folder: the power cuts above rely on this order."""
     store = Store(Folder(disk.root))
     await store.put("n/a", b"")
     disk.watch(monkeypatch)
@@ -210,7 +210,7 @@ async def test_a_folder_that_was_made_anew_is_synced_anew(
 async def test_a_crash_between_the_data_and_the_head_leaves_the_archive_as_it_was(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written is not named by anything, and writing it again is fine."""
+    """No head names the new objects, and the archive can write them again."""
     head = await begin_archive(archive, "s", make_entries(0, 3))
     real = os.replace
 
@@ -300,7 +300,7 @@ async def test_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["../x", "n/../../x", "n//x", "/etc/passwd", "~partial/x", "n/.", "n/\0"])
 async def test_a_path_never_leads_out_of_the_folder(path: str, store: Store, tmp_path: Path) -> None:
-    """It is refused, as are the store's own names."""
+    """A path that leads out of the folder is refused, as are the store's own names."""
     with pytest.raises(StoreUnavailable):
         await store.put(path, b"x")
     with pytest.raises(StoreUnavailable):

@@ -104,7 +104,7 @@ def test_what_is_no_node_is_named(data: bytes) -> None:
     "change", [{"from_seq": 1}, {"to_seq": 10}, {"level": 2}, {"kinds": ()}, {"kinds": ("run",)}]
 )
 def test_a_node_that_is_another_than_its_ref_says_is_named(change: dict[str, object]) -> None:
-    """A ref cannot show a node for what it is not."""
+    """A node whose content differs from its ref is refused."""
     children = (make_ref(0, 4), make_ref(5, 9))
     right = Ref(digest="0" * 64, level=1, from_seq=0, to_seq=9, kinds=("ai_message",))
     assert limit_children(right, children, "nodes/x") == children

@@ -13,7 +13,7 @@ from tests.support.archives import draw_threads, make_entries, make_entry
 @settings(deadline=None)
 @given(draw_threads())
 def test_round_trip(entries: list[Entry]) -> None:
-    """What comes back is what went in, to the last digit of every number; equal entries give equal bytes."""
+    """Entries are read as they were written, to the last digit of every number; equal entries give equal bytes."""
     data = encode(entries)
     back = decode(data, hash_bytes(data), "s")
     assert repr([_sort(one.as_json()) for one in back]) == repr([_sort(one.as_json()) for one in entries])

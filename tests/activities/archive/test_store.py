@@ -90,7 +90,7 @@ async def test_what_was_put_is_there(store: Store) -> None:
 
 
 async def test_what_is_not_there_is_missing(store: Store) -> None:
-    """Reading what is absent is an error that names it; deleting it is fine."""
+    """Reading an absent object raises an error that names it; deleting it succeeds."""
     await store.put("n/here", b"")
     for reading in (
         store.get("n/absent"),
@@ -105,7 +105,7 @@ async def test_what_is_not_there_is_missing(store: Store) -> None:
 
 
 async def test_put_new_writes_once(store: Store) -> None:
-    """What exists is left as it is; what was cut short, as a full disk leaves it, is mended."""
+    """An existing object stays unchanged; a shorter one, as a full disk leaves it, is written again."""
     await store.put_new("n/x", b"first")
     await store.put_new("n/x", b"other")
     assert await store.get("n/x") == b"first"
@@ -127,7 +127,7 @@ async def test_an_object_is_replaced_if_it_is_what_it_was(store: Store) -> None:
 
 @pytest.mark.usefixtures("s3_env")
 async def test_a_bucket_without_conditions_is_written_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a folder is: looked at right before."""
+    """Without conditional writes the store compares the object right before it writes."""
     monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
     store = Store.from_url(f"s3://clew/{uuid.uuid4().hex}")
     await store.replace("n/x", b"first", lambda there: there is None)
@@ -180,7 +180,7 @@ def test_a_store_that_cannot_be_is_refused_at_once(url: str) -> None:
 
 
 async def test_a_folder_that_cannot_be_used_is_unavailable(tmp_path: Path) -> None:
-    """What the file system refuses may pass, and is said so."""
+    """An error of the file system raises `StoreUnavailable`: a retry may succeed."""
     store = Store.from_url(tmp_path.as_uri())
     (tmp_path / "n").write_text("a file where a folder should be")
     with pytest.raises(StoreUnavailable, match="n/x"):

@@ -180,7 +180,7 @@ async def test_a_server_that_is_slow_to_list_its_tools_delays_no_model_call(
 
 
 async def test_a_process_has_no_variables_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gets those of its settings, and a few like `PATH`."""
+    """A server's process gets the variables of its settings, and a few like `PATH`."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     tools = McpTools(McpSettings({"good": GOOD}))
     try:
@@ -254,7 +254,7 @@ async def test_a_server_that_cannot_be_reached_is_named(settings: ServerSettings
 
 
 async def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process ends, although it ignores the end of its input."""
+    """A call of a server that never answers fails; its process ends although it ignores the end of its input."""
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.5)
     monkeypatch.setattr(stdio, "GRACE_SECONDS", 0.2)
     tools = McpTools(McpSettings({"mute": make_bad(tmp_path, "mute")}))
@@ -265,7 +265,7 @@ async def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypat
 
 
 async def test_a_stubborn_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ignores the end of its input and SIGTERM."""
+    """A server process that ignores the end of its input and SIGTERM gets SIGKILL."""
     monkeypatch.setattr(stdio, "GRACE_SECONDS", 0.2)
     tools = McpTools(McpSettings({"bad": make_bad(tmp_path, "stubborn")}))
     assert await call(tools, "number", n=1)

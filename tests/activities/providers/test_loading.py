@@ -99,7 +99,7 @@ def test_a_function_that_fails_is_told_with_its_reason(module: Any, error: Excep
     ],
 )
 def test_a_provider_that_breaks_the_interface_is_refused(module: Any, member: str, value: Any, said: str) -> None:
-    """With its class and what is wrong with it, and never with a value."""
+    """The error names the provider's class and the problem, and never a value."""
     provider = Made()
     setattr(provider, member, value)
     module.make_providers = lambda environ: [provider]

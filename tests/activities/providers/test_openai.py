@@ -56,7 +56,7 @@ def test_a_body_is_what_the_official_package_would_send(provider: OpenAI, model_
 
 
 def test_requests_that_begin_alike_are_told_to_openai_alone() -> None:
-    """A compatible server may refuse what it does not know."""
+    """Only OpenAI's own servers get `prompt_cache_key`: a compatible server may refuse an unknown field."""
     assert OFFICIAL.encode(make_request(cache_key="k")).body["prompt_cache_key"] == "k"
     assert "prompt_cache_key" not in OFFICIAL.encode(make_request()).body
     assert "prompt_cache_key" not in LOCAL.encode(make_request(cache_key="k")).body

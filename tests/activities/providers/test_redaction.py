@@ -36,7 +36,7 @@ forms = st.sampled_from(list(FORMS.values()))
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("key", KEYS)
 def test_a_secret_is_found_in_every_form(form: str, key: str) -> None:
-    """Nothing of it stays, and what stands around it does."""
+    """The redaction removes all of a secret and keeps the text around it."""
     redacted = REDACTION.redact_text(f"before {FORMS[form](key)} after")
     assert not find_leaks(redacted, key)
     assert redacted.startswith("before ")
@@ -101,7 +101,7 @@ def test_a_short_secret_is_not_looked_for() -> None:
 
 
 def test_values_are_redacted_to_their_depth() -> None:
-    """Keys and strings; what is no string stays."""
+    """Keys and strings are redacted; values of other types stay."""
     value = {"a": [1, None, True, {f"x {KEY}": [KEY, "fine"]}], "b": 1.5}
     assert REDACTION.redact_value(value) == {"a": [1, None, True, {f"x {MARK}": [MARK, "fine"]}], "b": 1.5}
 
@@ -176,7 +176,7 @@ def test_the_worker_s_other_secrets_are_known() -> None:
 
 
 def test_nothing_shows_the_secrets_themselves() -> None:
-    """Not the repr, and not what is redacted without one."""
+    """The repr of a `Redaction` shows no secret."""
     assert KEY not in repr(REDACTION)
     assert Redaction().redact_text(KEY) == KEY
     assert Redaction().redact_value(json.loads(f'["{KEY}"]')) == [KEY]

@@ -86,7 +86,7 @@ def test_ids_are_unique_in_the_thread() -> None:
 
 
 def test_an_unknown_tool_is_answered_beside_those_that_run() -> None:
-    """Only what is known runs; the error stands at its place in the call order and names the tools there are."""
+    """Known tools run; the error of an unknown one keeps its place in the call order and names the known tools."""
     session = SessionHarness()
     session.ask()
     session.reply("", "fly", "add")
@@ -137,7 +137,7 @@ def test_at_max_iterations_the_run_completes_with_all_it_has() -> None:
 
 
 def test_a_failure_is_a_fact_and_then_the_outcome() -> None:
-    """Error, then run; what the user asked stays, and the next request is served."""
+    """A failed run commits an `error` and a `run` entry; the user's message stays, and the next request is served."""
     session = SessionHarness()
     request_id = session.ask("do it")
     session.take_event(Failure(type="rate_limited", message="slow down", retryable=True, details={"status": 429}))
@@ -237,7 +237,7 @@ def test_tool_calls_of_a_truncated_reply_still_run() -> None:
 
 
 def test_an_empty_reply_is_no_answer() -> None:
-    """`answer_seq` names the newest reply that said something."""
+    """`answer_seq` is the seq of the newest reply with content."""
     session = SessionHarness()
     request_id = session.ask()
     session.reply("thinking aloud", "add")

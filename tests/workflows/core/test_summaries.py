@@ -60,7 +60,7 @@ def test_a_round_that_may_still_return_is_not_summed_up() -> None:
 
 
 def test_a_compaction_reaches_no_further_either() -> None:
-    """Nor where it is told how far to reach."""
+    """A compaction ends before such a round, also if its `base_seq` is later."""
     session = open_doubting_session()
     session.operate(
         "c-1", reason="compaction", result_context=None, base_seq=find_seq(session, "5, and 500 is in doubt")

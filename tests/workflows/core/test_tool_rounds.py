@@ -216,7 +216,7 @@ def test_a_rollover_in_the_middle_of_a_doubt_keeps_it() -> None:
 
 
 def test_a_round_carried_into_the_next_run_knows_what_has_returned() -> None:
-    """Only what is open is run there."""
+    """The next workflow run starts only the calls without a result."""
     session = SessionHarness()
     session.dispatching = False
     session.ask()
@@ -231,7 +231,7 @@ def test_a_round_carried_into_the_next_run_knows_what_has_returned() -> None:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_a_call_that_the_deadline_interrupted_is_in_doubt_and_named(idempotent: bool) -> None:
-    """The outcome says which tool had not returned."""
+    """The outcome names the tool whose call had not returned."""
     session = begin_round(idempotent)
     assert session.state.run
     session.time = session.state.run.deadline

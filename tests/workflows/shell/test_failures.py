@@ -40,7 +40,7 @@ def make_timeout(
 
 @pytest.mark.parametrize("kind", [TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.SCHEDULE_TO_START])
 def test_a_request_that_ran_out_of_time_is_a_timeout(kind: TimeoutType) -> None:
-    """It may succeed another time; what stood in its way last is told."""
+    """The error is retryable, and its message names the last failure."""
     assert make_failure(make_activity_error(make_timeout(kind), RetryState.NON_RETRYABLE_FAILURE)) == Failure(
         type="timeout", message="the work was under way", retryable=True
     )
@@ -59,7 +59,7 @@ def test_a_request_that_ran_out_of_time_is_a_timeout(kind: TimeoutType) -> None:
     ],
 )
 def test_a_timeout_says_what_was_happening(beat: Any, started: int, says: str) -> None:
-    """By the last heartbeat of the activity that the deadline cut off."""
+    """The message is made from the last heartbeat of the activity that the deadline ended."""
     error = make_activity_error(make_timeout(TimeoutType.SCHEDULE_TO_CLOSE, beat=beat), started=started)
     assert make_failure(error).message.startswith(says)
 
@@ -88,7 +88,7 @@ def test_what_may_pass_is_retryable() -> None:
 
 
 def test_retries_that_the_deadline_ended_are_a_timeout() -> None:
-    """With the last failure in the message."""
+    """The error is a timeout with the last failure in its message."""
     failure = make_failure(make_activity_error(ApplicationError("try later", type="overloaded"), RetryState.TIMEOUT))
     assert failure == Failure(type="timeout", message="overloaded: try later", retryable=True)
 

@@ -69,7 +69,7 @@ async def test_close_cancels_what_runs_and_what_waits(stack: Stack, clew: Clew) 
 
 
 async def test_many_may_close_at_once(stack: Stack, clew: Clew) -> None:
-    """Each is answered alike, or told that the session has ended."""
+    """All callers get the same receipt, or `closed` if the session has ended."""
     session = await clew.open(make_id(), model=stack.add_model("fine"))
     await session.ask("one")
     answers = await asyncio.gather(*(session.close() for _ in range(5)), return_exceptions=True)

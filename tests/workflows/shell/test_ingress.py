@@ -69,7 +69,7 @@ def test_where_something_is_needed_nothing_is_refused(name: str, nothing: Args) 
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("count", [2, 3, 50])
 def test_several_arguments_are_refused(name: str, count: int) -> None:
-    """One is expected; the message says how many came."""
+    """An update with several arguments is refused; the message has their number."""
     assert str(count) in str(decode_refusal(name, make_arguments(*[VALID[name]] * count)))
 
 
@@ -281,7 +281,7 @@ def test_a_session_may_take_less_than_that() -> None:
 @pytest.mark.parametrize("prompt", ["x" * (MAX_SYSTEM_PROMPT_BYTES + 1), "é" * (MAX_SYSTEM_PROMPT_BYTES // 2 + 1)])
 @pytest.mark.parametrize("place", ["config", "policy of the agent", "policy of a message", "policy of a query"])
 def test_a_system_prompt_is_capped_in_bytes_wherever_it_stands(prompt: str, place: str) -> None:
-    """In UTF-8: 64 KiB, and the refusal says so."""
+    """A system prompt over 64 KiB of UTF-8 is refused with the limit."""
     policy = {"system_prompt": prompt}
     config = {"model": "openai:m"}
     match place:
@@ -372,7 +372,7 @@ def test_an_unknown_query_is_refused_with_the_names_there_are() -> None:
     ],
 )
 def test_a_refusal_travels_by_its_word(error: ClewError, word: str) -> None:
-    """As the type of an application error; a query's message begins with it, since only that arrives."""
+    """A refusal's word is the type of the application error; a query's message begins with it."""
     assert ingress.make_application_error(error).type == word
     assert ingress.make_application_error(error).message == str(error)
     assert ingress.make_query_error(error).type == word

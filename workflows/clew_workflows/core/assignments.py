@@ -71,7 +71,7 @@ def _find_text(thread: Thread, outcome: RequestOutcome) -> str:
 
 
 def note_reported(state: State) -> Decision:
-    """Record that the result has been sent, or that the other session is gone."""
+    """Record that the result has been sent, or that the parent has ended."""
     assignment = state.assignment
     if assignment is None:
         return Decision(state)
@@ -80,6 +80,6 @@ def note_reported(state: State) -> Decision:
 
 
 def is_over(state: State) -> bool:
-    """Whether the session is to close: it has reported, and nobody has sent it other work."""
+    """Whether the session is to close: it has reported, and it has no other request."""
     assignment = state.assignment
     return assignment is not None and assignment.step == "reported" and state.at_rest and not state.closed

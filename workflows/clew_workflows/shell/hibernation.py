@@ -40,7 +40,7 @@ class Hibernation:
             raise Busy("the session goes on in a new run of its workflow: try again in a moment")
         runtime.apply(decisions.hibernate(runtime.state, reason))
         try:
-            await self._rollover.put_away(runtime.waits.store)
+            await self._rollover.put_away(runtime.waits.store_timeout)
         except Refusal as refusal:
             if not runtime.state.closed:
                 runtime.apply(decisions.wake(runtime.state, str(refusal)))
@@ -72,7 +72,7 @@ class Hibernation:
             ThreadMismatch: The archive belongs to another execution. The workflow fails with the same type.
         """
         try:
-            await workflow.wait_condition(lambda: self._ended, timeout=self._runtime.waits.store)
+            await workflow.wait_condition(lambda: self._ended, timeout=self._runtime.waits.store_timeout)
         except TimeoutError:
             raise ArchiveUnavailable(
                 "the session is closed, and its workflow goes on until its archive can be written: "

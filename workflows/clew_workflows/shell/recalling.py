@@ -35,7 +35,7 @@ class Recalling:
             info = workflow.info()
             events, size = info.get_current_history_length(), info.get_current_history_size()
             effect = self._make_effect(archive, context_ref, policy)
-            fetched = await execution.carry_out(effect, time_limit or runtime.waits.store)
+            fetched = await execution.carry_out(effect, time_limit or runtime.waits.store_timeout)
             if isinstance(fetched, Failure):
                 return fetched
             runtime.thread = carried.add_recalled(runtime.thread, context_ref, fetched)
@@ -67,7 +67,9 @@ class Recalling:
         if all(self._covers(ContextQuery(context_ref=lane)) for lane in runtime.changed_lanes):
             return
         with suppress(TimeoutError):
-            await workflow.wait_condition(lambda: not self.due or runtime.rolling, timeout=runtime.waits.store)
+            await workflow.wait_condition(
+                lambda: not self.due or runtime.rolling, timeout=runtime.waits.store_timeout
+            )
 
     def _make_effect(self, archive: ArchiveRef, context_ref: str, policy: ContextPolicy) -> Recall:
         thread = self._runtime.thread

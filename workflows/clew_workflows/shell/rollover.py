@@ -81,9 +81,9 @@ class Rollover:
     async def roll(self) -> None:
         """Archive all entries and continue as new. Returns if that cannot be done at present."""
         runtime = self._runtime
-        self._ask_again_at = workflow.time() + runtime.waits.store_retry.total_seconds()
+        self._ask_again_at = workflow.time() + runtime.waits.store_retry_interval.total_seconds()
         self._full_when_asked = self.full
-        if isinstance(await self._archive(None if self.full else runtime.waits.store), Failure):
+        if isinstance(await self._archive(None if self.full else runtime.waits.store_timeout), Failure):
             return
         # Entries that operations have just brought back into contexts are carried to the next workflow run.
         await self._recalling.recall_changed()

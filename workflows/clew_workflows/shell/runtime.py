@@ -16,7 +16,7 @@ from clew_workflows.core.decision import Decision
 from clew_workflows.core.stamps import Stamps
 from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import Event, SessionEffect
-from clew_workflows.shell.waits import Waits
+from clew_workflows.shell.time_limits import TimeLimits
 
 PREPARE_TIMEOUT = timedelta(minutes=10)
 
@@ -41,7 +41,7 @@ class Runtime:
         waits: The time limits of the session's waits.
     """
 
-    def __init__(self, session: Session, waits: Waits) -> None:
+    def __init__(self, session: Session, waits: TimeLimits) -> None:
         self.waits = waits
         self.state: State
         self.thread: Thread

@@ -98,7 +98,7 @@ class Startup:
         Raises:
             Refusal: It failed for a reason that no retry changes.
         """
-        answer = await attempt(self._runtime.waits.store)
+        answer = await attempt(self._runtime.waits.store_timeout)
         if isinstance(answer, Failure) and answer.retryable:
             self.away = make_unavailable(answer)
             answer = await attempt(None)

@@ -1,7 +1,7 @@
-"""Commands between sessions: a session starts its subagents, cancels them, and reports to the one that started it.
+"""Commands between sessions: a session starts its subagents, cancels them, and reports to its parent.
 
-What is to be sent is state. It is carried out here and recorded, so that nothing is lost when a worker dies or the
-session rolls over.
+The state lists the commands that are due. This module sends each and records it, so that none is lost when a worker
+dies or the session rolls over.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REPORTED = "the task is over, and its result is reported"
 
 
 class Subagents:
-    """Sends what one session has to send to other sessions."""
+    """Sends a session's commands to its subagents, and its result to its parent."""
 
     def __init__(self, runtime: Runtime, intake: Intake, task_commands: TaskCommands) -> None:
         self._runtime = runtime
@@ -38,13 +38,13 @@ class Subagents:
         self._reporting = False
 
     async def serve(self) -> None:
-        """Send again and again what is due. The session's end waits for `settle`."""
+        """Send commands as they become due."""
         while True:
             await workflow.wait_condition(lambda: self._is_due)
             self._send()
 
     async def settle(self) -> None:
-        """Send what is due as the session ends, and wait until the server has confirmed it."""
+        """Send the remaining commands before the session ends; wait for the server's confirmation."""
         self._send()
         await workflow.wait_condition(lambda: not (self._runtime.unconfirmed or self._is_due))
 
@@ -92,10 +92,10 @@ class Subagents:
         runtime.apply(subagents.mark_started(runtime.state, child))
         runtime.unconfirmed += 1
         self._starting.add(child.session_id)
-        start_background_task(self._follow(child, start))
+        start_background_task(self._run_child(child, start))
 
-    async def _follow(self, child: Child, start: SessionStart) -> None:
-        """Start a child's session, and notice if it ends without a result, as long as this workflow run lasts."""
+    async def _run_child(self, child: Child, start: SessionStart) -> None:
+        """Start a subagent's session and watch it while this workflow run lasts."""
         parent = self._runtime.state.session_id
         reason = "its session has ended"
         try:
@@ -121,7 +121,7 @@ class Subagents:
         except ChildWorkflowError as error:
             reason = f"its session has ended: {error.cause or error}"[:1000]
         self._task_commands.ensure()
-        # The result has come before the end of the session, and may wait for its decision.
+        # The result's signal may still wait for its decision: take it before a failure.
         await workflow.wait_condition(lambda: not self._intake.is_behind)
         self._apply(lambda state: subagents.take_failure(state, child, reason, self._runtime.now))
 
@@ -137,7 +137,7 @@ class Subagents:
         assignment = runtime.state.assignment
         assert result is not None
         assert assignment is not None
-        # If the other session is gone nobody waits for the result.
+        # The parent may have ended; then the result is dropped.
         await self._signal(
             assignment.task.session_id, "subagent_result", result.model_dump(mode="json", exclude_none=True)
         )
@@ -145,7 +145,7 @@ class Subagents:
         self._apply(assignments.note_reported)
 
     async def _signal(self, session_id: str, name: str, argument: dict[str, object]) -> bool:
-        """Signal another session. Returns whether it is there."""
+        """Signal a subagent or the parent. Returns whether that session exists."""
         try:
             await workflow.get_external_workflow_handle(session_id).signal(name, argument)
         except FailureError:
