@@ -23,6 +23,7 @@ changes them in normal operation, so requests tell the API to drop such blocks i
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from itertools import groupby
 from typing import Any
 
 from clew.model.messages import Message, ToolSpec
+from clew_activities.providers.anthropic_schema import make_closed_schema
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
 from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
 from clew_activities.providers.interface import HttpRequest, ModelRequest, make_safe_name
@@ -101,6 +103,7 @@ class Anthropic:
         # summary.
         for stable in system[:2] or tools[-1:]:
             stable["cache_control"] = _BREAKPOINT
+        system += _describe_schema(request.output_schema)
         if system:
             body["system"] = system
         if tools:
@@ -156,8 +159,8 @@ def _encode_options(request: ModelRequest, provider: str) -> dict[str, Any]:
     output_config: dict[str, Any] = {}
     if options.reasoning_effort and generation.adaptive:
         output_config["effort"] = _EFFORT[options.reasoning_effort]
-    if request.output_schema is not None:
-        output_config["format"] = {"type": "json_schema", "schema": request.output_schema}
+    if request.output_schema is not None and (schema := make_closed_schema(request.output_schema)):
+        output_config["format"] = {"type": "json_schema", "schema": schema}
     options_by_name = {
         "max_tokens": max_tokens,
         "stop_sequences": list(options.stop) if options.stop else None,
@@ -209,6 +212,14 @@ def _round_lacks_thinking(messages: Sequence[Message], provider: str) -> bool:
 def _encode_system(messages: Iterable[Message]) -> list[dict[str, Any]]:
     texts = (message["content"] for message in messages if message["role"] == "system")
     return [_make_text(text) for text in texts if text.strip()]
+
+
+def _describe_schema(schema: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Describe, for the model, a schema that the API does not accept in any form."""
+    if schema is None or make_closed_schema(schema):
+        return []
+    text = json.dumps(schema, ensure_ascii=False)
+    return [_make_text(f"Answer with a JSON value alone. It follows this JSON Schema: {text}")]
 
 
 def _encode_messages(messages: Iterable[Message], provider: str) -> list[dict[str, Any]]:

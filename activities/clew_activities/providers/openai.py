@@ -39,6 +39,7 @@ from clew_activities.providers.reply import (
     read_count,
     read_string,
 )
+from clew_activities.providers.rewrite_schema import rewrite_schema
 from clew_activities.providers.variables import read_key, read_url
 from clew_workflows.protocol import ModelReply
 
@@ -48,6 +49,33 @@ _VARIABLE = re.compile(r"CLEW_PROVIDER_([A-Z0-9_]+)_(?:BASE_URL|API_KEY)")
 
 # Characters of a refusal that are kept.
 _REFUSAL_LIMIT = 4000
+# Keywords that strict mode refuses, and those of which a subschema needs one.
+_REFUSED = frozenset(
+    [
+        "allOf",
+        "oneOf",
+        "not",
+        "if",
+        "then",
+        "else",
+        "default",
+        "minLength",
+        "maxLength",
+        "uniqueItems",
+        "prefixItems",
+        "contains",
+        "minContains",
+        "maxContains",
+        "patternProperties",
+        "propertyNames",
+        "minProperties",
+        "maxProperties",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+    ]
+)
+_TYPING = frozenset(("type", "anyOf", "enum", "const", "$ref"))
 _STOP_REASONS: Mapping[str, StopReason] = {"length": "length", "tool_calls": "tool_calls"}
 
 
@@ -293,18 +321,29 @@ def _encode_response_format(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": json_schema}
 
 
-def _is_strict(schema: object) -> bool:
-    """Whether OpenAI's strict mode accepts the schema: every object is closed and every property required.
+def _is_strict(schema: dict[str, Any]) -> bool:
+    """Whether OpenAI's strict mode accepts the schema; it refuses `strict` with any other.
 
-    OpenAI refuses `strict` with any other schema.
+    Every object is closed, every property required, every value has a type, and no keyword is refused.
     """
-    if isinstance(schema, list):
-        return all(_is_strict(item) for item in schema)
-    if not isinstance(schema, dict):
+    is_strict = True
+
+    def check(subschema: dict[str, Any]) -> dict[str, Any]:
+        nonlocal is_strict
+        is_strict = is_strict and _is_strict_part(subschema)
+        return subschema
+
+    rewrite_schema(schema, check)
+    return is_strict
+
+
+def _is_strict_part(subschema: dict[str, Any]) -> bool:
+    if _REFUSED & subschema.keys() or not _TYPING & subschema.keys():
+        return False
+    if "$ref" in subschema:
+        return len(subschema) == 1
+    properties = subschema.get("properties")
+    if subschema.get("type") != "object" and properties is None:
         return True
-    properties = schema.get("properties")
-    if schema.get("type") == "object" or isinstance(properties, dict):
-        required = schema.get("required", [])
-        if schema.get("additionalProperties") is not False or set(properties or ()) != set(required):
-            return False
-    return all(_is_strict(value) for value in schema.values())
+    required = subschema.get("required", [])
+    return subschema.get("additionalProperties") is False and set(properties or ()) == set(required)

@@ -112,11 +112,22 @@ def test_a_tool_choice_is_sent_where_there_are_tools(choice: str, sent: object) 
     assert "tool_choice" not in OFFICIAL.encode(make_request(tool_choice=choice)).body
 
 
+def make_closed(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": False}
+
+
 @pytest.mark.parametrize(
     ("schema", "strict"),
     [
-        ({"type": "object", "properties": {"a": {}}, "required": ["a"], "additionalProperties": False}, True),
-        ({"type": "object", "properties": {"a": {}}, "required": [], "additionalProperties": False}, False),
+        (make_closed({"type": "integer", "minimum": 1}), True),
+        (make_closed({"anyOf": [{"type": "string"}, {"type": "null"}]}), True),
+        (make_closed({"enum": [{"not": 1}]}), True),
+        ({**make_closed({"$ref": "#/$defs/default"}), "$defs": {"default": {"type": "string"}}}, True),
+        (make_closed({"$ref": "#", "description": "Another."}), False),
+        (make_closed({}), False),
+        (make_closed({"oneOf": [{"type": "string"}]}), False),
+        (make_closed({"type": "string", "default": ""}), False),
+        ({**make_closed({"type": "string"}), "required": []}, False),
         ({"type": "object", "properties": {"a": {}}, "required": ["a"]}, False),
         ({"type": "array", "items": {"anyOf": [{"type": "object", "properties": {}}]}}, False),
     ],

@@ -1,0 +1,100 @@
+"""The form of JSON Schema that Anthropic's API accepts for answers. Pure.
+
+The API refuses objects that are not closed, and keywords that it does not know. So every object is closed, `oneOf`
+becomes `anyOf`, and other keywords move to the description, where the model reads them. Sessions validate answers
+against the caller's schema all the same. The rule is that of `transform_schema` in the package `anthropic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"))
+_TYPES = frozenset(("object", "array", "string", "integer", "number", "boolean", "null"))
+
+
+def make_closed_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Make the schema that the API gets; None: it has no form that the API accepts, such as a schema of any value."""
+    try:
+        return _close(schema)
+    except _Inexpressible:
+        return None
+
+
+class _Inexpressible(Exception):
+    """A subschema has no form that the API accepts."""
+
+
+def _close(schema: object) -> dict[str, Any]:
+    if not isinstance(schema, Mapping):
+        raise _Inexpressible
+    rest = dict(schema)
+    closed: dict[str, Any] = {}
+    for keyword in ("$defs", "definitions"):
+        if keyword in rest:
+            closed[keyword] = _close_each(rest.pop(keyword))
+    if "$ref" in rest:
+        return closed | {"$ref": rest["$ref"]}
+    kind = rest.pop("type", None)
+    branches = {keyword: rest.pop(keyword, None) for keyword in ("anyOf", "oneOf", "allOf")}
+    literals = _take_literals(rest)
+    combined = next((keyword for keyword, parts in branches.items() if isinstance(parts, list)), None)
+    closed |= literals
+    if combined:
+        closed["allOf" if combined == "allOf" else "anyOf"] = [_close(part) for part in branches[combined]]
+    elif not literals:
+        if isinstance(kind, list):
+            return closed | {"anyOf": [_close({**rest, "type": each}) for each in kind]}
+        if kind not in _TYPES:
+            raise _Inexpressible
+        closed["type"] = kind
+    for keyword in ("description", "title"):
+        if keyword in rest:
+            closed[keyword] = rest.pop(keyword)
+    if not literals:
+        closed |= _take_content(kind, rest)
+    if rest:
+        note = "{" + ", ".join(f"{keyword}: {value}" for keyword, value in rest.items()) + "}"
+        closed["description"] = f"{closed['description']}\n\n{note}" if "description" in closed else note
+    return closed
+
+
+def _close_each(schemas: object) -> dict[str, Any]:
+    if not isinstance(schemas, Mapping):
+        raise _Inexpressible
+    return {name: _close(schema) for name, schema in schemas.items()}
+
+
+def _take_literals(rest: dict[str, Any]) -> dict[str, Any]:
+    """Take `enum` and `const` from the keywords that are left, if they hold no objects and no arrays."""
+    literals: dict[str, Any] = {}
+    values = rest.get("enum")
+    if isinstance(values, list) and values and all(map(_is_primitive, values)):
+        literals["enum"] = rest.pop("enum")
+    if "const" in rest and _is_primitive(rest["const"]):
+        literals["const"] = rest.pop("const")
+    return literals
+
+
+def _take_content(kind: object, rest: dict[str, Any]) -> dict[str, Any]:
+    """Take the keywords that the API knows for a type from those that are left."""
+    content: dict[str, Any] = {}
+    if kind == "object":
+        content["properties"] = _close_each(rest.pop("properties", {}))
+        rest.pop("additionalProperties", None)
+        content["additionalProperties"] = False
+        if "required" in rest:
+            content["required"] = rest.pop("required")
+    elif kind == "string" and rest.get("format") in _FORMATS:
+        content["format"] = rest.pop("format")
+    elif kind == "array":
+        if "items" in rest:
+            content["items"] = _close(rest.pop("items"))
+        if rest.get("minItems") in (0, 1):
+            content["minItems"] = rest.pop("minItems")
+    return content
+
+
+def _is_primitive(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float | bool)
