@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import shutil
+import signal
 import sys
 import uuid
 from pathlib import Path
@@ -17,6 +20,7 @@ from clew_activities.mcp.settings import McpSettings, ProcessSettings
 from tests.support import bad_mcp_server
 from tests.support.deployments import make_client, run_deployment
 from tests.support.stack import Stack, get_last_message
+from tests.support.workers import open_session_on, run_worker_process
 
 
 async def test_a_session_uses_the_tools_of_a_server_and_survives_its_death(stack: Stack, tmp_path: Path) -> None:
@@ -95,6 +99,36 @@ async def test_a_server_that_changes_its_tools_reaches_open_sessions(stack: Stac
         assert [await _count_preparations(clew, name) for name in names] == [2, 2, 1, 1]
         for session in sessions:
             await session.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+async def test_no_server_outlives_its_worker(stack: Stack, tmp_path: Path, number: signal.Signals) -> None:
+    """A worker that is killed closes the server's standard input."""
+    pids, config = tmp_path / "pids", tmp_path / "mcp.json"
+    server = {"command": sys.executable, "args": [bad_mcp_server.__file__], "env": {"BAD_MCP_PID": str(pids)}}
+    config.write_text(json.dumps({"mcpServers": {"bad": server}}))
+    queue = f"queue-{uuid.uuid4().hex}"
+    async with run_worker_process(stack, queue, CLEW_MCP=str(config)) as worker:
+        session = await open_session_on(stack, queue, lambda _: Reply("hello"), tools=["mcp:bad/number"])
+        assert await session.ask("go") == "hello"
+        (pid,) = map(int, pids.read_text().split())
+        assert _is_running(pid)
+        os.kill(worker.pid, number)
+        async with asyncio.timeout(60):
+            await worker.wait_for_end()
+            # It is no child of this process: nothing announces its end.
+            while _is_running(pid):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert "Traceback" not in worker.log.read_text()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 async def _count_preparations(clew: Clew, session_id: str) -> int:
