@@ -337,6 +337,8 @@ export interface ConfigPayload {
   idle_timeout_seconds: number | null;
   /** The session's metadata. */
   metadata: Record<string, string>;
+  /** The names of the tools as the configuration has them; absent: those of the schemas, but for `read_result`. */
+  tool_names?: Array<string>;
   /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent. */
   own?: Record<string, unknown>;
   /** The fields that differ from the `config` entry before, but for `own`; absent in the first one. */
@@ -1260,7 +1262,7 @@ export interface SessionConfig {
   encoding?: "o200k_base" | "cl100k_base" | "heuristic";
   /** Limits of the session's inputs, tool results and usage. */
   limits?: Limits;
-  /** After so many seconds without work the session hibernates. */
+  /** After so many seconds without work the session hibernates; at most 10 years. */
   idle_timeout_seconds?: number | null;
   /** The caller's own names and values. */
   metadata?: Record<string, string>;

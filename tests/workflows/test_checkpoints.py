@@ -331,3 +331,11 @@ def test_a_restored_session_takes_its_context_as_any_snapshot() -> None:
         assert told.get("tool_call_id") == call_id not in ids
         ids.append(call_id)
         payload = payload | {"context": {"messages": [asked, told]}}
+
+
+def test_a_checkpoint_covers_the_tools_of_servers() -> None:
+    """A worker that restores it resolves the configured names to the same schemas."""
+    session = session_harness.SessionHarness(tools=("mcp:files/*", "add"), prepare=False)
+    session.answer_preparation(tools=("mcp__files__read", "add", "read_result"))
+    drafted = draft_checkpoint(session.state, session.thread, "default", session.thread.last_seq)
+    assert [tool["name"] for tool in drafted.fingerprinted["tools"]] == ["mcp__files__read", "add"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from temporalio import activity
-from temporalio.api.common.v1 import Payload
+from temporalio.api.common.v1 import Payload, Payloads
+from temporalio.api.workflowservice.v1 import RespondActivityTaskCompletedRequest
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
@@ -77,6 +78,17 @@ async def return_anything(arguments: dict[str, Any]) -> Any:
     raise AssertionError(arguments)
 
 
+async def complete(stack: Stack, *payloads: Payload) -> NoReturn:
+    """Complete the running activity with so many payloads, as workers in other languages can."""
+    info = activity.info()
+    await stack.clew.temporal.workflow_service.respond_activity_task_completed(
+        RespondActivityTaskCompletedRequest(
+            namespace=stack.clew.temporal.namespace, task_token=info.task_token, result=Payloads(payloads=payloads)
+        )
+    )
+    activity.raise_complete_async()
+
+
 @activity.defn(name="fail")
 async def fail(arguments: dict[str, Any]) -> str:
     """A failure of each kind."""
@@ -102,7 +114,14 @@ async def fail(arguments: dict[str, Any]) -> str:
 @asynccontextmanager
 async def run_other_worker(stack: Stack) -> AsyncIterator[None]:
     """Run a worker of plain activities."""
-    activities = [describe, return_anything, fail]
+
+    @activity.defn(name="return_payloads")
+    async def return_payloads(arguments: dict[str, Any]) -> None:
+        """So many payloads as are asked for."""
+        one = Payload(metadata={"encoding": b"json/plain"}, data=b"1")
+        await complete(stack, *[one] * arguments["count"])
+
+    activities = [describe, return_anything, return_payloads, fail]
     async with Worker(stack.clew.temporal, task_queue=toolbox.OTHER_QUEUE, activities=activities):
         yield
 
@@ -167,6 +186,13 @@ async def test_any_result_becomes_a_text_that_the_model_reads(stack: Stack) -> N
         assert len(result["content"].encode()) <= 65_536, kind
         assert ending in result["content"], kind
         assert bool(result.get("is_error")) == (kind not in ("text", "null", "large", "largest")), kind
+
+
+async def test_any_number_of_payloads_is_a_result(stack: Stack) -> None:
+    """An activity that returns nothing answers null; of several payloads the first counts."""
+    async with run_other_worker(stack):
+        nothing, one, two = await run_calls(stack, *(("return_payloads", {"count": count}) for count in range(3)))
+    assert (nothing["content"], one["content"], two["content"]) == ("null", "1", "1")
 
 
 FAILURES = {

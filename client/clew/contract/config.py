@@ -99,7 +99,7 @@ class SessionConfig(Input):
         encoding: The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows
             it.
         limits: Limits of the session's inputs, tool results and usage.
-        idle_timeout_seconds: After so many seconds without work the session hibernates.
+        idle_timeout_seconds: After so many seconds without work the session hibernates; at most 10 years.
         metadata: The caller's own names and values.
     """
 
@@ -118,7 +118,7 @@ class SessionConfig(Input):
     steering: Literal["terminal", "step"] = "terminal"
     encoding: EncodingName = "o200k_base"
     limits: Limits = Limits()
-    idle_timeout_seconds: int | None = Field(default=None, ge=1)
+    idle_timeout_seconds: int | None = Field(default=None, ge=1, le=3650 * 86400)
     metadata: Metadata = Field(default={})
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError, to_json
 
-from clew.contract.sizes import MAX_METADATA_BYTES
+from clew.contract.sizes import MAX_METADATA_BYTES, MAX_METADATA_NAMES
 
 WORKFLOW_TYPE = "AgentSession"
 RESTORE_WORKFLOW = "RestoreSession"
@@ -41,6 +41,8 @@ def _check_size(metadata: dict[str, str]) -> dict[str, str]:
 
 
 Metadata = Annotated[
-    dict[Id, Annotated[str, StringConstraints(max_length=2000)]], Field(max_length=64), AfterValidator(_check_size)
+    dict[Id, Annotated[str, StringConstraints(max_length=2000)]],
+    Field(max_length=MAX_METADATA_NAMES),
+    AfterValidator(_check_size),
 ]
 """Names and values of a caller's own; at most `MAX_METADATA_BYTES` of JSON together."""

@@ -8,6 +8,8 @@ MAX_TOOL_RESULT_BYTES = 65_536
 """Largest part of a tool result in a message, in bytes of UTF-8."""
 MAX_SYSTEM_PROMPT_BYTES = 65_536
 """Largest system prompt, in bytes of UTF-8."""
+MAX_METADATA_NAMES = 64
+"""Most names of metadata."""
 MAX_METADATA_BYTES = 8_192
 """Largest metadata, in bytes of JSON: each tool call that takes a context carries the session's and the request's."""
 MAX_PAGE_BYTES = 900_000

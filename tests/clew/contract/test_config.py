@@ -83,3 +83,10 @@ def test_a_configuration_names_a_model_or_an_agent() -> None:
     for fields in ({}, {"agent": None}, {"model": None}, {"agent": "not a name"}):
         with pytest.raises(ValidationError):
             SessionConfig.model_validate(fields)
+
+
+@pytest.mark.parametrize("seconds", [0, 3650 * 86400 + 1, 10**300])
+def test_an_idle_time_is_one_that_a_timer_can_have(seconds: int) -> None:
+    """A longer timer would fail the workflow task."""
+    with pytest.raises(ValidationError):
+        SessionConfig(model="openai:gpt-4o", idle_timeout_seconds=seconds)

@@ -8,7 +8,7 @@ import pytest
 
 from clew.contract import ClearToolResults, ContextPolicy, Limits, ModelOptions, SessionConfig
 from clew.contract.payloads import ConfigPayload
-from clew.errors import InvalidTokenBudget, UnknownTool
+from clew.errors import InvalidTokenBudget, TooLarge, UnknownTool
 from clew_workflows.core import configuration, forking, labels, views
 from clew_workflows.core.advance import Session
 from clew_workflows.protocol import DescribeModel, Failure, Outdated, Prepare, Prepared, ResolvedTool
@@ -217,6 +217,36 @@ def test_a_pinned_session_renews_what_configure_names() -> None:
     assert session.effect == Prepare(encoding="heuristic", model="openai:gpt-4", tools=("add",))
 
 
+def test_a_pinned_session_keeps_its_schemas_through_a_problem() -> None:
+    """A worker that cannot resolve all tools, because a server is away, answers without them."""
+    session = begin(pin=True)
+    session.configure(model="openai:gpt-4.1")
+    session.take_event(Prepared(problem=UNKNOWN, deployment="d-2"))
+    assert list_tools(session) == ["add"]
+    session.ask()
+    session.take_event(make_prepared(renew(make_tool("add"))))
+    assert list_tools(session) == ["add"]
+
+
+def test_metadata_that_is_too_large_with_the_agents_is_a_problem() -> None:
+    """It could not be handed to subagents. Once the agent is known, `configure` refuses it at the door."""
+    many = {f"key-{number}": "x" * 1500 for number in range(5)}
+    agent = make_agent(metadata={f"of-{name}": value for name, value in many.items()}, tools=("add",))
+    session = begin(agent, metadata=many)
+    request_id = session.ask()
+    session.answer_preparation(agent=agent, tools=("add",))
+    assert session.find_ending(request_id) == ("failed", "too_large")
+    # The entry can be read all the same, for a fork from it.
+    payload = session.thread[session.thread.last_seq - 3].read(ConfigPayload)
+    assert len(payload.config.metadata) == 10
+    session.configure(metadata={})
+    session.ask()
+    session.answer_preparation(agent=agent, tools=("add",))
+    session.reply("fine")
+    with pytest.raises(TooLarge, match="with the agent's it has 10 names"):
+        session.configure(metadata=many)
+
+
 def renew(tool: ResolvedTool) -> ResolvedTool:
     """Make the tool as a later deployment has it."""
     spec: Any = {**tool.spec, "description": ", new"}
@@ -304,6 +334,30 @@ def test_a_recorded_configuration_says_what_is_whose() -> None:
     assert (agent.name, agent.version) == ("support", "v-1")
     in_force: SessionConfig = agent.config.overlay(own)
     assert in_force.model_copy(update={"context_policy": None}) == session.state.config
+
+
+@pytest.mark.parametrize("pin", [False, True])
+def test_a_recorded_configuration_has_the_configured_names_of_tools(pin: bool) -> None:
+    """A name may stand for several tools of an MCP server, or for none that a worker knows."""
+    session = SessionHarness(tools=("mcp:files/*", "add"), prepare=False, pin=pin)
+    session.answer_preparation(tools=("mcp__files__read", "mcp__files__write", "add", "read_result"))
+    session.configure(tools=("add", "gone"))
+    session.answer_preparation(problem=UNKNOWN, tools=())
+    first, second = session.thread.filter_by_kind("config")
+    assert first.read(ConfigPayload).config.tools == ("mcp:files/*", "add")
+    assert second.read(ConfigPayload).config.tools == ("add", "gone")
+    earlier = type(session.thread)(session.thread.slice(0, 0))
+    fork = forking.make_fork_state(Session(session.state, session.thread), earlier, "s-2", ())
+    assert fork.preparation.tools == ("mcp:files/*", "add")
+
+
+def test_a_recorded_configuration_has_the_names_of_schemas_only_once() -> None:
+    """Of a session with as many tools as it may have, too: `read_result` is not one of the configuration."""
+    names = tuple(f"tool-{number}" for number in range(128))
+    session = SessionHarness(tools=names, prepare=False)
+    session.answer_preparation(tools=(*names, "read_result"))
+    payload = session.thread[0].read(ConfigPayload)
+    assert (payload.tool_names, payload.config.tools) == (None, names)
 
 
 @pytest.mark.parametrize("pin", [False, True])

@@ -9,7 +9,13 @@ from typing import Any, cast
 import pytest
 from temporalio import workflow
 
-from clew.contract import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, Limits
+from clew.contract import (
+    MAX_MESSAGE_BYTES,
+    MAX_SYSTEM_PROMPT_BYTES,
+    MAX_TOOL_RESULT_BYTES,
+    Limits,
+    SubagentResultInput,
+)
 from clew.errors import (
     ClewError,
     ContextOverflow,
@@ -421,3 +427,19 @@ def test_a_past_is_taken_from_the_session_alone() -> None:
     assert ingress.decode_start("s-1", start, is_continued=True).carried == {"version": 1, "zlib": "x"}
     with pytest.raises(InvalidInput, match="carried: only a session's own earlier workflow run sets this field"):
         ingress.decode_start("s-1", start)
+
+
+def test_the_largest_result_of_a_subagent_is_taken() -> None:
+    """Each byte of its text may take six of JSON. The session's limit is for callers."""
+    result = {
+        "tool_call_id": "tool-1",
+        "session_id": "s-1.tool-1",
+        "status": "completed",
+        "reason": "final_answer",
+        "content": "\x01" * MAX_TOOL_RESULT_BYTES,
+        "usage": {},
+        "worked_seconds": 1.0,
+    }
+    command = ingress.decode_signal("subagent_result", make_arguments(result), CONFIG)
+    assert isinstance(command, SubagentResultInput)
+    assert len(command.content) == MAX_TOOL_RESULT_BYTES

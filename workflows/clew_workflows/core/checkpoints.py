@@ -22,6 +22,7 @@ from pydantic_core import to_json
 from clew.context.contexts import build_context
 from clew.context.projection import Projection
 from clew.contract import MAX_TOKEN_BYTES, CheckpointInput, ContextOperation, SessionConfig
+from clew.contract.mcp_names import selects
 from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, Busy, InvalidOperation, TooLarge, UnknownLane
@@ -105,7 +106,11 @@ def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int
         text.encode()
     ) > _MAX_PAYLOAD_BYTES:
         raise TooLarge(f"the checkpoint has {size} bytes: a session takes {room} at once, a token {MAX_TOKEN_BYTES}")
-    tools = [tool.spec for tool in state.tools or () if tool.spec["name"] in state.config.tools]
+    tools = [
+        tool.spec
+        for tool in state.tools or ()
+        if any(selects(name, tool.spec["name"]) for name in state.config.tools)
+    ]
     return CheckpointDraft(text, list_fingerprinted(state.config, state.policy, tools, state.agent))
 
 

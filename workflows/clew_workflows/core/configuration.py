@@ -12,7 +12,8 @@ from clew.contract import READ_RESULT, ConfigureInput, ContextPolicy, SessionCon
 from clew.contract.mcp_names import is_selected
 from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import resolve
-from clew.errors import Refusal, UnknownTool
+from clew.contract.sizes import MAX_METADATA_BYTES, MAX_METADATA_NAMES
+from clew.errors import Refusal, TooLarge, UnknownTool
 from clew.model.canonical import canonicalize
 from clew.thread.entries import Draft
 from clew_workflows.core import drafts
@@ -31,6 +32,7 @@ def configure(state: State, change: ConfigureInput) -> tuple[Decision, Status]:
         InvalidInput: The policy, merged with that of a waiting change, names an unknown projector or contradicts
             itself.
         InvalidTokenBudget: The policy leaves no budget.
+        TooLarge: The metadata, with that of the agent, is too large.
         UnknownTool: `require_approval` names a tool that the session does not have.
     """
     waiting = state.pending_config
@@ -52,6 +54,7 @@ def change_config(state: State, change: ConfigureInput) -> State:
     Raises:
         InvalidInput: The policy names an unknown projector or contradicts itself.
         InvalidTokenBudget: The policy leaves no budget.
+        TooLarge: The metadata, with that of the agent, is too large.
         UnknownTool: `require_approval` names a tool that the session does not have.
     """
     changed = _list_fields(change)
@@ -72,8 +75,24 @@ def change_config(state: State, change: ConfigureInput) -> State:
     policy = resolve(session=after.own_policy, agent=find_agent_policy(after))
     find_projector(policy.projector)
     if not after.agent_due or after.own.agent is None:
-        check_approvals(after.config)
+        check_config(after.config)
     return replace(after, policy=policy)
+
+
+def check_config(config: SessionConfig) -> None:
+    """Check what an agent's configuration and the fields that callers have set must not be together.
+
+    Raises:
+        TooLarge: The metadata of both have more than 64 names, or more than 8 192 bytes.
+        UnknownTool: `require_approval` names a tool that the session does not have.
+    """
+    check_approvals(config)
+    size = len(to_json(config.metadata))
+    if size > MAX_METADATA_BYTES or len(config.metadata) > MAX_METADATA_NAMES:
+        raise TooLarge(
+            f"metadata: with the agent's it has {len(config.metadata)} names and {size} bytes of JSON, at most "
+            f"{MAX_METADATA_NAMES} and {MAX_METADATA_BYTES} are taken"
+        )
 
 
 def check_approvals(config: SessionConfig) -> None:

@@ -20,6 +20,7 @@ from clew.contract.payloads import (
     ToolMessage,
     UserMessage,
 )
+from clew.contract.payloads.config import list_configured_names
 from clew.model.messages import ToolCall
 from clew.outcomes import OutcomeError, Usage
 from clew.thread.entries import Draft, Refs
@@ -152,10 +153,12 @@ def make_late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
 
 def make_config(state: State) -> ConfigPayload:
     """Make the configuration in force. It is complete, so that no later default can change old contexts."""
+    specs, names = [tool.spec for tool in state.tools or ()], list(state.config.tools)
     fields = dump_configuration(state) | {
         "agent": state.agent and make_agent_version(state.agent).as_json(),
         "model": state.model,
-        "tools": [tool.spec for tool in state.tools or ()],
+        "tools": specs,
+        "tool_names": names if names != list_configured_names(specs) else None,
         "own": _dump_own(state) if state.own.agent else None,
     }
     return ConfigPayload.from_json(fields)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from clew.context.projection import find_projector
 from clew.contract.policy import resolve
 from clew.errors import Refusal
-from clew_workflows.core.configuration import check_approvals
+from clew_workflows.core.configuration import check_config
 from clew_workflows.core.profiles import adopt_encoding, find_agent_policy, remember_profile
 from clew_workflows.core.state import State
 from clew_workflows.protocol import Failure, Prepared, ResolvedTool
@@ -18,8 +18,9 @@ def adopt_preparation(state: State, answer: Prepared) -> State:
     """Adopt a worker's answer about the configuration: the agent, the tools, the model's profile, or the problem.
 
     If the worker does not know the agent, the session keeps the version and the tools that it has. A pinned session
-    keeps the schemas that it has, and takes the settings of the calls from the answer. A preparation anew that an MCP
-    server prevents changes nothing: the next run's first call finds the session outdated again.
+    keeps the schemas that it has, and takes the settings of the calls from the answer, but if there is a problem it
+    keeps its tools. A preparation anew that an MCP server prevents changes nothing: the next run's first call finds the
+    session outdated again.
     """
     is_anew = state.problem is None and not state.config_due
     if is_anew and answer.problem and answer.problem.type == "mcp_unavailable":
@@ -28,7 +29,9 @@ def adopt_preparation(state: State, answer: Prepared) -> State:
     if state.preparation.agent is not None and answer.agent is None:
         tools = state.tools or ()
     elif state.keeps_agent:
-        tools = _keep_schemas(state.tools or (), tools)
+        known = state.tools or ()
+        # Without all tools, the answer would lose the schemas of the others.
+        tools = known if answer.problem else _keep_schemas(known, tools)
     adopted, problem = _resolve_policy(replace(state, agent=answer.agent or state.agent), answer)
     problem = answer.problem or problem
     same_policy = adopted.policy == state.policy or adopted.model != state.model
@@ -58,7 +61,7 @@ def _resolve_policy(state: State, answer: Prepared) -> tuple[State, Failure | No
         policy = resolve(session=adopted.own_policy, agent=find_agent_policy(adopted))
         find_projector(policy.projector)
         if adopted.agent:
-            check_approvals(adopted.config)
+            check_config(adopted.config)
         return replace(adopted, policy=policy), None
     except Refusal as refusal:
         if adopted.agent is None:

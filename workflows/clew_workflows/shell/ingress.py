@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError
 from clew.contract import (
     MAX_MESSAGE_BYTES,
     MAX_SYSTEM_PROMPT_BYTES,
+    MAX_TOOL_RESULT_BYTES,
     ApprovalInput,
     AwaitRequestInput,
     CancelInput,
@@ -63,6 +64,9 @@ C = TypeVar("C", bound=ContextQuery)
 
 MAX_START_BYTES = 2_000_000
 """Largest argument of a start that carries a session, in bytes; the server takes no more either."""
+
+MAX_SUBAGENT_RESULT_BYTES = 6 * MAX_TOOL_RESULT_BYTES + 8_192
+"""Largest result of a subagent, in bytes of JSON."""
 
 MAX_DEPTH = 100
 """Levels of nesting in an input. Entries and pages nest it deeper, and pydantic reads 200 levels at most."""
@@ -163,8 +167,8 @@ def decode_signal(name: str, args: Sequence[RawValue], config: SessionConfig) ->
     """
     if name not in SIGNALS:
         raise InvalidInput(f"unknown signal {name[:50]!r}: one of {', '.join(SIGNALS)}")
-    # The session's limit is for callers.
-    max_bytes = MAX_MESSAGE_BYTES if name == "subagent_result" else config.limits.max_message_bytes
+    # The session's limit is for callers. A byte of a subagent's text takes up to six of JSON.
+    max_bytes = MAX_SUBAGENT_RESULT_BYTES if name == "subagent_result" else config.limits.max_message_bytes
     decoded = _decode(args, SIGNALS[name], max_bytes, optional=name in BARE)
     if isinstance(decoded, SteerInput):
         decoded = SubmitInput.model_validate(decoded.model_dump(exclude_unset=True) | {"kind": name})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from clew.contract import MAX_SYSTEM_PROMPT_BYTES, CloseInput, ConfigureInput, ToolResultInput
+from clew.contract import MAX_SYSTEM_PROMPT_BYTES, CloseInput, ConfigureInput, SubagentResultInput, ToolResultInput
 from clew.errors import ClewError, Closed, QueueFull, Refusal
 from clew_workflows.core import commands, decisions
 from clew_workflows.core.commands import Answer, Command
@@ -53,7 +53,7 @@ class Arrival:
             case ConfigureInput():
                 # The system prompt in force is committed again.
                 return self.size + MAX_SYSTEM_PROMPT_BYTES
-            case ToolResultInput():
+            case ToolResultInput() | SubagentResultInput():
                 # The result is tokenized as a whole and in pieces.
                 return 2 * self.size
             case _:

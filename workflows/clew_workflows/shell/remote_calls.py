@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from temporalio import exceptions, workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
 
@@ -13,7 +14,9 @@ from clew_workflows.protocol import Failure, PlannedCall, ToolAnswered, ToolRetu
 from clew_workflows.shell.failures import MAX_MESSAGE_CHARACTERS, make_failure
 
 
-async def await_remote_result(planned: PlannedCall, activity: workflow.ActivityHandle[RawValue]) -> ToolReturned:
+async def await_remote_result(
+    planned: PlannedCall, activity: workflow.ActivityHandle[RawValue | None]
+) -> ToolReturned:
     """Wait for a remote call; return its answer or its failure, neither if it was cancelled."""
     call = planned.call
     try:
@@ -22,8 +25,10 @@ async def await_remote_result(planned: PlannedCall, activity: workflow.ActivityH
         return ToolReturned(tool_call_id=call.tool_call_id)
     except ActivityError as error:
         return _make_failed(planned, error)
-    encoding = value.payload.metadata.get("encoding", b"").decode("utf-8", "replace")
-    answer = make_answer(encoding, value.payload.data, call.max_result_bytes)
+    # The SDK answers None for an activity that has completed without a payload.
+    payload = Payload(metadata={"encoding": b"binary/null"}) if value is None else value.payload
+    encoding = payload.metadata.get("encoding", b"").decode("utf-8", "replace")
+    answer = make_answer(encoding, payload.data, call.max_result_bytes)
     return ToolReturned(tool_call_id=call.tool_call_id, answer=answer)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import ClassVar, Literal, Self
 
@@ -9,6 +10,7 @@ from pydantic import SkipValidation
 from pydantic_core import to_json
 
 from clew.contract.config import OnBusy, SessionConfig
+from clew.contract.names import READ_RESULT
 from clew.contract.payloads.base import EntryKind, Json, Payload, Stored, stored
 from clew.contract.policy import ContextPolicy
 from clew.model.messages import ToolSpec
@@ -16,6 +18,11 @@ from clew.model.tokens import Encoding
 
 _NOT_COMPARED = ("own", "changes", "tokens")
 """Fields of a configuration that say nothing new about what is in force."""
+
+
+def list_configured_names(tools: Iterable[ToolSpec]) -> list[str]:
+    """List the names that a configuration has of these tools, unless a name is an MCP server's or of no tool."""
+    return [tool["name"] for tool in tools if tool["name"] != READ_RESULT]
 
 
 @stored
@@ -57,6 +64,8 @@ class ConfigPayload(Payload):
         strategy: How a run is led: `react`.
         system_prompt: The system prompt.
         tools: The schemas of the tools, as the worker resolved them.
+        tool_names: The names of the tools as the configuration has them; absent: those of the schemas, but for
+            `read_result`.
         require_approval: The tools whose calls wait for a person's decision.
         context_policy: The context policy (`ContextPolicy`), with every field.
         model_options: The options of model calls (`ModelOptions`) that are set.
@@ -92,6 +101,7 @@ class ConfigPayload(Payload):
     limits: Json
     idle_timeout_seconds: int | None
     metadata: dict[str, str]
+    tool_names: list[str] | None = None
     own: Json | None = None
     changes: list[str] | None = None
     tokens: ConfigTokens | None = None
@@ -116,14 +126,21 @@ class ConfigPayload(Payload):
         return self.model.partition(":")[0]
 
     @property
+    def configured_tools(self) -> list[str]:
+        """The names of the tools as the configuration has them. One of them may stand for several tools, or none."""
+        return list_configured_names(self.tools) if self.tool_names is None else self.tool_names
+
+    @property
     def config(self) -> SessionConfig:
         """The configuration as a session is started with it, without the policy."""
         value = {name: value for name, value in self.as_json().items() if name in SessionConfig.model_fields}
-        value |= {"tools": [tool["name"] for tool in self.tools], "model": self.model or None}
-        del value["context_policy"]
+        value |= {"tools": self.configured_tools, "model": self.model or None}
+        # An agent's metadata and the session's own may be more together than a caller may send.
+        del value["context_policy"], value["metadata"]
         if self.own:
             value["agent"] = self.own["agent"]
-        return SessionConfig.model_validate_json(to_json(value))
+        config = SessionConfig.model_validate_json(to_json(value))
+        return config.model_copy(update={"metadata": self.metadata})
 
     def compare(self, before: Self) -> Self:
         """Compare the configuration with the one before; the payload records the fields that differ."""
