@@ -254,15 +254,14 @@ _KIND = {
     "required": ["kind"],
     "additionalProperties": False,
 }
-_COUNT: Any = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
 describe_remotely = remote_tool(
     "describe_remotely", "Describes its call.", _CITY, task_queue=OTHER_QUEUE, activity="describe"
 )
 return_remotely = remote_tool(
     "return_remotely", "Returns anything.", _KIND, task_queue=OTHER_QUEUE, activity="return_anything"
 )
-return_payloads = remote_tool(
-    "return_payloads", "Returns payloads.", _COUNT, task_queue=OTHER_QUEUE, activity="return_payloads"
+return_nothing = remote_tool(
+    "return_nothing", "Returns nothing.", _KIND, task_queue=OTHER_QUEUE, activity="return_nothing"
 )
 fail_remotely = remote_tool(
     "fail_remotely", "Fails.", _KIND, task_queue=OTHER_QUEUE, activity="fail", timeout_seconds=0.5
