@@ -19,8 +19,8 @@ def adopt_preparation(state: State, answer: Prepared) -> State:
 
     If the worker does not know the agent, the session keeps the version and the tools that it has. A pinned session
     keeps the schemas that it has, and takes the settings of the calls from the answer, but if there is a problem it
-    keeps its tools. A preparation anew that an MCP server prevents changes nothing: the next run's first call finds the
-    session outdated again.
+    keeps its tools. A preparation anew that an MCP server prevents changes nothing: the next run's first call finds
+    the session outdated again.
     """
     is_anew = state.problem is None and not state.config_due
     if is_anew and answer.problem and answer.problem.type == "mcp_unavailable":
