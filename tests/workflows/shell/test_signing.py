@@ -41,10 +41,9 @@ async def test_many_large_checkpoints_at_once_are_answered(stack: Stack, monkeyp
             make_id(),
             model=stack.add_model("fine"),
             system_prompt="word " * 13_000,
-            metadata={str(number): "x" * 2000 for number in range(20)},
             context_policy=ContextPolicy(max_input_tokens=128_000, reserve_output_tokens=1000),
         )
-        await session.replace_context([{"role": "user", "content": "word " * 50_000}], op_id="large")
+        await session.replace_context([{"role": "user", "content": "word " * 52_000}], op_id="large")
         tokens = await asyncio.gather(*(session.checkpoint() for _ in range(CHECKPOINTS)))
         assert sum(map(len, tokens)) > 4 * 1024 * 1024
         assert await session.ask("and now?") == "fine"
