@@ -268,7 +268,7 @@ async def test_a_stubborn_process_is_killed(tmp_path: Path, monkeypatch: pytest.
     """A server process that ignores the end of its input and SIGTERM gets SIGKILL."""
     monkeypatch.setattr(stdio, "GRACE_SECONDS", 0.2)
     tools = McpTools(McpSettings({"bad": make_bad(tmp_path, "stubborn")}))
-    assert await call(tools, "number", n=1)
+    assert not (await call(tools, "number", n=1))[1]
     await tools.close()
     assert not [pid for pid in read_pids(tmp_path) if is_running(pid)]
 

@@ -66,7 +66,7 @@ def change_config(state: State, change: ConfigureInput) -> State:
     after = replace(
         state,
         own=state.own.model_copy(update=changed),
-        own_policy=(state.own_policy or ContextPolicy()).overlay(change.context_policy),
+        own_policy=_overlay_policy(state.own_policy, change.context_policy),
         # A new policy may fit the models: forget what they have refused under the old one.
         learned={} if change.context_policy else state.learned,
     )
@@ -167,6 +167,10 @@ def _configure(state: State, change: ConfigureInput) -> Decision:
         remaining = tuple(tool for tool in state.tools or () if tool.spec["name"] not in change.tools)
         state = replace(state, tools=remaining)
     return Decision(replace(state, phase="preparing", config_due=True), (), state.preparation)
+
+
+def _overlay_policy(own: ContextPolicy | None, change: ContextPolicy | None) -> ContextPolicy | None:
+    return own if change is None else (own or ContextPolicy()).overlay(change)
 
 
 def _list_fields(change: ConfigureInput) -> dict[str, Any]:

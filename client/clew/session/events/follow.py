@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 from clew.contract import EntriesQuery, FollowQuery
 from clew.contract.outputs import LiveStatus
+from clew.contract.payloads import UserMessage
 from clew.errors import Closed, UnknownRequest
 from clew.session._reader import read_entries
 from clew.session.events.feed import Feed
@@ -90,7 +91,7 @@ async def _find_start(handle: SessionHandle, request_id: str) -> int:
         page = await handle.query_entries(query, only_open=True)
     except Closed:
         page = status = None
-    if page and page.rows and (page.first_live_seq == 0 or page.rows[0].payload.get("role") == "user"):
+    if page and page.rows and (page.first_live_seq == 0 or isinstance(page.rows[0].body, UserMessage)):
         return page.rows[0].seq
     if page and not page.rows and status and request_id in status.unfinished_request_ids:
         return status.rev
