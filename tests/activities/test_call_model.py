@@ -262,6 +262,7 @@ async def test_the_first_heartbeat_comes_before_the_first_query() -> None:
         "iteration": 1,
         "offset": 0,
         "text": "",
+        "thinking_offset": 0,
     }
 
 

@@ -98,7 +98,11 @@ async def test_unknown_tools_are_named_with_the_remedy() -> None:
 
 @pytest.mark.parametrize(
     ("model", "remedy"),
-    [("openai:gpt-4o", "set OPENAI_API_KEY"), ("other:m", "CLEW_PROVIDER_OTHER_BASE_URL"), ("a-b:m", "lower-case")],
+    [
+        ("openai:gpt-4o", "set OPENAI_API_KEY"),
+        ("other:m", "CLEW_PROVIDER_OTHER_BASE_URL"),
+        ("a-b:m", "CLEW_PROVIDERS"),
+    ],
 )
 async def test_a_model_of_an_unknown_provider_is_told_with_the_remedy(model: str, remedy: str) -> None:
     """The tools are resolved, so that nothing but the model is in the way."""

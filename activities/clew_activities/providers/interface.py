@@ -11,6 +11,7 @@ providers are defined in the same way and use the same modules:
 | `interface` | this contract |
 | `errors` | the errors to raise, and `classify_response` and `classify_event`, which classify most servers' errors |
 | `reply` | `ReplyDraft`, which folds pieces into a reply and keeps every size within its bound, and `DraftDecoder` |
+| `rewrite_schema` | `rewrite_schema`, which changes each subschema of a JSON Schema |
 | `sanitize` | functions that make texts and JSON values safe to store |
 | `variables` | `read_key` and `read_url`, for the variables that configure a provider |
 

@@ -23,7 +23,7 @@ def run_pytest(folder: Path, source: str, *options: str) -> str:
     (folder / "test_of_a_user.py").write_text(source)
     (folder / "pytest.ini").write_text(SETTINGS)
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "clew_pytest", "-p", "no:cacheprovider", *options],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
         capture_output=True,
