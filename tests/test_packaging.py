@@ -81,6 +81,7 @@ def in_environment(python: Path, script: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.slow
 def test_a_backend_gets_the_package_alone(python: Path) -> None:
     """It installs `clew` with types, the Temporal SDK and three small libraries: no HTTP client, no tokenizer.
 
@@ -104,11 +105,13 @@ def test_a_backend_gets_the_package_alone(python: Path) -> None:
     assert ROOT not in Path(environment["home"]).parents
 
 
+@pytest.mark.slow
 def test_the_package_works_there(python: Path) -> None:
     """A tool can be made and a context built without further dependencies."""
     in_environment(python, USE)
 
 
+@pytest.mark.slow
 def test_the_command_names_the_missing_extra(python: Path) -> None:
     """Without the extra `cli`, the command prints the `pip install` line and no traceback."""
     ran = run(python.parent / "clew", "status", "some-session", cwd=python.parent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from clew import Clew, Session
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import Entry
@@ -26,6 +28,7 @@ def fold_entries(entries: list[Entry], *, pieces: int) -> State:
     return carried.restore(carried.carry(advance.Session(session.state, session.thread))).state
 
 
+@pytest.mark.slow
 async def test_the_state_is_the_one_that_the_session_had() -> None:
     """What a replayed session has counted, spent and learned its entries tell, however they are divided."""
     compared = 0

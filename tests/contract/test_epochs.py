@@ -15,6 +15,7 @@ CLEARING = ClearToolResults(keep=1, min_tokens=120)
 
 
 @pytest.mark.parametrize(("runs", "clears"), [("one run", None), ("one run", CLEARING), ("many runs", CLEARING)])
+@pytest.mark.slow
 async def test_consecutive_requests_begin_alike(stack: Stack, runs: str, clears: ClearToolResults | None) -> None:
     """Each request contains the one before it, unless its entry names a new epoch.
 

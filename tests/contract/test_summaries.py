@@ -118,6 +118,7 @@ async def test_a_session_that_may_spend_no_more_writes_no_summary(stack: Stack) 
 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
 @pytest.mark.parametrize("how", ["request_new", "compact"])
+@pytest.mark.slow
 async def test_a_session_keeps_its_context_in_bounds_by_itself(stack: Stack, runs: str, how: str) -> None:
     """A summary or a compaction follows a run whose window was truncated; contexts keep pinned messages."""
     if runs == "one run":

@@ -101,6 +101,7 @@ async def test_a_result_larger_than_the_window_is_shown_in_part(
         ("many runs", "epoch", CLEARING),
     ],
 )
+@pytest.mark.slow
 async def test_many_large_results_are_shown_in_part(
     stack: Stack, window: Literal["sliding", "epoch"], clears: ClearToolResults | None, runs: str
 ) -> None:

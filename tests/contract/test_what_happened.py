@@ -125,6 +125,7 @@ async def test_the_end_of_a_request_in_the_middle_of_a_round_tells_the_truth(sta
     assert doubt.startswith("in doubt (timeout)")
 
 
+@pytest.mark.slow
 async def test_a_worker_that_dies_in_the_middle_of_a_round_leaves_the_truth(stack: Stack, tmp_path: Path) -> None:
     """A call that has returned does not run again, one in flight is in doubt, and the model reads both."""
     queue = f"queue-{uuid.uuid4().hex}"

@@ -26,6 +26,7 @@ async def test_a_conversation_goes_on_the_next_time(tmp_path: Path) -> None:
     assert answer[:40] in second
 
 
+@pytest.mark.slow
 async def test_a_server_of_ones_own_is_used_instead(tmp_path: Path) -> None:
     """Where TEMPORAL_ADDRESS is set nothing is started, and a wrong address is the command's own error."""
     (port,) = free_ports(1)
@@ -35,6 +36,7 @@ async def test_a_server_of_ones_own_is_used_instead(tmp_path: Path) -> None:
     assert str(port) in shown
 
 
+@pytest.mark.slow
 async def test_two_chats_never_share_a_database(tmp_path: Path) -> None:
     """A second `make chat` is refused, so that it does not damage the first one's file."""
     with lock_folder(tmp_path):

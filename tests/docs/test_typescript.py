@@ -90,6 +90,7 @@ def test_declarations_are_typescript() -> None:
     assert run(node, "--disable-warning=ExperimentalWarning", "-e", read).stderr == ""
 
 
+@pytest.mark.slow
 def test_declarations_compile_and_hold_what_they_promise(tmp_path: Path) -> None:
     """The compiler takes right uses and refuses wrong ones. Skipped where npm cannot bring it."""
     installed = run(npm, "install", "--prefix", str(tmp_path), "--no-audit", "--no-fund", "--silent", COMPILER)

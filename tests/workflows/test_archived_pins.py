@@ -86,6 +86,7 @@ async def test_a_pin_of_what_is_no_message_breaks_no_context(stack: Stack, clew:
     assert get_last_message(body)["content"] == "once more"
 
 
+@pytest.mark.slow
 async def test_a_lane_that_is_taken_up_again_can_be_told_at_once(stack: Stack, clew: Clew) -> None:
     """After a switch to a lane that was left long ago the query answers right away."""
     session = await open_archived_session(stack, clew)

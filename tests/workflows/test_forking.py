@@ -149,6 +149,7 @@ async def test_a_fork_of_a_fork_and_of_who_sleeps(stack: Stack, clew: Clew) -> N
     assert len(await child.transcript()) == len(await grandchild.transcript()) + 7
 
 
+@pytest.mark.slow
 async def test_many_forks_at_once_of_who_sleeps(stack: Stack, clew: Clew) -> None:
     """A hibernating session is forked many times at once; each fork is in its thread."""
     parent = await clew.open(make_id(), model=stack.add_model("fine"))

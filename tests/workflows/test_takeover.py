@@ -31,6 +31,7 @@ async def list_kinds(session: Session) -> list[str]:
     return [entry.payload.get("role", entry.kind) for entry in entries]
 
 
+@pytest.mark.slow
 async def test_a_model_call_survives_the_death_of_its_worker(stack: Stack) -> None:
     """SIGKILL in the middle of a reply: another worker calls again, and one answer is committed."""
     called = asyncio.Event()
@@ -78,6 +79,7 @@ async def test_a_tool_call_survives_the_death_of_its_worker(stack: Stack, tmp_pa
             assert started.read_text() == "begun\nbegun\n"
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_stopped_finishes_what_it_runs(stack: Stack) -> None:
     """SIGTERM in the middle of a reply: the reply is heard to its end, and nothing is called twice."""
     called = asyncio.Event()

@@ -87,6 +87,7 @@ def with_another_vocabulary(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [without_vocabulary, with_a_damaged_vocabulary, with_another_vocabulary])
+@pytest.mark.slow
 async def test_a_worker_that_cannot_count_tokens_does_not_serve(
     damage: Callable[[Path], None], server: TemporalServer, tmp_path: Path
 ) -> None:
@@ -252,6 +253,7 @@ async def test_a_worker_may_run_only_tools(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf", "often"])
+@pytest.mark.slow
 def test_a_rate_that_is_none_is_refused(rate: str) -> None:
     """Temporal takes 0 for no limit at all."""
     worker = run_worker("--max-calls-per-second", rate)

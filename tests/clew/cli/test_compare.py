@@ -151,6 +151,7 @@ async def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...]) -> No
     assert (await command("compare", *arguments)).code == 2
 
 
+@pytest.mark.slow
 async def test_it_works_without_the_extra_worker(stack: Stack, session: Session, tmp_path: Path) -> None:
     """Comparing a session needs the client only; exported files and list prices need the extra."""
     file = policy(tmp_path, "narrow", NARROW)

@@ -50,6 +50,7 @@ def epochs(thread: Thread, policy: ContextPolicy, lane: str = DEFAULT_LANE) -> l
     ),
     policy=policies.filter(lambda policy: policy.window == "epoch"),
 )
+@pytest.mark.slow
 def test_contexts_of_an_epoch_are_prefixes_of_one_another(steps: list[Step], policy: ContextPolicy) -> None:
     """Unless the epoch, an operation, a summary, a configuration or a late result comes between them."""
     thread = write(steps)

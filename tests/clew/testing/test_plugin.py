@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = Path(__file__).parents[3] / "docs" / "testing.md"
 
 
@@ -34,6 +36,7 @@ def run_pytest(folder: Path, source: str, *options: str) -> str:
     return ran.stdout + ran.stderr
 
 
+@pytest.mark.slow
 def test_the_pages_example_passes(tmp_path: Path) -> None:
     """A tool, an approval after a month and a worker's death, as a user copies them."""
     match = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -59,6 +62,7 @@ async def test_another_loop_uses_the_same_stack(clew_session, clew_stack):
 """
 
 
+@pytest.mark.slow
 def test_a_failed_test_shows_the_threads_of_its_sessions(tmp_path: Path) -> None:
     """The fixtures work in pytest-asyncio's strict mode, with an event loop for each test."""
     output = run_pytest(tmp_path, USING, "-o", "asyncio_mode=strict")
