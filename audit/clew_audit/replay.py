@@ -27,6 +27,7 @@ from temporalio.worker import (
 )
 
 from clew.errors import ClewError
+from clew.model.tokens import load_encodings
 from clew.thread.thread import Thread
 from clew_workflows.core.advance import Session
 from clew_workflows.core.state import State
@@ -73,6 +74,7 @@ async def replay_run(history: WorkflowHistory, converter: DataConverter = pydant
     Raises:
         ReplayFailed: The code's commands differ from the history's, or the history cannot be decoded.
     """
+    load_encodings()
     observer, converter = _Observer(), make_tolerant(converter)
 
     replayer = Replayer(

@@ -177,7 +177,7 @@ async def test_what_does_not_end_is_given_up_at_its_time_and_counted(
     # A coroutine that waits stands nowhere in its thread.
     assert (f"{HERE}:" in line) == (kind != "ignores")
     with pytest.raises(TooManyAbandoned, match="2 calls of tool 'bad' were abandoned and still run"):
-        await call()
+        await threads.call(name_call("bad"), function, is_async=kind != "sync")
     assert await threads.call(name_call("good"), lambda: 1, is_async=False) == 1
     assert begun.is_set()
     gate.set()

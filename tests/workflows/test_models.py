@@ -30,8 +30,10 @@ sys.meta_path.insert(0, Blocked())
 from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+from clew.model.tokens import load_encodings
 from clew_workflows.session import AgentSession
 
+load_encodings()
 replayer = Replayer(
     workflows=[AgentSession],
     data_converter=pydantic_data_converter,

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from clew.model.tokens import ENCODINGS, load_encoding
+from clew.model.tokens import load_encodings
 from clew_activities.archive import Archive, Store
 from clew_activities.archive_session import ArchiveActivities
 from clew_activities.await_request import await_request
@@ -115,13 +115,3 @@ def make_parts(
         ],
         tool_activities=[running.run_tool],
     )
-
-
-def load_encodings() -> None:
-    """Load every vocabulary at the start: within a workflow task it would take too long.
-
-    Raises:
-        EncodingUnavailable: A vocabulary cannot be loaded.
-    """
-    for name in ENCODINGS:
-        load_encoding(name)

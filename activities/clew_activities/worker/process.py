@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from clew.contract import TASK_QUEUE
 from clew.errors import ClewError
+from clew.model.tokens import load_encodings
 from clew.session.connection import Clew
 from clew_activities.providers import Redaction, make_http_client
 from clew_activities.providers.redaction import find_suspected_secrets
@@ -23,7 +24,6 @@ from clew_activities.worker.assembly import GRACE, make_tool_worker, make_worker
 from clew_activities.worker.capacity import make_room
 from clew_activities.worker.environment import WorkerEnvironment, read_environment
 from clew_activities.worker.logs import log_without_secrets
-from clew_activities.worker.parts import load_encodings
 
 LEAVE_SECONDS = 3.0
 """Seconds that running threads may delay the end of the process."""

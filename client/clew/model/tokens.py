@@ -113,6 +113,16 @@ class Encoding:
         return sum(self.framing + self.count(canonicalize(tool).decode()) for tool in tools)
 
 
+def load_encodings() -> None:
+    """Load every vocabulary before the first workflow task is handled: within one it would take too long.
+
+    Raises:
+        EncodingUnavailable: A vocabulary cannot be loaded.
+    """
+    for name in ENCODINGS:
+        load_encoding(name)
+
+
 @functools.cache
 def load_encoding(name: str) -> Encoding:
     """Load an encoding by its name, once. There is no fallback.

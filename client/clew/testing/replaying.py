@@ -15,6 +15,7 @@ from temporalio.converter import DataConverter
 from temporalio.worker import Plugin, Replayer, WorkflowRunner
 
 from clew import Clew
+from clew.model.tokens import load_encodings
 from clew_activities.worker import make_workflow_sandbox
 from clew_activities.worker.assembly import WORKFLOWS
 from clew_audit.histories import SavedHistories
@@ -66,6 +67,7 @@ async def replay(
     """
     if query is not None and client is None:
         raise ValueError("a query needs a client")
+    load_encodings()
     replayer = Replayer(
         workflows=[*WORKFLOWS, *workflows],
         data_converter=make_tolerant(data_converter),
