@@ -8,11 +8,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --require-hashes --only-binary :all:
 # pyright would ask a package index whether it is the newest.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# The tests start hundreds of processes, which load compiled modules if those may be written.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chat test test-all check pages format lock clean
+.PHONY: help setup demo chat test test-all chaos check deploy-tools peers pages format record release-files release-check \
+	lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## create .venv with all that the other targets need
 
@@ -28,6 +31,9 @@ test: $(READY) ## run the tests without the slow ones (ARGS="-k word" selects so
 test-all: $(READY) ## run all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
+chaos: $(READY) ## break everything at once and check what callers were promised (MINUTES=10 SEED=1)
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
+
 check: $(READY) ## run ruff, mypy and pyright, and check the generated docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -35,8 +41,36 @@ check: $(READY) ## run ruff, mypy and pyright, and check the generated docs
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m docs.generate --check
 
+deploy-tools: $(VENV)/deploy/.ready ## install the linters of deploy/, whose tests are skipped without them
+
+$(VENV)/deploy/.ready: constraints/deploy.txt $(READY)
+	$(PYTHON) -m venv $(VENV)/deploy
+	$(VENV)/deploy/bin/python -m pip --disable-pip-version-check install --require-hashes --only-binary :all: \
+		-r constraints/deploy.txt
+	@touch $@
+
+PEERS := $(notdir $(basename $(wildcard constraints/peers/*.txt)))
+
+peers: $(PEERS:%=$(VENV)/peers/%/.ready) ## install what bench.peers measures, each peer into an environment of its own
+
+$(VENV)/peers/%/.ready: constraints/peers/%.txt $(READY)
+	$(PYTHON) -m venv $(VENV)/peers/$*
+	$(VENV)/peers/$*/bin/python -m pip --disable-pip-version-check install --require-hashes --only-binary :all: \
+		-r constraints/peers/$*.txt
+	@touch $@
+
 pages: $(READY) ## generate docs/schemas and the tables of docs/contract.md
 	$(BIN)/python -m docs.generate
+
+record: $(READY) ## record tests/released/next.tar.xz anew, after a change of workflow code or of a stored format
+	$(BIN)/python -m tests.support.scenarios
+
+release-files: $(READY) ## freeze the recorded files under the version in pyproject.toml
+	$(BIN)/python -m tests.support.release freeze
+
+release-check: $(READY) ## check that this commit may be released: versions, formats, old files, the installed package
+	$(BIN)/python -m tests.support.release check
+	$(BIN)/python -m pytest -n 2 tests/released tests/workflows/test_replay.py tests/test_packaging.py
 
 format: $(READY) ## format the code with ruff
 	$(BIN)/ruff check --fix
@@ -62,7 +96,9 @@ lock: ## update constraints/*.txt (UPGRADE=1 moves to the newest versions)
 	$(LOCK) --extra dev pyproject.toml constraints/build.in --output-file constraints/dev.txt
 	$(LOCK) --extra worker pyproject.toml --constraints constraints/dev.txt --output-file constraints/worker.txt
 	$(LOCK) --no-deps constraints/model.in --output-file constraints/model.txt
+	$(LOCK) constraints/deploy.in --output-file constraints/deploy.txt
 	$(LOCK) constraints/bench.in --constraints constraints/dev.txt --output-file constraints/bench.txt
+	set -e; for peer in $(PEERS); do $(LOCK) constraints/peers/$$peer.in --output-file constraints/peers/$$peer.txt; done
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -16,9 +16,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from temporalio import activity, workflow
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from bench.peers.conversation import ANSWER, QUESTION
 from clew import Clew, Tool, tool
 from clew.local import Reply, ToolCall, scripted_model, temporal_server
 from clew_activities.archive import Store
@@ -26,8 +28,6 @@ from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import make_worker
 
 TURNS = 100
-QUESTION = "A question that a user might ask, in so many words. " * 17
-ANSWER = "An answer that a model might give, with this and that. " * 17
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,24 @@ class Cost:
     Attributes:
         events: The number of events.
         size: Bytes.
+        updates: The number of those events that update search attributes.
     """
 
     events: int
     size: int
+    updates: int = 0
 
     @classmethod
     async def read(cls, handle: WorkflowHandle[Any, Any]) -> Cost:
         """Read the size of a workflow's history from the server."""
         info = (await handle.describe()).raw_description.workflow_execution_info
-        return cls(info.history_length, info.history_size_bytes)
+        events = [event.event_type async for event in handle.fetch_history_events()]
+        updates = events.count(EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES)
+        return cls(info.history_length, info.history_size_bytes, updates)
 
     def subtract(self, other: Cost) -> Cost:
         """Subtract an earlier size."""
-        return Cost(self.events - other.events, self.size - other.size)
+        return Cost(self.events - other.events, self.size - other.size, self.updates - other.updates)
 
 
 @activity.defn
@@ -154,13 +158,24 @@ async def measure() -> tuple[Cost, Cost, Cost]:
 def main() -> None:
     """Measure and print."""
     reference, tool_round, value = asyncio.run(measure())
-    table = Table("session", "events a turn", "KB of history", "times ours", title=f"{TURNS} turns of 1.8 KB")
+    table = Table(
+        "session", "events a turn", "for lists", "KB of history", "times ours", title=f"{TURNS} turns of 1.8 KB"
+    )
     for name, cost in (("clew, by reference", reference), ("by value", value)):
         ratio = cost.size / reference.size
-        table.add_row(name, f"{cost.events / TURNS:.1f}", f"{cost.size / 1000:,.0f}", f"{ratio:.1f}")
+        table.add_row(
+            name,
+            f"{cost.events / TURNS:.1f}",
+            f"{cost.updates / TURNS:.2f}",
+            f"{cost.size / 1000:,.0f}",
+            f"{ratio:.1f}",
+        )
     console = Console()
     console.print(table)
-    console.print(f"a round of one tool adds {tool_round.events} events and {tool_round.size:,} bytes to a turn")
+    console.print(
+        f"a round of one tool adds {tool_round.events} events, {tool_round.updates} of them for lists, "
+        f"and {tool_round.size:,} bytes"
+    )
 
 
 if __name__ == "__main__":

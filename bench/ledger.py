@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from clew.contract.payloads import (
     AssistantMessage,
+    ErrorPayload,
     InputPayload,
     MessagePayload,
     OperationPayload,
@@ -17,7 +18,7 @@ from clew.contract.payloads import (
 )
 from clew.outcomes import RequestOutcome
 from clew.thread.entries import Entry
-from clew_workflows.core.runs import FOLLOW_UP
+from clew_workflows.core.closing import FOLLOW_UP
 
 MAX_ID = 40
 """Most characters of a tool call's id."""
@@ -38,6 +39,8 @@ class Ledger:
         configured: Seqs that answers to configuration changes named.
         signalled: Ids in signals; the session may have rejected them.
         refused: Ids in refused updates.
+        uncertain: Contents, by id, of messages, inputs and operations without an answer. They may be there once.
+        shared: Entries that a fork has of its parent, which keeps the tool calls that were open there.
         repeated: Commands that were sent again on purpose.
         retried: Client errors after which a retry succeeded, with their counts.
         problems: Wrong results that callers saw.
@@ -51,6 +54,8 @@ class Ledger:
     configured: set[int] = field(default_factory=set)
     signalled: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
+    uncertain: dict[str, str] = field(default_factory=dict)
+    shared: int = 0
     repeated: int = 0
     retried: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
@@ -67,6 +72,7 @@ class Traces:
         self.never_ran: Counter[str] = Counter()
         self.applied: dict[str, list[int]] = {}
         self.superseded: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
         self.rejected: list[str] = []
         for entry in entries:
             self._note(entry)
@@ -80,6 +86,8 @@ class Traces:
                 if said.input_id is not None:
                     self.read[said.input_id] += 1
                 self.prompts[f"{request_id}: {said.content}"] += 1
+            case ErrorPayload(op_id=str(op_id)):
+                self.failed[op_id] += 1
             case OperationPayload(op_id=op_id):
                 self.applied.setdefault(op_id, []).append(entry.seq)
             case InputPayload(event="rejected", content=content):
@@ -97,8 +105,8 @@ class Traces:
         return self.read[input_id] + self.dropped[input_id]
 
     def count_operation(self, op_id: str) -> int:
-        """Count how often an operation was applied or superseded."""
-        return len(self.applied.get(op_id, ())) + self.superseded[op_id]
+        """Count how often an operation was applied, was superseded, or failed when it was due."""
+        return len(self.applied.get(op_id, ())) + self.superseded[op_id] + self.failed[op_id]
 
 
 def check(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
@@ -109,12 +117,13 @@ def check(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
     traces = Traces(entries)
     problems += _check_requests(entries, ledger, traces)
     problems += _check_inputs(ledger, traces)
+    problems += _check_uncertain(ledger, traces)
     problems += [
-        f"a configuration got the answer seq {seq}, but that entry is a {entries[seq].kind}"
+        f"a configuration got the answer seq {seq}, but there is no config entry"
         for seq in ledger.configured
-        if entries[seq].kind != "config"
+        if seq >= len(entries) or entries[seq].kind != "config"
     ]
-    problems += check_tool_groups(entries)
+    problems += check_tool_groups(entries, ledger.shared)
     problems += _check_runs(entries)
     return problems
 
@@ -137,6 +146,9 @@ def _check_requests(entries: Sequence[Entry], ledger: Ledger, traces: Traces) ->
         if said + traces.never_ran[request_id] != 1:
             yield f"request {request_id} is there {said} times, and dropped {traces.never_ran[request_id]} times"
     for request_id, outcome in ledger.outcomes.items():
+        if outcome.last_seq >= len(entries):
+            yield f"request {request_id} got {outcome.status} at {outcome.last_seq}, but the thread ends before"
+            continue
         entry = entries[outcome.last_seq]
         ended = entry.body
         told = (entry.kind, entry.refs.get("request_id"), ended.status if isinstance(ended, RunPayload) else None)
@@ -149,7 +161,8 @@ def _check_requests(entries: Sequence[Entry], ledger: Ledger, traces: Traces) ->
     for request_id, found in traces.outcomes.items():
         if len(found) > 1:
             yield f"request {request_id} has {len(found)} outcomes"
-        if request_id not in ledger.requests and not request_id.startswith(FOLLOW_UP):
+        known = request_id in ledger.requests or request_id in ledger.uncertain
+        if not known and not request_id.startswith(FOLLOW_UP):
             yield f"request {request_id} has an outcome, but was never accepted"
 
 
@@ -159,7 +172,7 @@ def _check_inputs(ledger: Ledger, traces: Traces) -> Iterator[str]:
             yield f"input {input_id} was read or dropped {times} times"
     for op_id, seq in ledger.operations.items():
         if (times := traces.count_operation(op_id)) != 1:
-            yield f"operation {op_id} was applied or superseded {times} times"
+            yield f"operation {op_id} was applied, superseded or failed {times} times"
         if seq is not None and traces.applied.get(op_id) != [seq]:
             yield f"operation {op_id} got the answer seq {seq}, but was applied at {traces.applied.get(op_id)}"
     for name in ledger.signalled:
@@ -173,15 +186,26 @@ def _check_inputs(ledger: Ledger, traces: Traces) -> Iterator[str]:
     )
 
 
-def check_tool_groups(entries: Iterable[Entry]) -> Iterator[str]:
+def _check_uncertain(ledger: Ledger, traces: Traces) -> Iterator[str]:
+    for name, content in ledger.uncertain.items():
+        times = traces.prompts[f"{name}: {content}"] + traces.never_ran[name]
+        times += traces.count_input(name) + traces.count_operation(name)
+        if times > 1:
+            yield f"{name}, whose command had no answer, is there {times} times"
+
+
+def check_tool_groups(entries: Iterable[Entry], shared: int = 0) -> Iterator[str]:
     """Check that in each lane the results of a message's tool calls follow it, one for each call.
 
-    A result in doubt may be followed by one late result.
+    A result in doubt may be followed by one late result. Calls that are open after the first `shared` entries, those
+    of a fork's parent, have no results.
     """
     waiting: dict[str, list[str]] = {}
     seen: set[str] = set()
     doubts: set[str] = set()
     for entry in entries:
+        if entry.seq == shared:
+            waiting.clear()
         said = entry.body
         if not isinstance(said, MessagePayload):
             continue

@@ -10,8 +10,8 @@ while all watch.
 
 Prints for each: milliseconds from the message to the first word at the viewers, median and p95 of the words' delay,
 the events and the KiB that the reply added to the history, the viewers' calls to the server, the milliseconds until a
-cancellation was answered, and the viewers that failed or lacked words half a minute after the reply. Then the calls
-that a viewer of a session at rest makes in a minute. Takes four minutes.
+cancellation was answered and until its request had ended, and the viewers that failed or lacked words half a minute
+after the reply. Then the calls that a viewer of a session at rest makes in a minute. Takes four minutes.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Measures:
         size: Their size, in bytes.
         calls: The viewers' calls to the server.
         cancel: Seconds until a cancellation was answered; None: none was sent.
+        end: Seconds from the cancellation to the outcome of its request; None: none was sent.
         failed: Viewers that failed.
     """
 
@@ -71,6 +72,7 @@ class Measures:
     size: int = 0
     calls: Counter[str] = field(default_factory=Counter)
     cancel: float | None = None
+    end: float | None = None
     failed: int = 0
 
 
@@ -201,8 +203,9 @@ async def measure_clew(clew: Clew, watching: Clew, count: int) -> Measures:
     await asyncio.sleep(2)
     begun = time.perf_counter()
     await session.cancel()
-    await request.result()
     measures.cancel = time.perf_counter() - begun
+    await request.result()
+    measures.end = time.perf_counter() - begun
     for task in watchers:
         others.failed += task.done()
         task.cancel()
@@ -317,7 +320,7 @@ async def measure() -> tuple[dict[str, dict[int, Measures]], Counter[str]]:
 
 def show(results: dict[str, dict[int, Measures]], rest: Counter[str], console: Console) -> None:
     """Print the table, and the calls at rest."""
-    columns = ("first ms", "delay p50", "delay p95", "events", "KiB", "calls", "cancel ms", "failed")
+    columns = ("first ms", "delay p50", "delay p95", "events", "KiB", "calls", "cancel ms", "end ms", "failed")
     table = Table("", "viewers", *columns, title=f"a reply of {WORDS / WORDS_PER_SECOND:g} seconds")
     for name, measured in results.items():
         for count, one in measured.items():
@@ -330,7 +333,7 @@ def show(results: dict[str, dict[int, Measures]], rest: Counter[str], console: C
                 str(one.events),
                 f"{one.size / 1024:.0f}",
                 str(one.calls.total()),
-                "-" if one.cancel is None else f"{one.cancel * 1e3:.0f}",
+                *("-" if seconds is None else f"{seconds * 1e3:.0f}" for seconds in (one.cancel, one.end)),
                 str(one.failed),
             )
     console.print(table)

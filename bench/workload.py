@@ -84,7 +84,7 @@ def _list_words() -> list[str]:
     return list(itertools.islice(words, 1_000))
 
 
-def _make_text(chance: random.Random, tokens: int) -> str:
+def make_text(chance: random.Random, tokens: int) -> str:
     """Make a text of `tokens` tokens."""
     return "".join(chance.choices(_list_words(), k=tokens)).strip()
 
@@ -99,7 +99,7 @@ async def serve(clew: Clew, workload: Workload) -> Cost:
     chance, exact = random.Random(workload.calls), load_encoding("o200k_base")
     left = workload.tokens
     for number in range(workload.calls):
-        text = _make_text(chance, min(TOKENS_A_MESSAGE, left)) if left > 0 else f"And what of number {number}?"
+        text = make_text(chance, min(TOKENS_A_MESSAGE, left)) if left > 0 else f"And what of number {number}?"
         left -= exact.count(text)
         await session.ask(text)
     meta = (await session.context()).meta

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -15,8 +15,10 @@ from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
 from tests.support import toolbox
+from tests.support.busy_machine import count_computing, freeze_collected
 from tests.support.rolling import QUICK_ROLLOVERS
 from tests.support.stack import KEYS, Stack
+from tests.support.versions import QUICK_DRAINS
 
 
 def pytest_configure() -> None:
@@ -25,9 +27,24 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_finish() -> None:
+    """Keep full garbage collections short."""
+    freeze_collected()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_workers() -> Iterator[None]:
+    """Let workers of this process wait for a busy machine."""
+    with count_computing():
+        yield
+
+
 @pytest.fixture(scope="session")
 async def stack(server: TemporalServer) -> AsyncIterator[Stack]:
-    """Run a worker in this process that serves the toolbox and the scripted models."""
+    """Run a worker in this process that serves the toolbox and the scripted models.
+
+    Nothing listens at the address of its provider `unreachable`.
+    """
     scripts: dict[str, Script] = {}
     store = Store.from_url("memory://")
     async with scripted_model(lambda body: scripts[body["model"]](body)) as provider, make_http_client() as http:
@@ -35,7 +52,12 @@ async def stack(server: TemporalServer) -> AsyncIterator[Stack]:
         worker = make_worker(
             clew.temporal,
             task_queue=clew.task_queue,
-            providers=load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url}),
+            providers=load_providers(
+                {
+                    "CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url,
+                    "CLEW_PROVIDER_UNREACHABLE_BASE_URL": "http://127.0.0.1:1/v1",
+                }
+            ),
             tools=load_tools([toolbox.__name__]),
             http=http,
             store=store,
@@ -48,7 +70,7 @@ async def stack(server: TemporalServer) -> AsyncIterator[Stack]:
 @pytest.fixture(scope="session")
 async def server() -> AsyncIterator[TemporalServer]:
     """Run a Temporal server without its UI; `CLEW_STORE` points worker processes to its archive."""
-    async with temporal_server(ui=False, dynamic_config=QUICK_ROLLOVERS) as running:
+    async with temporal_server(ui=False, dynamic_config=QUICK_ROLLOVERS | QUICK_DRAINS) as running:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CLEW_STORE", running.store)
             yield running

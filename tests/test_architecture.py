@@ -22,13 +22,18 @@ SOURCES = {
 ORDER = (
     "clew.outcomes",
     "clew.errors",
+    "clew.formats",
+    "clew.encryption",
+    "clew.hooks",
     "clew.model",
     "clew.contract",
     "clew.thread",
     "clew.context",
     "clew.tools",
     "clew.agents",
+    "clew.report",
     "clew.session",
+    "clew.ag_ui",
     "clew.workflow",
     "clew.local",
     "clew.cli",
@@ -45,18 +50,27 @@ ORDER = (
 PURE = (
     "clew.outcomes",
     "clew.errors",
+    "clew.formats",
+    "clew.hooks",
     "clew.model",
     "clew.contract",
     "clew.thread",
     "clew.context",
     "clew.tools",
     "clew.agents",
+    "clew.report",
     "clew_workflows.core",
     "clew_workflows.protocol",
 )
 """The packages that import nothing from `temporalio`."""
 WORKER_MODULES = ("clew.operators", "clew.worker")
 """The modules of `clew` that import the worker's packages; they need the extra `worker`."""
+REPLAYED = ("clew_workflows", "clew.contract", "clew.thread", "clew.context")
+"""The packages whose code workflows run. They run without the SDK's sandbox."""
+EFFECTS = {"os", "pathlib", "random", "secrets", "shutil", "socket", "subprocess", "tempfile", "time", "uuid"}
+"""Modules with clocks, randomness, the environment or IO."""
+STAMPS = "clew_workflows.core.stamps"
+"""The module that has them for recovery and the tests; workflows pass their own to it."""
 MAX_MODULE_LINES = 420
 MAX_CLASS_LINES = 320
 LONG_MODULES: dict[str, str] = {}
@@ -144,6 +158,17 @@ def test_pure_modules_import_nothing_from_temporal(name: str) -> None:
         assert not [
             imported for imported in list_imports(load_modules()[name]) if imported.partition(".")[0] == "temporalio"
         ]
+
+
+def test_replayed_code_has_no_effects() -> None:
+    """Workflow code imports no clock, no randomness, no environment and no IO, and opens no file."""
+    for name, module in load_modules().items():
+        if name == STAMPS or not any(f"{name}.".startswith(f"{package}.") for package in REPLAYED):
+            continue
+        imported = {imported.partition(".")[0] for imported in list_imports(module)}
+        assert not imported & EFFECTS, name
+        calls = [ast.unparse(node.func) for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+        assert not [call for call in calls if call in ("open", "datetime.now", "datetime.utcnow")], name
 
 
 def test_only_the_worker_modules_of_the_client_import_the_workers_packages() -> None:

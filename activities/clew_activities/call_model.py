@@ -1,20 +1,23 @@
-"""The activity `call_model`: fetches a context from its session, sends it to a provider and streams the reply."""
+"""The activity `call_model`: fetches a context of its session, sends it to a provider and streams the reply."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import httpx
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from clew.contract.outputs import Context, ContextMeta, ReplyProgress
-from clew.contract.payloads import AssistantMessage
+from clew.context.contexts import take_page
+from clew.contract.outputs import Context, ContextMeta
+from clew.hooks import HookPoint
 from clew.model.canonical import compute_digest
 from clew.model.messages import Message, ToolSpec
-from clew.model.prices import Prices, compute_cost_usd
+from clew.model.prices import Prices
 from clew_activities.deployment import Deployment
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.prices import find_prices
@@ -28,35 +31,53 @@ from clew_activities.providers import (
     stream,
 )
 from clew_activities.providers.answer_object import AnswerDecoder, is_object_schema, make_object_schema
-from clew_activities.providers.errors import ContextLengthExceeded
+from clew_activities.providers.errors import ContentRefused, ContextLengthExceeded
+from clew_activities.providers.http import DEFAULT
+from clew_activities.reply_in_progress import ReplyInProgress, add_cost, count_reply, fit_reply, make_answer
 from clew_activities.session_queries import get_own_session, query_session
 from clew_activities.structured_output import SchemaUnusable, Validation
-from clew_activities.token_counts import count_tokens
+from clew_activities.telemetry.attempts import compute_retry_delay
+from clew_activities.telemetry.metrics import record_first_token
 from clew_workflows.protocol import (
+    OUTAGES,
     CallModel,
     ModelAnswered,
     ModelReply,
     Outdated,
-    RequestedTool,
-    number_tool_calls,
+    describe_read,
 )
+from clew_workflows.shell.board import BOARD
 
-MAX_STREAMED_CHARACTERS = 32 * 1024
-"""Most characters of an unfinished reply in one heartbeat."""
-MAX_REPLY_BYTES = 600_000
-"""Largest reply, in bytes of JSON, so that its entry fits on one page of a query."""
 NO_PRICE = (
     "the worker has no price of {model}, so max_cost_usd cannot be enforced: use max_total_tokens, or install a "
     "release of genai-prices on the worker that has the model"
 )
+TIME_TO_ANSWER = timedelta(seconds=0.3)
+"""Time before the end of a request in which a call answers what it has read."""
 MAX_WASTED_ATTEMPTS = 3
 """Attempts after which an empty or truncated reply is final: each attempt was paid for."""
+ATTEMPTS_BEFORE_FALLBACK = 3
+"""Attempts after which an outage is final, if the run has a fallback."""
+TIME_BEFORE_FALLBACK = timedelta(seconds=5)
+"""Time after which no other attempt begins, if the run has a fallback."""
+SILENCE_BEFORE_FALLBACK = 120.0
+"""Longest wait for the next chunk of a response, in seconds, if the run has a fallback. Models that think send none
+for a minute."""
 
 
 class ModelActivities:
     """Calls models through one HTTP client, for sessions that were prepared under the worker's deployment."""
 
-    def __init__(self, providers: Providers, http: httpx.AsyncClient, deployment: Deployment) -> None:
+    def __init__(
+        self,
+        providers: Providers,
+        http: httpx.AsyncClient,
+        deployment: Deployment,
+        hooks: tuple[HookPoint, ...] = (),
+        limited: tuple[str, ...] = (),
+    ) -> None:
+        self._hooks = hooks
+        self._limited = limited
         self._deployment = deployment
         self._providers = providers
         self._http = http
@@ -64,60 +85,90 @@ class ModelActivities:
 
     @activity.defn(name="call_model")
     async def call_model(self, call: CallModel) -> ModelAnswered | Outdated:
-        """Make one attempt of a model call. Its heartbeats hold the reply so far, as `ReplyProgress`.
+        """Make one attempt of a model call. Its heartbeats show the reply so far (`ReplyInProgress.describe`).
 
-        If the configuration was resolved by a worker of another deployment, no model is called.
+        If the configuration was resolved by a worker of another deployment, no model is called. If the session
+        cancels the call, the answer is what was read of the reply (`interrupted`).
+
+        Raises:
+            ApplicationError: The attempt failed. If no other one follows, its second detail is the answer from what
+                was read of the reply.
+            asyncio.CancelledError: The session has cancelled the call before the reply began, or the worker stops.
         """
-        provider_name, _, model = call.model.partition(":")
-        decoder: RedactedDecoder | None = None
-        async with send_heartbeats(lambda: _describe_progress(call, decoder)):
+        reading = ReplyInProgress(call, find_prices(call.model))
+        async with send_heartbeats(reading.describe):
+            if call.hooks is not None and call.hooks != self._hooks:
+                return Outdated(deployment="")
+            if call.limited is not None and call.limited != self._limited:
+                return Outdated(deployment="")
             if call.deployment is not None:
                 deployment = await self._deployment.describe_again(call.deployment)
                 if deployment != call.deployment:
                     return Outdated(deployment=deployment)
-            context: Context | None = None
-            prices = find_prices(call.model)
-            if call.priced and not prices:
+            if call.priced and not reading.prices:
                 raise ApplicationError(NO_PRICE.format(model=call.model), type="unknown_price", non_retryable=True)
             try:
-                provider = self._providers.get(provider_name)
-                context = await _fetch_context(call)
-                schema = context.output_schema
-                if schema is not None and call.iteration == 1:
-                    await self._validation.check(schema)
-                form, decoder = prepare_reading(provider, schema, self._providers.redaction)
-                request = ModelRequest(
-                    model=model,
-                    messages=context.messages,
-                    tools=context.tool_spec,
-                    options=call.options,
-                    output_schema=form,
-                    cache_key=_make_cache_key(call),
-                )
-                reply = add_price(prices, _fit_reply(await stream(self._http, provider, request, decoder)))
-                problem = None
-                if schema is not None and not reply.tool_calls:
-                    problem = await self._validation.find_problem(reply.content, schema)
-                tokens = await _count_reply(reply, call)
+                return await self._read_in_time(reading)
             except ProviderError as error:
-                raise make_provider_failure(error, context) from None
+                raise await _make_failure(error, reading) from None
             except SchemaUnusable as error:
                 raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
-        return ModelAnswered(
-            reply=reply,
-            prices=prices,
-            digest=context.meta.digest,
-            policy_hash=context.meta.policy_hash,
-            input_tokens=context.meta.estimated_tokens,
-            attempt=activity.info().attempt,
-            epoch=context.meta.epoch,
-            shared_prefix_tokens=context.meta.shared_prefix_tokens,
-            cleared_tool_results=context.meta.cleared_tool_results,
-            truncated_tool_results=context.meta.truncated_tool_results,
-            schema_problem=problem,
-            needs_summary=context.meta.needs_summary,
-            tokens=tokens,
+            except asyncio.CancelledError:
+                details = activity.cancellation_details()
+                interrupted = await reading.interrupt() if details and details.cancel_requested else None
+                if interrupted is None:
+                    raise
+                return interrupted
+
+    async def _read_in_time(self, reading: ReplyInProgress) -> ModelAnswered:
+        """Read the reply, until shortly before the server gives up the call: then nobody would take what was read.
+
+        Raises:
+            ApplicationError: The time is over.
+            ProviderError: The call failed.
+            SchemaUnusable: The answer's schema cannot be used.
+        """
+        left = reading.time_left
+        limit = asyncio.timeout(None if left is None else (left - TIME_TO_ANSWER).total_seconds())
+        try:
+            async with limit:
+                return await self._read_reply(reading.call, reading)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        text = reading.decoder.text if reading.decoder else ""
+        values = [{}, answer] if (answer := await reading.interrupt()) else []
+        raise ApplicationError(describe_read(len(text)), *values, type="timeout", non_retryable=True)
+
+    async def _read_reply(self, call: CallModel, reading: ReplyInProgress) -> ModelAnswered:
+        provider_name, _, model = call.model.partition(":")
+        provider = self._providers.get(provider_name)
+        context = await _fetch_context(call)
+        schema = context.output_schema
+        if schema is not None and call.iteration == 1:
+            await self._validation.check(schema)
+        form, decoder = prepare_reading(provider, schema, self._providers.redaction)
+        reading.meta, reading.decoder = context.meta, decoder
+        request = ModelRequest(
+            model=model,
+            messages=context.messages,
+            tools=context.tool_spec,
+            options=call.options,
+            output_schema=form,
+            cache_key=_make_cache_key(call),
         )
+        settings = replace(DEFAULT, silence_seconds=SILENCE_BEFORE_FALLBACK) if call.has_fallback else DEFAULT
+        try:
+            reply = await stream(self._http, provider, request, decoder, settings=settings)
+        finally:
+            if decoder.begun_after is not None:
+                record_first_token(call.model, decoder.begun_after)
+        reply = add_price(reading.prices, fit_reply(reply))
+        problem = None
+        if schema is not None and not reply.tool_calls:
+            problem = await self._validation.find_problem(reply.content, schema)
+        tokens = await count_reply(reply, call)
+        return make_answer(context.meta, reply, reading.prices, tokens=tokens, schema_problem=problem)
 
 
 def prepare_reading(
@@ -130,15 +181,22 @@ def prepare_reading(
 
 
 async def _fetch_context(call: CallModel) -> Context:
-    """Fetch the call's context from its session, page by page, and verify its digest."""
-    session = get_own_session()
+    """Fetch the call's context, page by page, and verify its digest.
+
+    It comes from this process's board, or from the session by query.
+    """
+    session, posted = get_own_session(), BOARD.take(activity.info().workflow_run_id or "", call)
     page: int | None = 0
     messages: list[Message] = []
     tools: list[ToolSpec] = []
     meta: dict[str, Any] = {}
     schema: dict[str, Any] | None = None
     while page is not None:
-        answer = await query_session(session, "context", {"call_id": call.call_id, "page": page})
+        if posted is not None:
+            # A copy, as by query: the session's own values never change.
+            answer = from_json(to_json(take_page(posted, page)))
+        else:
+            answer = await query_session(session, "context", {"call_id": call.call_id, "page": page})
         messages += answer["messages"]
         tools += answer["tool_spec"]
         schema = answer.get("output_schema", schema)
@@ -151,77 +209,57 @@ async def _fetch_context(call: CallModel) -> Context:
     )
 
 
-async def _count_reply(reply: ModelReply, call: CallModel) -> int:
-    message = AssistantMessage(
-        context_ref="",
-        role="assistant",
-        content=reply.content,
-        tool_calls=number_tool_calls(reply.tool_calls, call.earlier_tool_calls) or None,
-        provider_data=reply.provider_data or None,
-    )
-    _, tokens = await count_tokens(message, call.encoding)
-    return tokens
-
-
 def _make_cache_key(call: CallModel) -> str:
     """Make the cache key of a lane: its calls' contexts have a common prefix. It reveals no id."""
     return compute_digest([activity.info().workflow_id, call.context_ref])[:32]
 
 
-def _describe_progress(call: CallModel, decoder: RedactedDecoder | None) -> dict[str, Any]:
-    text, thinking = (decoder.text, decoder.thinking) if decoder else ("", "")
-    return ReplyProgress(
-        request_id=call.request_id,
-        run_id=call.run_id,
-        call_id=call.call_id,
-        attempt=activity.info().attempt,
-        iteration=call.iteration,
-        offset=max(len(text) - MAX_STREAMED_CHARACTERS, 0),
-        text=text[-MAX_STREAMED_CHARACTERS:],
-        thinking_offset=max(len(thinking) - MAX_STREAMED_CHARACTERS, 0),
-        thinking=thinking[-MAX_STREAMED_CHARACTERS:] or None,
-        tool_name=decoder.tool_name if decoder else None,
-    ).as_json()
+async def _make_failure(error: ProviderError, reading: ReplyInProgress) -> ApplicationError:
+    """Make the activity's failure; if no attempt follows, with what was read of the reply.
+
+    If the context is too long for the model, the details hold the number of tokens that Clew counted. Of a refused
+    reply the text is not kept: providers want it left out of later contexts. Neither is that of a reply which a
+    fallback begins anew, as a repeated attempt does.
+    """
+    if reading.meta and error.type == ContextLengthExceeded.type:
+        error.details["counted"] = reading.meta.estimated_tokens
+    falls_back = reading.call.has_fallback and error.type in OUTAGES
+    failure = make_provider_failure(error)
+    is_final = falls_back and _is_lasting(failure, reading)
+    if not is_final and compute_retry_delay(failure, reading.time_left) is not None:
+        return failure
+    interrupted = await reading.interrupt(keeps_text=error.type != ContentRefused.type and not falls_back)
+    return make_provider_failure(error, interrupted, is_final=is_final)
 
 
-def make_provider_failure(error: ProviderError, context: Context | None = None) -> ApplicationError:
-    """Make the activity's failure of a provider's error. Whether it is retried follows from the error's class.
+def _is_lasting(failure: ApplicationError, reading: ReplyInProgress) -> bool:
+    """Whether an outage lasts too long to wait for its end, where another model can be called."""
+    time_left = TIME_BEFORE_FALLBACK - reading.time_passed
+    return activity.info().attempt >= ATTEMPTS_BEFORE_FALLBACK or compute_retry_delay(failure, time_left) is None
 
-    If the context is too long for the model, the details hold the number of tokens that Clew counted.
+
+def make_provider_failure(
+    error: ProviderError, interrupted: ModelAnswered | None = None, *, is_final: bool = False
+) -> ApplicationError:
+    """Make the activity's failure of a provider's error. It is retried if its class says so, unless it `is_final`.
+
+    Its details are those of the error, then the answer from what was read of the reply.
     """
     wasted = error.type in ("empty_reply", "truncated_stream") and activity.info().attempt >= MAX_WASTED_ATTEMPTS
     details = error.details | ({"status": error.status} if error.status else {})
-    if context and error.type == ContextLengthExceeded.type:
-        details["counted"] = context.meta.estimated_tokens
+    if interrupted:
+        values: list[Any] = [details, interrupted]
+    else:
+        values = [details] if details else []
     return ApplicationError(
         error.message,
-        *([details] if details else []),
+        *values,
         type=error.type,
-        non_retryable=wasted or not error.retryable,
+        non_retryable=is_final or wasted or not error.retryable,
         next_retry_delay=None if error.retry_after is None else timedelta(seconds=error.retry_after),
     )
 
 
 def add_price(prices: Prices, reply: ModelReply) -> ModelReply:
     """Add the cost to a reply's usage, if the model's prices are known."""
-    usage = reply.usage.model_copy(update={"cost_usd": compute_cost_usd(prices, reply.usage)})
-    return reply.model_copy(update={"usage": usage})
-
-
-def _fit_reply(reply: ModelReply) -> ModelReply:
-    """Reduce a reply until it fits into one payload. A character that JSON escapes takes up to six bytes.
-
-    Dropped in this order: the thinking, the provider's data, the tool calls' arguments. Then the text is truncated,
-    with a mark.
-    """
-    reductions: tuple[dict[str, Any], ...] = (
-        {"thinking": None},
-        {"provider_data": None},
-        {"tool_calls": tuple(RequestedTool(name=tool.name, malformed="[too large]") for tool in reply.tool_calls)},
-        {"content": reply.content[: MAX_REPLY_BYTES // 8] + "[truncated]"},
-    )
-    for fields in reductions:
-        if len(to_json(reply)) <= MAX_REPLY_BYTES:
-            break
-        reply = reply.model_copy(update=fields)
-    return reply
+    return reply.model_copy(update={"usage": add_cost(prices, reply.usage)})

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import json
 import re
-from base64 import b64decode, urlsafe_b64decode
+from base64 import urlsafe_b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,8 +14,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clew.contract import MAX_TOKEN_BYTES, SessionConfig, Snapshot
+from clew.encryption import parse_keys
 from clew.errors import (
     CheckpointUnavailable,
+    NewerVersion,
     TokenExpired,
     TokenForeign,
     TokenKey,
@@ -24,11 +26,10 @@ from clew.errors import (
     TokenSignature,
     TokenVersion,
 )
-from clew_workflows.core.checkpoints import PREFIX, VERSION, encode_base64url, make_signed_part
+from clew_workflows.core.checkpoints import FORMAT, encode_base64url, make_signed_part
 from clew_workflows.protocol import CheckpointSignature
 
 VARIABLE = "CLEW_CHECKPOINT_KEYS"
-MIN_KEY_BYTES = 32
 NO_KEYS = f"the worker has no key for checkpoints: set {VARIABLE} to kid:key, where key is 32 random bytes in base64"
 
 
@@ -91,23 +92,7 @@ def read_keys(env: Mapping[str, str]) -> Keys:
     Raises:
         ValueError: The value has another form. The message does not repeat it: it may hold a key.
     """
-    keys: dict[str, bytes] = {}
-    for number, pair in enumerate(filter(None, map(str.strip, env.get(VARIABLE, "").split(","))), 1):
-        kid, _, key = pair.partition(":")
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", kid) or kid in keys:
-            raise ValueError(
-                f"{VARIABLE}: key {number} must be kid:key with an id that no other key has, "
-                "made of letters, digits, '_' and '-'"
-            )
-        try:
-            keys[kid] = b64decode(key, validate=True)
-        except ValueError:
-            raise ValueError(f"{VARIABLE}: key {number} is not base64: encode {MIN_KEY_BYTES} random bytes") from None
-        if len(keys[kid]) < MIN_KEY_BYTES:
-            raise ValueError(
-                f"{VARIABLE}: key {number} has {len(keys[kid])} bytes: encode at least {MIN_KEY_BYTES} random bytes"
-            )
-    return Keys(keys)
+    return Keys(parse_keys(VARIABLE, env.get(VARIABLE, "")))
 
 
 def sign_payload(
@@ -147,10 +132,9 @@ def verify_token(token: str, keys: Keys, namespace: str, now: int | None) -> dic
         raise TokenSignature("the checkpoint's signature does not match: it was changed, or signed elsewhere")
     if "thread" in payload:
         raise TokenLegacy("the checkpoint holds a thread: make a new one, which holds a context")
-    if payload.get("v") != VERSION:
-        raise TokenVersion(f"the checkpoint is of version {payload.get('v')!r:.50}, this worker takes {VERSION}")
+    upgraded: dict[str, Any] = FORMAT.upgrade(payload, _check_version(payload.get("v")))
     try:
-        checkpoint = Checkpoint.model_validate_json(json.dumps(payload))
+        checkpoint = Checkpoint.model_validate_json(json.dumps(upgraded))
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         path = ".".join(map(str, first["loc"]))
@@ -161,7 +145,7 @@ def verify_token(token: str, keys: Keys, namespace: str, now: int | None) -> dic
         )
     if now is not None and now >= checkpoint.exp:
         raise TokenExpired("the checkpoint's time is over: make a new one, with a longer expires_seconds")
-    return payload
+    return upgraded
 
 
 def make_op_id(token: str) -> str:
@@ -176,16 +160,22 @@ def _split_token(token: str) -> tuple[str, str, dict[str, Any]]:
     match = re.fullmatch(r"rt(\d{1,9})\.(?:[A-Za-z0-9_-]+\.)*[A-Za-z0-9_-]+", token, re.ASCII)
     if match is None:
         raise TokenMalformed("this is not a checkpoint's token, which is rt2, a payload and a signature, with dots")
-    if f"rt{match[1]}" != PREFIX:
-        raise TokenVersion(f"the checkpoint is of version rt{match[1]}, this worker takes {PREFIX}")
+    _check_version(int(match[1]))
     try:
-        _, body, signature = token.split(".")
+        prefix, body, signature = token.split(".")
         payload = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     except (ValueError, RecursionError):
         raise TokenMalformed("the token is incomplete: its payload cannot be decoded") from None
     if not isinstance(payload, dict):
         raise TokenMalformed("the token's payload is not a JSON object")
-    return f"{PREFIX}.{body}", signature, payload
+    return f"{prefix}.{body}", signature, payload
+
+
+def _check_version(version: object) -> int:
+    try:
+        return FORMAT.check(version, "the checkpoint")
+    except (NewerVersion, ValueError) as error:
+        raise TokenVersion(str(error)) from None
 
 
 def _compute_signature(signed: str, key: bytes) -> str:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from temporalio.exceptions import ApplicationError
 
-from clew.errors import Refusal
+from clew.errors import NewerVersion, Refusal
 from clew_activities.archive import ArchiveError, ObjectDamaged, ObjectMissing, ThreadMismatch
 
 
@@ -24,13 +24,15 @@ async def translate_refusals() -> AsyncIterator[None]:
 async def translate_archive_errors(*, damage_is_final: bool = False) -> AsyncIterator[None]:
     """Raise the archive's errors and refusals as application errors with their wire types.
 
-    Errors that a retry may not meet are retryable. A damaged object is, too, for a session that waits until it is
-    restored; a reader passes `damage_is_final` and fails at once.
+    Errors that a retry may not meet are retryable. So are a damaged object and one of a newer version, for a session
+    that waits until the object is restored or a newer worker reads it; a reader passes `damage_is_final` and fails at
+    once.
     """
     try:
         yield
     except Refusal as error:
-        raise ApplicationError(error.message, type=error.type, non_retryable=True) from error
+        is_final = damage_is_final or not isinstance(error, NewerVersion)
+        raise ApplicationError(error.message, type=error.type, non_retryable=is_final) from error
     except ArchiveError as error:
         error_type, is_final = "archive_unavailable", False
         if isinstance(error, ThreadMismatch):

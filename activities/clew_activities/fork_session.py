@@ -26,7 +26,9 @@ from clew_activities.heartbeat import send_heartbeats
 from clew_activities.thread_source import ThreadLocation, Threads, query_started_session
 from clew_workflows.core import carried, forking
 from clew_workflows.core.advance import Session
-from clew_workflows.core.state import MAX_KNOWN_OPS
+from clew_workflows.core.listed import note_entries
+from clew_workflows.core.lists import summarize_archived
+from clew_workflows.core.state import MAX_KNOWN_OPS, State
 from clew_workflows.protocol import Fork
 
 RECORDING_SECONDS = 0.05
@@ -92,7 +94,7 @@ class ForkingActivities:
             ]
             origin = _make_entry(request, "forked_from", fork_id, at_seq + 1)
             root, last_seq = await self._archive.append(family, root, [*rest, origin])
-            state = await self._make_state(
+            state, data = await self._make_state(
                 parent, request, ArchivedThread(self._archive, family, root, at_seq), origin
             )
         except BaseException:
@@ -100,9 +102,18 @@ class ForkingActivities:
             if await self._archive.read_head(fork_id) is None:
                 await self._archive.leave(family, fork_id)
             raise
-        digest = await self._archive.write_state(family, state)
+        digest = await self._archive.write_state(family, data)
         await self._archive.set_head(
-            Head(session_id=fork_id, family=family, root=root, last_seq=last_seq, state=digest, status="closed"), None
+            Head(
+                session_id=fork_id,
+                family=family,
+                root=root,
+                last_seq=last_seq,
+                state=digest,
+                status="closed",
+                summary=summarize_archived(state),
+            ),
+            None,
         )
 
     async def _join_family(self, parent: ThreadLocation, fork_id: str) -> ThreadLocation:
@@ -118,8 +129,8 @@ class ForkingActivities:
 
     async def _make_state(
         self, parent: ThreadLocation, request: Fork, archived_thread: ArchivedThread, origin: Entry
-    ) -> bytes:
-        """Make the state that the fork starts with."""
+    ) -> tuple[State, bytes]:
+        """Make the state that the fork starts with, also as bytes for the archive."""
         thread = await load_thread(archived_thread)
         op_ids: list[str] = []
         async for entry in archived_thread.read("ai_context_operation"):
@@ -130,7 +141,8 @@ class ForkingActivities:
             await self._threads.read_session(parent), thread, request.new_session_id, op_ids[::-1]
         )
         thread.append(origin)
-        return to_json(carried.carry(Session(state, thread)))
+        state = replace(state, listed=note_entries(state.listed, [origin]))
+        return state, to_json(carried.carry(Session(state, thread)))
 
     async def _start_fork(self, fork: ThreadLocation) -> None:
         """Start the fork's workflow, unless it was started before, and wait until it answers."""

@@ -7,7 +7,7 @@ progress, and their answers bring cancellations.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,9 +25,9 @@ _beating: set[object] = set()
 
 
 @asynccontextmanager
-async def send_heartbeats(details: Callable[[], Any] = lambda: None) -> AsyncIterator[None]:
+async def send_heartbeats(details: Callable[[], Sequence[Any]] = lambda: ()) -> AsyncIterator[None]:
     """Send heartbeats with `details()` while the body runs. The first one is sent before the body starts."""
-    activity.heartbeat(details())
+    activity.heartbeat(*details())
     task = asyncio.create_task(_beat(details))
     _beating.add(task)
     try:
@@ -42,7 +42,7 @@ def compute_interval(activities: int) -> float:
     return min(max(INTERVAL_SECONDS, activities / BEATS_PER_SECOND), MAX_INTERVAL_SECONDS)
 
 
-async def _beat(details: Callable[[], Any]) -> None:
+async def _beat(details: Callable[[], Sequence[Any]]) -> None:
     while True:
         await asyncio.sleep(compute_interval(len(_beating)))
-        activity.heartbeat(details())
+        activity.heartbeat(*details())

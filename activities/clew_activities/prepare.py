@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from temporalio import activity
 
@@ -23,6 +23,7 @@ from clew_activities.prices import find_prices
 from clew_activities.providers import Providers
 from clew_activities.providers.errors import ProviderError
 from clew_activities.registry import Registry
+from clew_activities.search_attributes import SearchAttributes
 from clew_activities.stored_results import read_result
 from clew_activities.tools import resolve_tool
 from clew_workflows.protocol import (
@@ -55,6 +56,10 @@ class PrepareActivities:
         archive: Archive,
         thresholds: RolloverThresholds,
         mcp_tools: McpTools | None = None,
+        *,
+        search_attributes: SearchAttributes | None = None,
+        shows_texts: bool = True,
+        limited: tuple[str, ...] = (),
     ) -> None:
         self._providers = providers
         self._registry = registry
@@ -62,6 +67,9 @@ class PrepareActivities:
         self._deployment = Deployment(registry.deployment, self._mcp_tools)
         self._archive = archive
         self._thresholds = thresholds
+        self._search_attributes = search_attributes
+        self._shows_texts = shows_texts
+        self._limited = limited
         self._unknown: set[str] = set()
 
     @activity.defn(name="prepare")
@@ -72,18 +80,28 @@ class PrepareActivities:
         """
         async with send_heartbeats():
             prepared = await self._resolve(request)
+            prepared = prepared.model_copy(
+                update={
+                    "shows_texts": self._shows_texts,
+                    "hooks": tuple(self._registry.hooks),
+                    "limited": self._limited,
+                }
+            )
             if encoding := request.encoding or (prepared.profile.encoding if prepared.profile else None):
                 tools = await asyncio.to_thread(_count_schemas, prepared.tools, encoding)
                 prepared = prepared.model_copy(update={"tools": tools})
             if prepared.problem is None and prepared.profile:
                 self._warn_of_unknown_model(prepared.profile.model)
+            if self._search_attributes:
+                attributes = await self._search_attributes.list()
+                prepared = prepared.model_copy(update={"search_attributes": attributes})
             return prepared if request.execution is None else await self._add_archive(prepared, request.execution)
 
     @activity.defn(name="describe_model")
     async def describe_model(self, request: DescribeModel) -> ModelProfile:
         """Make the profile of a model."""
         async with send_heartbeats():
-            if self._find_problem(request.model, ()) is None:
+            if self._find_problem((request.model,), ()) is None:
                 self._warn_of_unknown_model(request.model)
             return make_profile(request.model)
 
@@ -144,7 +162,9 @@ class PrepareActivities:
             message = f"the tools' schemas have {size} bytes together, at most {MAX_SCHEMA_BYTES} are allowed"
             return prepared.model_copy(update={"problem": Failure(type="too_large", message=message)})
         unknown = [name for name in names if name not in tools and name not in remote.tools]
-        return prepared.model_copy(update={"tools": resolved, "problem": self._find_problem(model, unknown)})
+        return prepared.model_copy(
+            update={"tools": resolved, "problem": self._find_problem((model, *config.fallbacks), unknown)}
+        )
 
     def _warn_of_unknown_model(self, model: str) -> None:
         """Log once for each model that the table does not have."""
@@ -159,13 +179,14 @@ class PrepareActivities:
             ContextPolicy().max_input_tokens,
         )
 
-    def _find_problem(self, model: str, unknown: Sequence[str]) -> Failure | None:
+    def _find_problem(self, models: Iterable[str], unknown: Sequence[str]) -> Failure | None:
         if unknown:
             names = ", ".join(repr(name) for name in unknown[:10])
             message = f"the worker has no tool {names}: point CLEW_TOOLS or --tools at the module that defines it"
             return Failure(type="unknown_tool", message=message)
         try:
-            self._providers.get(model.partition(":")[0])
+            for model in models:
+                self._providers.get(model.partition(":")[0])
         except ProviderError as error:
             return Failure(type=error.type, message=str(error))
         return None
@@ -173,7 +194,7 @@ class PrepareActivities:
 
 def _make_config(request: Prepare, agent: ResolvedAgent | None) -> SessionConfig:
     """Make the part of the configuration in force that a worker resolves, by the session's own rule."""
-    fields = {name: getattr(request, name) for name in ("agent", "model", "tools")}
+    fields = {name: getattr(request, name) for name in ("agent", "model", "fallbacks", "tools")}
     own = SessionConfig.model_validate({name: value for name, value in fields.items() if value is not None})
     return agent.config.overlay(own) if agent else own
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from clew.agents import Agent, AgentTool
+from clew.hooks import Hook
 from clew.model.canonical import compute_digest
 from clew.tools import Tool, ToolDefinition
-from clew_activities.import_errors import describe_import_error
+from clew_activities.run_hooks import Hooks, collect_hooks
 from clew_activities.stored_results import read_result
 from clew_activities.tools import Tools, check_parameters, resolve_tool
+from clew_activities.user_modules import load_defined
 from clew_workflows.protocol import ResolvedAgent
 
 DIGEST_CHARACTERS = 16
@@ -32,14 +33,16 @@ class Registry:
         agents: Every agent by its name.
         deployment: The digest of all of them. Workers with the same tools and agents have the same. `Deployment` adds
             the tools of MCP servers.
+        hooks: The hooks of each point that has some.
     """
 
     tools: Tools
     agents: Mapping[str, ResolvedAgent]
     deployment: str
+    hooks: Hooks = field(default_factory=dict)
 
 
-def make_registry(tools: Tools, agents: Sequence[Agent] = ()) -> Registry:
+def make_registry(tools: Tools, agents: Sequence[Agent] = (), hooks: Iterable[Hook] = ()) -> Registry:
     """Register tools and agents, with the tools that the agents bring, and the agents that their tools call.
 
     Raises:
@@ -60,7 +63,7 @@ def make_registry(tools: Tools, agents: Sequence[Agent] = ()) -> Registry:
     described = {tool.name: resolve_tool(tool).model_dump(mode="json") for tool in (read_result, *known.values())}
     resolved = {agent.name: _resolve_agent(agent, described) for agent in by_name.values()}
     versions = {agent.name: agent.version for agent in resolved.values()}
-    return Registry(known, resolved, _digest({"tools": described, "agents": versions}))
+    return Registry(known, resolved, _digest({"tools": described, "agents": versions}), collect_hooks(hooks))
 
 
 def _list_all(tools: Tools, agents: Iterable[Agent]) -> Sequence[Agent]:
@@ -81,19 +84,7 @@ def load_agents(modules: Iterable[str]) -> Sequence[Agent]:
     Raises:
         AgentsUnusable: A module cannot be imported or defines no agent.
     """
-    agents: list[Agent] = []
-    for name in modules:
-        try:
-            module = importlib.import_module(name)
-        # A script that exits when imported would end the worker without a message.
-        except (Exception, SystemExit) as error:
-            problem = describe_import_error(error)
-            raise AgentsUnusable(f"the agents module {name!r} cannot be imported: {problem}") from error
-        agents_of_module = [value for value in vars(module).values() if isinstance(value, Agent)]
-        if not agents_of_module:
-            raise AgentsUnusable(f"the agents module {name!r} defines no agent: make a clew.Agent in it")
-        agents += agents_of_module
-    return agents
+    return load_defined(modules, Agent, "agent", "make a clew.Agent in it", AgentsUnusable)
 
 
 def _resolve_agent(agent: Agent, tools: Mapping[str, Any]) -> ResolvedAgent:

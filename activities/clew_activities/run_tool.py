@@ -85,18 +85,18 @@ class ToolActivities:
         self._tools = tools
         self._mcp_tools = mcp_tools or McpTools()
         self._results = results
-        self._threads = ToolThreads(threads)
+        self.threads = ToolThreads(threads)
         self._storing_seconds = storing_seconds
 
     def close(self) -> None:
         """Close the tools' threads and event loops. No call may run any more."""
-        self._threads.close()
+        self.threads.close()
 
     @activity.defn(name="run_tool")
     async def run_tool(self, call: RunTool) -> ToolAnswered:
         """Make one attempt of a tool call. Every failure of the tool becomes a result that the model reads."""
         progress = Progress(call)
-        async with send_heartbeats(progress.make_details):
+        async with send_heartbeats(lambda: [progress.make_details()]):
             return await _count_answer(await self._answer(call, progress), call)
 
     async def _answer(self, call: RunTool, progress: Progress) -> ToolAnswered:
@@ -151,13 +151,13 @@ class ToolActivities:
         try:
             async with clock:
                 # Validators are the tool author's code and may block.
-                arguments = await self._threads.call(
+                arguments = await self.threads.call(
                     tool_call, lambda: _bind_arguments(tool, call, context), is_async=False
                 )
                 if tool is read_result:
                     value: Any = await self._results.read(call, **arguments)
                 else:
-                    value = await self._threads.call(
+                    value = await self.threads.call(
                         tool_call, lambda: tool.function(**arguments), is_async=tool.is_async
                     )
         except (_InvalidArguments, Unreadable, TooManyAbandoned) as error:
@@ -179,7 +179,7 @@ class ToolActivities:
         try:
             async with asyncio.timeout(self._storing_seconds):
                 # The conversion may run the tool author's code, and takes time for a large result.
-                data = await self._threads.call(tool_call, lambda: _encode_result(value), is_async=False)
+                data = await self.threads.call(tool_call, lambda: _encode_result(value), is_async=False)
         except Exception as error:
             return _make_error(
                 f"tool {call.name!r} has run, but its result cannot be written: {_describe_error(error)}", call

@@ -7,7 +7,7 @@ from typing import Any
 from temporalio import activity
 
 from clew.contract.calls import SEND_MESSAGE, SendMessageCall
-from clew.errors import Closed
+from clew.errors import Closed, NotFound
 from clew.session.transport import dump_input, make_input
 from clew_activities.error_translation import translate_refusals
 from clew_activities.heartbeat import send_heartbeats
@@ -22,7 +22,7 @@ async def send_message(argument: dict[str, Any]) -> dict[str, Any]:
         message: Any = dump_input(call.message)
         try:
             request = await connect(call).session(call.session_id).message(**message)
-        except Closed:
+        except (Closed, NotFound):
             session = await open_session(call, call.config)
             request = await session.message(**message)
     return {"request_id": request.request_id}

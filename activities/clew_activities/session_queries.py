@@ -11,6 +11,8 @@ from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from clew_activities.query_guard import QUERY_AHEAD
+
 _FINAL_STATUS = (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED)
 
 
@@ -36,6 +38,9 @@ async def query_session(
             answer: dict[str, Any] = await session.query(query, args=args, rpc_timeout=timedelta(seconds=10))
             return answer
         except WorkflowQueryFailedError as error:
+            if error.message == QUERY_AHEAD:
+                await asyncio.sleep(pause)
+                continue
             error_type, _, message = error.message.partition(": ")
             is_refusal = error_type.replace("_", "").isalpha() and bool(message)
             raise ApplicationError(

@@ -62,7 +62,7 @@ class SummaryActivities:
         """
         encoding = load_encoding(request.encoding)
         source, usage = _Source(), Usage()
-        async with send_heartbeats(lambda: {"summary_id": request.summary_id}), translate_archive_errors():
+        async with send_heartbeats(lambda: [{"summary_id": request.summary_id}]), translate_archive_errors():
             summary = await self._read_basis(request)
             tokens = await asyncio.to_thread(encoding.count, summary)
             source.tokens += tokens

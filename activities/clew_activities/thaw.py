@@ -9,6 +9,7 @@ from temporalio import activity
 
 from clew.errors import InvalidInput
 from clew_activities.archive import Archive, ThreadMismatch
+from clew_activities.archived_thread import check_entry
 from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
 from clew_workflows.core.carried import carry, restore
@@ -39,7 +40,7 @@ class ThawActivities:
             archive_ref = archive_ref.model_copy(update={"root": head.root, "upto": head.last_seq})
             last_seq = session.thread.last_seq
             async for entry in self._archive.read(head.family, head.root, last_seq + 1):
-                session.thread.append(entry)
+                session.thread.append(check_entry(entry, archive_ref.family))
             if session.thread.last_seq > last_seq:
                 carried = carry(replace(session, state=replace(session.state, archive=archive_ref)))
             # A fork of an archived session appends an entry to its archive. If one is appended right now, this
@@ -47,4 +48,4 @@ class ThawActivities:
             await self._archive.set_head(
                 head.model_copy(update={"status": "live", "run_id": archive_ref.execution}), head
             )
-        return Thawed(zlib=carried["zlib"], archive=archive_ref)
+        return Thawed(version=carried["version"], zlib=carried["zlib"], archive=archive_ref)

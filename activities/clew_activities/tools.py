@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 from clew.agents import AgentTool
 from clew.tools import ExternalTool, RemoteTool, Tool, ToolDefinition, make_tool
-from clew_activities.import_errors import describe_import_error
 from clew_activities.mcp.catalog import McpTool
+from clew_activities.user_modules import NotImportable, import_user_module
 from clew_workflows.core.argument_schemas import make_validator
 from clew_workflows.protocol import (
     AgentRoute,
@@ -76,11 +75,9 @@ def resolve_tool(tool: ToolDefinition) -> ResolvedTool:
 
 def _import_module(name: str) -> list[ToolDefinition]:
     try:
-        module = importlib.import_module(name)
-    # A script that exits when imported would end the worker without a message.
-    except (Exception, SystemExit) as error:
-        reason = describe_import_error(error)
-        raise ToolsUnusable(f"the tools module {name!r} cannot be imported: {reason}") from error
+        module = import_user_module(name)
+    except NotImportable as error:
+        raise ToolsUnusable(f"the tools module {name!r} cannot be imported: {error}") from error
     tools = [value for value in vars(module).values() if isinstance(value, ToolDefinition)]
     if not tools:
         raise ToolsUnusable(f"the tools module {name!r} defines no tool: decorate functions with clew.tool")

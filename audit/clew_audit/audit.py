@@ -10,7 +10,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from clew import Clew
-from clew.errors import ClewError, Closed
+from clew.errors import ClewError, NotFound
 from clew.session.session import Session
 from clew.thread.entries import Entry
 from clew.thread.thread import Retained, Thread
@@ -111,7 +111,7 @@ async def audit_session(client: Client, archive: Archive, session_id: str, save:
     server = ServerHistories(client, session_id)
     await audit.compare_histories(server, histories.save_runs(save, server) if save else server.read_runs())
     if head is None and not audit.report.runs:
-        raise Closed(
+        raise NotFound(
             f"there is no session {session_id!r}: the server has no workflow of that id, and the store has no archive"
         )
     audit.compare_live(live)
@@ -267,9 +267,11 @@ class _Audit:
 
     async def compare_archive(self, head: Head | None, *, is_complete: bool) -> None:
         """Compare every entry of the archive. `is_complete`: the histories were read together with the head."""
+        newest = self._joined.last_seq if is_complete and self._complete else None
+        if newest is not None and self.report.runs[-1].ended == "completed":
+            self._check_archived(head.last_seq if head else -1, newest)
         if head is None:
             return
-        newest = self._joined.last_seq if is_complete and self._complete else None
         if head.state:
             try:
                 async with translate_store_errors():
@@ -284,6 +286,12 @@ class _Audit:
                     difference = self._archive.read(head.family, head.root, check.from_seq, check.to_seq)
                     async for entry in difference:
                         self._compare_archived(entry, check.name, newest)
+
+    def _check_archived(self, last_seq: int, newest: int) -> None:
+        """Compare the end of a session that has hibernated or was closed with the end of its archive."""
+        if last_seq < newest:
+            problem = f"the session has ended, and its entries up to {newest} are not archived: an older archive?"
+            self._add_difference(Difference("archive", problem, seq=last_seq + 1))
 
     def _compare_archived(self, entry: Entry, name: str, newest: int | None) -> None:
         self.report.in_archive += 1

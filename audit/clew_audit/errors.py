@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from clew import errors
-from clew.errors import ArchiveUnavailable, ClewError
+from clew.errors import ArchiveUnavailable, ClewError, UnknownKey
 from clew_activities.archive import ObjectChanged, ObjectDamaged, ObjectMissing, StoreUnavailable, ThreadMismatch
+from clew_activities.archive.errors import KeyMissing
 
 
 class ArchiveDamaged(ClewError):
@@ -21,6 +22,8 @@ async def translate_store_errors() -> AsyncIterator[None]:
     """Raise `StoreUnavailable` as `ArchiveUnavailable`. The caller handles missing and damaged objects."""
     try:
         yield
+    except KeyMissing as error:
+        raise UnknownKey(str(error)) from error
     except StoreUnavailable as error:
         raise ArchiveUnavailable(f"{error}. Check CLEW_STORE, the network and the store's credentials") from error
 

@@ -21,7 +21,9 @@ from temporalio.client import Client
 
 from clew.contract import TASK_QUEUE, EntriesQuery
 from clew.contract.payloads import ToolMessage
-from clew.errors import Closed, ThreadMismatch
+from clew.encryption import NO_ENCRYPTION, Sealer, find_sealer
+from clew.errors import NotFound, ThreadMismatch
+from clew.formats import Format
 from clew.model.canonical import canonicalize
 from clew.session.connection import validate_session_id
 from clew.session.handle import SessionHandle
@@ -35,7 +37,7 @@ from clew_audit.json_lines import FileDamaged, LineReader, LineWriter, encode_li
 from clew_audit.state_builder import StateBuilder
 from clew_workflows.protocol import ArchiveRef
 
-KIND = "export"
+FORMAT = Format("export")
 PIECE_BYTES = 1_000_000
 """Bytes of entries that are archived at a time."""
 MAX_ENTRY_BYTES = 2_000_000
@@ -46,12 +48,12 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
     """Write a session's thread to a file, its archived and its live part. Returns the number of entries.
 
     Raises:
-        Closed: There is no such session.
+        NotFound: There is no such session.
         ThreadMismatch: An entry is missing, or the session must be recovered first.
         ClewError: The archive or the server cannot be reached, or an object is damaged.
     """
     parts = await _ExportedParts.locate(client, archive, session_id)
-    writer, count, written = LineWriter(file, KIND, {"session_id": session_id}), 0, set[str]()
+    writer, count, written = _make_writer(client, session_id, file), 0, set[str]()
     family = parts.head.family if parts.head else session_id
     async for entry in read_forward(parts):
         if entry.seq != count:
@@ -74,10 +76,11 @@ async def import_session(
 
     Raises:
         FileDamaged: The file is damaged or incomplete.
+        NewerVersion: A newer version of Clew has written the file.
         ThreadMismatch: A session of that id exists.
         ClewError: The archive or the server cannot be reached.
     """
-    reader = LineReader(file, KIND)
+    reader = LineReader(file, FORMAT, sealer=find_sealer(client.data_converter))
     session_id = validate_session_id(session_id or str(reader.header.get("session_id")))
     async with translate_archive_errors():
         head = await archive.read_head(session_id)
@@ -109,17 +112,23 @@ async def import_session(
     return session_id, count
 
 
-def read_export(file: BinaryIO) -> list[Entry]:
+def read_export(file: BinaryIO, sealer: Sealer = NO_ENCRYPTION) -> list[Entry]:
     """Read all entries of an exported file.
 
     Raises:
         FileDamaged: The file is damaged or incomplete.
+        NewerVersion: A newer version of Clew has written the file.
+        UnknownKey: It is encrypted with a key that `sealer` does not have.
     """
-    entries = [entry for piece in _read_pieces(LineReader(file, KIND)) for entry in piece.entries]
+    entries = [entry for piece in _read_pieces(LineReader(file, FORMAT, sealer=sealer)) for entry in piece.entries]
     for seq, entry in enumerate(entries):
         if entry.seq != seq:
             raise FileDamaged(f"entry {seq} is missing: entry {entry.seq} stands in its place")
     return entries
+
+
+def _make_writer(client: Client, session_id: str, file: BinaryIO) -> LineWriter:
+    return LineWriter(file, FORMAT, {"session_id": session_id}, sealer=find_sealer(client.data_converter))
 
 
 @dataclass(slots=True)
@@ -212,7 +221,7 @@ class _ExportedParts:
                 f"run `clew recover {session_id}` first"
             )
         if status is None:
-            raise Closed(f"there is no session {session_id!r}")
+            raise NotFound(f"there is no session {session_id!r}")
         return cls(client, archive, session_id, head, SessionHandle(client, session_id, TASK_QUEUE))
 
     @property

@@ -17,11 +17,12 @@ from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.errors import InvalidInput
+from clew.formats import Format
 from clew.session.connection import validate_session_id
 from clew.session.transport import translate_error
 from clew_audit.json_lines import FileDamaged, LineReader, LineWriter
 
-KIND = "histories"
+FORMAT = Format("histories")
 
 _ENDED = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW: "continued",
@@ -200,7 +201,7 @@ def _order_runs(execution: str, own: Mapping[str, _FirstEvent], last: str) -> li
 
 async def save_runs(file: BinaryIO, source: ServerHistories) -> AsyncIterator[Run]:
     """Yield the runs of a session and write each to a file. The file is complete after the last one."""
-    writer = LineWriter(file, KIND, {"session_id": source.session_id, "namespace": source.namespace})
+    writer = LineWriter(file, FORMAT, {"session_id": source.session_id, "namespace": source.namespace})
     async for run in source.read_runs():
         row: dict[str, Any] = {"run_id": run.run_id, "execution": run.execution, "replaced": run.replaced}
         if run.history:
@@ -215,7 +216,7 @@ class SavedHistories:
 
     def __init__(self, file: BinaryIO, converter: DataConverter = pydantic_data_converter) -> None:
         self.converter = converter
-        self._reader = LineReader(file, KIND)
+        self._reader = LineReader(file, FORMAT)
         header = self._reader.header
         try:
             self.session_id, self.namespace = (

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic_core import from_json
 from temporalio.client import Client, WorkflowExecutionStatus
 
-from clew.errors import Closed, InvalidInput, ThreadMismatch
+from clew.errors import InvalidInput, NotFound, ThreadMismatch
 from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from clew_audit import restart
@@ -73,7 +73,7 @@ async def recover(
 
     Raises:
         ArchiveDamaged: A needed object of the archive is missing or damaged.
-        Closed: There is no such session.
+        NotFound: There is no such session.
         ThreadMismatch: Entries would be lost; nothing was changed, and the message says which.
         ClewError: The server or the archive cannot be reached.
     """
@@ -87,13 +87,16 @@ async def recover(
     except ObjectDamaged as error:
         damage = error
         report.remarks.append(f"the archive's head is damaged, the history's reference was used instead: {error}")
-    run = await _replay_newest(ServerHistories(client, session_id), report, keep)
+    server = ServerHistories(client, session_id)
+    run = await _replay_newest(server, report, keep)
     replayed = run.session if run else None
     if replayed is None and damage:
         raise ArchiveDamaged(str(damage))
     if replayed is None and head is None:
-        raise Closed(f"there is nothing to recover: session {session_id!r} has no history and no archive")
+        raise NotFound(f"there is nothing to recover: session {session_id!r} has no history and no archive")
     session, archive_ref = await _choose_source(archive, head, replayed, report, keep)
+    if report.source == "history":
+        archive_ref = await _archive_older(archive, archive_ref, session.thread.first_seq, server, report)
     if report.source == "archive" and head and head.status == "closed":
         report.status, report.last_seq = "restarted", head.last_seq
         if ended in (None, WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.CANCELED):
@@ -111,7 +114,7 @@ async def recover(
         archive_ref = await restart.append_entries(archive, archive_ref, thread.slice(before + 1, thread.last_seq))
         report.closing, report.written, report.last_seq = (
             thread.rev - committed,
-            archive_ref.upto - before,
+            report.written + archive_ref.upto - before,
             archive_ref.upto,
         )
         session = replace(session, state=replace(session.state, archive=archive_ref))
@@ -151,9 +154,8 @@ async def _choose_source(
     if head is None:
         assert replayed is not None
         archive_ref = replayed.state.archive or ArchiveRef(execution="", family=report.session_id)
-        _check_follows(replayed, archive_ref.upto)
         report.source = "history"
-        return replayed, archive_ref
+        return replayed, await _drop_missing(archive, archive_ref, report)
     archive_ref = ArchiveRef(execution=head.run_id or "", family=head.family, root=head.root, upto=head.last_seq)
     diverged = await _find_divergence(archive, head, replayed) if replayed else None
     if diverged is not None and keep is None:
@@ -170,7 +172,6 @@ async def _choose_source(
         if diverged is not None and replayed:
             report.dropped = replayed.thread.last_seq - diverged + 1
         return await _load_archived(archive, head, archive_ref, report), archive_ref
-    _check_follows(replayed, head.last_seq)
     if diverged is not None and head.root:
         report.dropped = head.last_seq - diverged + 1
         async with translate_archive_errors():
@@ -179,17 +180,50 @@ async def _choose_source(
     return replayed, archive_ref
 
 
-def _check_follows(replayed: Session, last_seq: int) -> None:
-    """Make sure that all entries before the history's part of the thread are archived.
+async def _drop_missing(archive: Archive, archive_ref: ArchiveRef, report: Recovery) -> ArchiveRef:
+    """Refer to nothing if the store has lost the root of the archive: the histories may hold its entries."""
+    try:
+        async with translate_store_errors():
+            async for _ in archive.read(archive_ref.family, archive_ref.root, archive_ref.upto):
+                break
+    except ObjectMissing as error:
+        report.remarks.append(f"the archive is lost and was written anew from the histories: {error}")
+        return archive_ref.model_copy(update={"root": None, "upto": -1})
+    return archive_ref
+
+
+async def _archive_older(
+    archive: Archive, archive_ref: ArchiveRef, before: int, server: ServerHistories, report: Recovery
+) -> ArchiveRef:
+    """Archive the entries that the archive lacks before seq `before`, from the histories of older workflow runs.
 
     Raises:
-        ThreadMismatch: Some are neither in the archive nor in the history.
+        ThreadMismatch: Some are neither in the archive nor in a history.
     """
-    if replayed.thread.first_seq > last_seq + 1:
+    first = archive_ref.upto + 1
+    if first >= before:
+        return archive_ref
+    missing: dict[int, Entry] = {}
+    async for run in server.read_newest():
+        if run.history is None:
+            break
+        try:
+            rebuilt = await replay_run(run.history, server.converter)
+        except ReplayFailed as error:
+            report.remarks.append(f"workflow run {run.run_id} was not used: {error}")
+            break
+        if rebuilt.session:
+            missing |= {entry.seq: entry for entry in rebuilt.session.thread if first <= entry.seq < before}
+        if first in missing or rebuilt.is_new_thread:
+            break
+    absent = [seq for seq in range(first, before) if seq not in missing]
+    if absent:
         raise ThreadMismatch(
-            f"entries {last_seq + 1} to {replayed.thread.first_seq - 1} are neither in the archive nor in the newest "
-            "history: restore the archive from a backup first, or check CLEW_STORE"
+            f"entries {absent[0]} to {absent[-1]} are neither in the archive nor in a history: restore the archive "
+            "from a backup first, or check CLEW_STORE"
         )
+    report.written += before - first
+    return await restart.append_entries(archive, archive_ref, [missing[seq] for seq in range(first, before)])
 
 
 async def _find_divergence(archive: Archive, head: Head, replayed: Session) -> int | None:

@@ -19,6 +19,7 @@ from clew_audit.errors import translate_archive_errors
 from clew_workflows.core import carried, decisions, drafts
 from clew_workflows.core.advance import Session, advance
 from clew_workflows.core.decision import Decision
+from clew_workflows.core.lists import summarize_archived
 from clew_workflows.core.stamps import MACHINE
 from clew_workflows.core.state import Moment
 from clew_workflows.protocol import ArchiveRef
@@ -48,6 +49,7 @@ async def write_archive(archive: Archive, session: Session, before: Head | None)
                 state=digest,
                 status="closed",
                 run_id=archive_ref.execution or None,
+                summary=summarize_archived(state),
             ),
             before,
         )

@@ -34,7 +34,9 @@ from clew_workflows.core import budgets, carried, configuration, drafts, inputs
 from clew_workflows.core.advance import Session
 from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.learned import Learned
-from clew_workflows.core.state import MAX_KNOWN_OPS, Request, Run, State
+from clew_workflows.core.listed import Listed, note_entries
+from clew_workflows.core.run import Request, Run
+from clew_workflows.core.state import MAX_KNOWN_OPS, State
 from clew_workflows.protocol import ArchiveRef
 
 
@@ -57,6 +59,7 @@ class StateBuilder:
         self._outcomes: dict[str, RequestOutcome] = {}
         self._learned: Mapping[str, Learned] = {}
         self._run = _OpenRun("")
+        self._listed = Listed()
 
     def add(self, entries: Iterable[Entry], archive_ref: ArchiveRef) -> None:
         """Add the next entries. All of them must be archived, as `archive_ref` says.
@@ -67,6 +70,7 @@ class StateBuilder:
         for entry in entries:
             self.thread.append(entry)
             self._note(entry)
+            self._listed = note_entries(self._listed, [entry])
         trimmed = carried.restore(carried.carry(self.build(archive_ref)))
         self._outcomes, self.thread = dict(trimmed.state.outcomes), trimmed.thread
 
@@ -81,8 +85,8 @@ class StateBuilder:
                     # The policy was changed and the model was not: the learned limits no longer apply.
                     self._learned = {}
                 self._config = config
-            case ErrorPayload(retried=Retried() as retried):
-                self._learned = budgets.learn_refusal(self._learned, retried.model, retried.budget)
+            case ErrorPayload(retried=Retried(budget=int() as budget) as retried):
+                self._learned = budgets.learn_refusal(self._learned, retried.model, budget)
             case OperationPayload() as applied:
                 self._note_operation(entry, applied)
             case SummaryPayload(usage=Usage() as usage):
@@ -91,8 +95,11 @@ class StateBuilder:
                 self._note_input(
                     input_payload.input_id, entry.refs.get("request_id") or input_payload.request_id or ""
                 )
-            case RunPayload():
+            case RunPayload() as outcome:
                 self._run.ended.add(entry.refs["request_id"])
+                if entry.refs["run_id"] == self._run.run_id and outcome.usage.shared_with is None:
+                    # Of a call that was interrupted before it had text, only the outcome has the usage.
+                    self._run.usage = outcome.usage
             case _:
                 pass
         if isinstance(message := entry.body, MessagePayload):
@@ -122,6 +129,7 @@ class StateBuilder:
             return
         run_id = entry.refs.get("run_id")
         if run_id and run_id != self._run.run_id:
+            self._usage = self._usage.plus(self._run.usage)
             self._run = _OpenRun(run_id)
         if run_id:
             self._run.note(entry, message)
@@ -130,8 +138,8 @@ class StateBuilder:
             self._subagent_usage = self._subagent_usage.plus(message.subagent.usage)
             self._run.subagent_usage = self._run.subagent_usage.plus(message.subagent.usage)
         if recipe := entry.recipe:
-            self._learn(recipe)
-            self._usage = self._usage.plus(recipe.call_usage)
+            if recipe.stop_reason != "interrupted":
+                self._learn(recipe)
             self._run.usage = self._run.usage.plus(recipe.call_usage)
 
     def _learn(self, recipe: Recipe) -> None:
@@ -173,7 +181,7 @@ class StateBuilder:
             profiles={model: profile} if model else {},
             learned=self._learned,
             context_ref=self._context_ref,
-            usage=self._usage,
+            usage=self._usage.plus(self._run.usage),
             subagent_usage=self._subagent_usage,
             runs=self._numbers["run"],
             calls=self._numbers["call"],
@@ -182,6 +190,7 @@ class StateBuilder:
             summaries=self._numbers["summary"],
             archive=archive_ref,
             outcomes=self._outcomes,
+            listed=self._listed,
         )
         return replace(state, run=self._run.make_run(state))
 
@@ -226,7 +235,7 @@ class _OpenRun:
                 call["id"]: RequestedCall(call["id"], call["name"], call["arguments"], scheduled=True)
                 for call in message.tool_calls or ()
             }
-            if message.content:
+            if message.content and not message.interrupted:
                 self._answer_seq = entry.seq
 
     def make_run(self, state: State) -> Run | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from clew.errors import Closed
+from clew.errors import NotFound
 from clew.session.connection import validate_session_id
 from clew_activities.archive import Archive, ObjectDamaged, ObjectMissing
 from clew_audit.errors import translate_store_errors
@@ -42,7 +42,7 @@ async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
     """Read and check every object that a session's head leads to.
 
     Raises:
-        Closed: The session has no archive.
+        NotFound: The session has no archive.
         ArchiveUnavailable: The store cannot be reached.
     """
     report = ArchiveReport(validate_session_id(session_id))
@@ -53,7 +53,7 @@ async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
             report.problems.append(str(error))
             return report
         if head is None:
-            raise Closed(f"session {session_id!r} has no archive in this store: check CLEW_STORE and the namespace")
+            raise NotFound(f"session {session_id!r} has no archive in this store: check CLEW_STORE and the namespace")
         report.status, report.last_seq = head.status, head.last_seq
         async for check in archive.verify(head.family, head.root):
             if "/segments/" in check.name:

@@ -61,6 +61,7 @@ class Agent:
     Attributes:
         name: The name: 1 to 64 letters, digits, `_`, `.` and `-`.
         model: The model, as `provider:name`.
+        fallbacks: The models that a run tries, in this order, while its model has an outage.
         system_prompt: The system prompt; at most 65 536 bytes.
         tools: The tools that the model may call: tools, or their JSON form. A worker that has the agent has them too.
             A string names a tool that the worker has from elsewhere.
@@ -73,6 +74,7 @@ class Agent:
         on_busy: What a session does with a message while a request is active.
         steering: When a run reads an input that does not set `at`.
         idle_timeout_seconds: After so many seconds without work a session hibernates.
+        priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last.
         metadata: Names and values that each session of the agent has.
         version: A label for people, for example a release. Threads record it beside the digest of the agent.
 
@@ -84,6 +86,7 @@ class Agent:
     name: str
     _: KW_ONLY
     model: str
+    fallbacks: Sequence[str] = ()
     system_prompt: str | None = None
     tools: Sequence[ToolForm] = ()
     require_approval: Sequence[str] = ()
@@ -95,6 +98,7 @@ class Agent:
     on_busy: OnBusy | None = None
     steering: Literal["terminal", "step"] | None = None
     idle_timeout_seconds: int | None = None
+    priority: int | None = None
     metadata: Mapping[str, str] | None = None
     version: str | None = None
 
@@ -108,7 +112,7 @@ class Agent:
         label: object = self.version
         if label is not None and not (isinstance(label, str) and 0 < len(label) <= MAX_VERSION_CHARACTERS):
             raise TypeError(f"agent {self.name!r}: version has 1 to {MAX_VERSION_CHARACTERS} characters, or is None")
-        for field in ("tools", "require_approval"):
+        for field in ("fallbacks", "tools", "require_approval"):
             # A string is a sequence, too: of one-letter names.
             if isinstance(values := getattr(self, field), str) or not isinstance(values, Sequence):
                 raise TypeError(f"agent {self.name!r}: {field} is a list, not {values!r}")
@@ -182,6 +186,7 @@ class Agent:
     def _make_config(self, tools: Sequence[str]) -> SessionConfig:
         fields = {
             "model": self.model,
+            "fallbacks": self.fallbacks or None,
             "system_prompt": self.system_prompt,
             "tools": tools or None,
             "require_approval": self.require_approval or None,
@@ -193,6 +198,7 @@ class Agent:
             "on_busy": self.on_busy,
             "steering": self.steering,
             "idle_timeout_seconds": self.idle_timeout_seconds,
+            "priority": self.priority,
             "metadata": self.metadata,
         }
         try:

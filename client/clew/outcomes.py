@@ -20,7 +20,7 @@ class Output(BaseModel):
 
 
 class Usage(Output):
-    """Tokens as the providers reported them.
+    """Tokens as the providers reported them; those of interrupted replies are estimated.
 
     Of the requests that share a run, one has the run's usage: the sum over all requests is the session's.
 
@@ -31,6 +31,7 @@ class Usage(Output):
         written_input_tokens: Tokens of prompts that were written to the cache, if the provider charges for that.
         cost_usd: The cost, in USD, of the calls whose list price is known.
         model_calls: Model calls.
+        estimated_calls: Model calls whose tokens are estimated, because their replies were interrupted; absent: none.
         shared_with: The request whose usage has the numbers of the run that both share.
     """
 
@@ -40,6 +41,7 @@ class Usage(Output):
     written_input_tokens: int | None = None
     cost_usd: float | None = None
     model_calls: int = 0
+    estimated_calls: int | None = None
     shared_with: str | None = None
 
     def plus(self, other: Usage) -> Usage:
@@ -51,6 +53,7 @@ class Usage(Output):
             written_input_tokens=_sum(self.written_input_tokens, other.written_input_tokens),
             cost_usd=_sum(self.cost_usd, other.cost_usd),
             model_calls=self.model_calls + other.model_calls,
+            estimated_calls=_sum(self.estimated_calls, other.estimated_calls),
         )
 
 
@@ -87,6 +90,7 @@ class RequestOutcome(Output):
         answer_seq: The entry with the newest text of the model; a failed request may have one.
         last_seq: The `run` entry; while `running`, the thread's last one.
         iterations: Model calls of the run.
+        fallback: The fallback that the run uses, or ended with; absent: its model has had no outage.
         usage: The usage of the run.
         subagent_usage: The usage of the subagents that the run has started, and of theirs.
         error: The error of a failed request.
@@ -100,6 +104,7 @@ class RequestOutcome(Output):
     answer_seq: int | None = None
     last_seq: int
     iterations: int = 0
+    fallback: str | None = None
     usage: Usage = Usage()
     subagent_usage: Usage | None = None
     error: OutcomeError | None = None

@@ -15,7 +15,6 @@ try:
         SessionWorker,
         check_model,
         main,
-        make_tool_worker,
         make_worker,
         make_workflow_sandbox,
     )
@@ -29,7 +28,6 @@ __all__ = [
     "SessionWorker",
     "check_model",
     "main",
-    "make_tool_worker",
     "make_worker",
     "make_workflow_sandbox",
 ]

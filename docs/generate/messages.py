@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from clew import contract
+from clew_workflows.shell import handlers
+from clew_workflows.shell.handlers import Handler
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,7 @@ class Exchange:
         answer: The type of its answer; None where it has none.
         refusals: The words that only it is refused with, beside those of its kind.
         bare: It may come without an argument.
+        description: Its effect or its answer, in one sentence.
     """
 
     name: str
@@ -25,103 +30,132 @@ class Exchange:
     answer: type | None = None
     refusals: tuple[str, ...] = ()
     bare: bool = False
+    description: str = ""
+
+
+def _read(
+    handlers: Mapping[str, Handler[Any]], name: str, answer: type | None = None, refusals: tuple[str, ...] = ()
+) -> Exchange:
+    """Read what a session's own table says of an update, a signal or a query."""
+    handler = handlers[name]
+    input_ = None if handler.input is NoneType else handler.input
+    return Exchange(name, input_, answer, refusals, handler.is_bare, handler.description)
 
 
 START = Exchange(
     "AgentSession",
     contract.SessionStart,
     contract.SessionEnd,
-    ("invalid_token_budget", "thread_mismatch", "too_large", "unknown_tool", "unsupported_strategy"),
+    (
+        "invalid_token_budget",
+        "not_encrypted",
+        "thread_mismatch",
+        "too_large",
+        "unknown_key",
+        "unknown_tool",
+        "unsupported_strategy",
+    ),
 )
 
-COMMON_UPDATE_REFUSALS = ("archive_unavailable", "closed", "invalid_input", "thread_mismatch", "too_large")
+COMMON_UPDATE_REFUSALS = (
+    "archive_unavailable",
+    "closed",
+    "invalid_input",
+    "newer_version",
+    "not_encrypted",
+    "thread_mismatch",
+    "too_large",
+    "unknown_key",
+)
 """Every update may be refused with these."""
 
 UPDATES = (
-    Exchange(
+    _read(
+        handlers.UPDATES,
         "message",
-        contract.MessageInput,
         contract.RequestOutcome,
         ("busy", "empty_content", "invalid_token_budget", "queue_full"),
     ),
-    Exchange("await_request", contract.AwaitRequestInput, contract.RequestOutcome, ("unknown_request",)),
-    Exchange(
+    _read(handlers.UPDATES, "await_request", contract.RequestOutcome, ("unknown_request",)),
+    _read(
+        handlers.UPDATES,
         "submit_input",
-        contract.SubmitInput,
         contract.InputReceipt,
         ("empty_content", "idle", "queue_full", "request_mismatch"),
     ),
-    Exchange(
+    _read(
+        handlers.UPDATES,
         "submit_context_operation",
-        contract.ContextOperation,
         contract.OperationReceipt,
         ("invalid_operation", "queue_full"),
     ),
-    Exchange(
-        "configure", contract.ConfigureInput, contract.ConfigureReceipt, ("invalid_token_budget", "unknown_tool")
-    ),
-    Exchange("cancel_request", contract.CancelInput, contract.CancelReceipt, ("idle", "request_mismatch"), bare=True),
-    Exchange(
+    _read(handlers.UPDATES, "configure", contract.ConfigureReceipt, ("invalid_token_budget", "unknown_tool")),
+    _read(handlers.UPDATES, "cancel_request", contract.CancelReceipt, ("idle", "request_mismatch")),
+    _read(
+        handlers.UPDATES,
         "resolve_approval",
-        contract.ApprovalInput,
         contract.ApprovalReceipt,
         ("already_resolved", "unknown_approval"),
     ),
-    Exchange(
+    _read(
+        handlers.UPDATES,
         "submit_tool_result",
-        contract.ToolResultInput,
         contract.ToolResultReceipt,
         ("already_answered", "call_ended", "unknown_tool_call"),
     ),
-    Exchange(
+    _read(
+        handlers.UPDATES,
         "summarize",
-        contract.SummarizeInput,
         contract.SummaryReceipt,
         ("archived", "busy", "nothing_to_summarize"),
-        bare=True,
     ),
-    Exchange(
+    _read(
+        handlers.UPDATES,
         "checkpoint",
-        contract.CheckpointInput,
         contract.CheckpointReceipt,
         ("archived", "busy", "checkpoint_unavailable", "context_overflow", "invalid_operation", "unknown_lane"),
-        bare=True,
     ),
-    Exchange("hibernate", contract.HibernateInput, contract.HibernateReceipt, ("busy",), bare=True),
-    Exchange("close_session", contract.CloseInput, contract.CloseReceipt, bare=True),
+    _read(handlers.UPDATES, "hibernate", contract.HibernateReceipt, ("busy",)),
+    _read(handlers.UPDATES, "close_session", contract.CloseReceipt),
 )
 
 SIGNALS = (
-    Exchange("steer", contract.SteerInput),
-    Exchange("inject", contract.SteerInput),
-    Exchange("modify_context", contract.ContextOperation),
-    Exchange("cancel", contract.CancelInput, bare=True),
-    Exchange("close", contract.CloseInput, bare=True),
-    Exchange("forked", contract.ForkedInput),
-    Exchange("subagent_result", contract.SubagentResultInput),
+    _read(handlers.SIGNALS, "steer"),
+    _read(handlers.SIGNALS, "inject"),
+    _read(handlers.SIGNALS, "modify_context"),
+    _read(handlers.SIGNALS, "cancel"),
+    _read(handlers.SIGNALS, "close"),
+    _read(handlers.SIGNALS, "move"),
+    _read(handlers.SIGNALS, "forked"),
+    _read(handlers.SIGNALS, "subagent_result"),
 )
 
-COMMON_QUERY_REFUSALS = ("invalid_input", "starting", "thread_mismatch")
+COMMON_QUERY_REFUSALS = ("invalid_input", "starting", "thread_mismatch", "unknown_key")
 """Every query but `status` may be refused with these."""
 
 QUERIES = (
-    Exchange("status", None, contract.SessionStatus),
-    Exchange(
+    _read(handlers.QUERIES, "status", contract.SessionStatus),
+    _read(
+        handlers.QUERIES,
         "context",
-        contract.ContextQuery,
         contract.ContextPage,
         ("archived", "context_overflow", "empty_content", "invalid_token_budget", "too_large"),
-        bare=True,
     ),
-    Exchange("transcript", contract.TranscriptQuery, contract.TranscriptPage, bare=True),
-    Exchange(
-        "window", contract.WindowQuery, contract.Window, ("archived", "context_overflow", "invalid_token_budget")
-    ),
-    Exchange("entries", contract.EntriesQuery, contract.EntriesPage, bare=True),
-    Exchange("follow", contract.FollowQuery, contract.FollowPage, bare=True),
+    _read(handlers.QUERIES, "transcript", contract.TranscriptPage),
+    _read(handlers.QUERIES, "window", contract.Window, ("archived", "context_overflow", "invalid_token_budget")),
+    _read(handlers.QUERIES, "entries", contract.EntriesPage),
+    _read(handlers.QUERIES, "follow", contract.FollowPage),
 )
 
-COMMON_WORKFLOW_REFUSALS = ("archive_damaged", "archive_unavailable", "invalid_input", "too_large")
+COMMON_WORKFLOW_REFUSALS = (
+    "archive_damaged",
+    "archive_unavailable",
+    "invalid_input",
+    "newer_version",
+    "not_encrypted",
+    "too_large",
+    "unknown_key",
+)
 """Every workflow but `AgentSession` may fail with these."""
 
 WORKFLOWS = (
@@ -150,6 +184,7 @@ WORKFLOWS = (
         ),
     ),
     Exchange("DeleteSession", contract.DeleteSessionInput, contract.DeleteReceipt, ("not_found",)),
+    Exchange("ListSessions", contract.ListSessionsInput, contract.SessionsPage),
 )
 
 HEARTBEATS = (

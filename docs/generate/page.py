@@ -35,10 +35,11 @@ def blocks() -> dict[str, str]:
     return types | {
         "updates": _overview("update", messages.UPDATES),
         "signals": table(
-            ("signal", "input"), ([f"`{one.name}`", _link(one.input, one.bare)] for one in messages.SIGNALS)
+            ("signal", "meaning", "input"),
+            ([f"`{one.name}`", one.description, _link(one.input, one.bare)] for one in messages.SIGNALS),
         ),
         "queries": _overview("query", messages.QUERIES),
-        "workflows": _overview("workflow", (messages.START, *messages.WORKFLOWS)),
+        "workflows": _overview("workflow", (messages.START, *messages.WORKFLOWS), described=False),
         "kinds": table(("kind", "payload", "meaning"), _kinds()),
         "refusals": table(("word", "meaning"), _refusals()),
         "forms": forms_table(),
@@ -61,17 +62,19 @@ def filled(page: str, blocks: Mapping[str, str]) -> str:
     return _BLOCK.sub(lambda match: f"<!-- begin {match['name']} -->\n{blocks[match['name']]}<!-- end -->", page)
 
 
-def _overview(kind: str, exchanges: Iterable[Exchange]) -> str:
+def _overview(kind: str, exchanges: Iterable[Exchange], *, described: bool = True) -> str:
+    meaning = ["meaning"] if described else []
     rows = (
         [
             f"`{one.name}`",
+            *([one.description] if described else []),
             _link(one.input, one.bare),
             _link(one.answer),
             ", ".join(f"`{word}`" for word in one.refusals),
         ]
         for one in exchanges
     )
-    return table((kind, "input", "answers", "refused with"), rows)
+    return table((kind, *meaning, "input", "answers", "refused with"), rows)
 
 
 def _link(type_: type | None, bare: bool = False) -> str:

@@ -23,6 +23,7 @@ export interface Signals {
   modify_context: { input: ContextOperation; output: undefined };
   cancel: { input: CancelInput | undefined; output: undefined };
   close: { input: CloseInput | undefined; output: undefined };
+  move: { input: MoveInput | undefined; output: undefined };
   forked: { input: ForkedInput; output: undefined };
   subagent_result: { input: SubagentResultInput; output: undefined };
 }
@@ -32,7 +33,7 @@ export interface Queries {
   status: { input: undefined; output: SessionStatus };
   context: { input: ContextQuery | undefined; output: ContextPage };
   transcript: { input: TranscriptQuery | undefined; output: TranscriptPage };
-  window: { input: WindowQuery; output: Window };
+  window: { input: WindowQuery | undefined; output: Window };
   entries: { input: EntriesQuery | undefined; output: EntriesPage };
   follow: { input: FollowQuery | undefined; output: FollowPage };
 }
@@ -45,6 +46,7 @@ export interface Workflows {
   ForkSession: { input: ForkSessionInput; output: ForkReceipt };
   RestoreSession: { input: RestoreInput; output: RestoreReceipt };
   DeleteSession: { input: DeleteSessionInput; output: DeleteReceipt };
+  ListSessions: { input: ListSessionsInput; output: SessionsPage };
 }
 
 /** An agent as a worker has resolved it. */
@@ -219,6 +221,8 @@ export interface AssistantMessage {
   thinking?: string;
   /** Blocks that go back to the provider verbatim. */
   provider_data?: ProviderData;
+  /** The call was cancelled, or failed, before the reply was complete: `content` is what had arrived. */
+  interrupted?: boolean;
   /** The recipe of the model call. */
   recipe?: Recipe;
 }
@@ -337,6 +341,10 @@ export interface ConfigPayload {
   idle_timeout_seconds: number | null;
   /** The session's metadata. */
   metadata: Record<string, string>;
+  /** The models that a run tries while its model has an outage. */
+  fallbacks?: Array<string>;
+  /** Which calls the workers take first: 1 the first, 5 the last. */
+  priority?: number;
   /** The names of the tools as the configuration has them; absent: those of the schemas, but for `read_result`. */
   tool_names?: Array<string>;
   /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent. */
@@ -361,6 +369,8 @@ export interface ConfigureInput {
   agent?: string | null;
   /** The model. */
   model?: string | null;
+  /** All models that a run tries while its model has an outage. */
+  fallbacks?: Array<string> | null;
   /** Overlay the options in force; null takes a value away. */
   model_options?: ModelOptions | null;
   /** The system prompt; at most 65 536 bytes. */
@@ -377,6 +387,8 @@ export interface ConfigureInput {
   steering?: "terminal" | "step" | null;
   /** All tools whose calls wait for a person's decision, beside those that always do. */
   require_approval?: Array<string> | null;
+  /** Which calls the workers take first: 1 the first, 5 the last. */
+  priority?: number | null;
   /** All names and values of the caller's own. Those of the session's agent stay below them. */
   metadata?: Record<string, string> | null;
 }
@@ -767,6 +779,20 @@ export interface Limits {
   max_cost_usd?: number | null;
 }
 
+/** The argument of the workflow `ListSessions`, which lists the sessions that have an archive. */
+export interface ListSessionsInput {
+  /** Sessions whose metadata `user` is this. */
+  user?: string | null;
+  /** Sessions in this status. */
+  status?: "idle" | "working" | "awaiting_approval" | "awaiting_external" | "failed" | "hibernated" | "closed" | "interrupted" | null;
+  /** Sessions with this agent. */
+  agent?: string | null;
+  /** Sessions that were active since then: ISO 8601 in UTC with milliseconds, `2026-11-01T00:00:00.000Z`. */
+  since?: string | null;
+  /** Begin after the session of this id: the `next_after` of the page before. */
+  after?: string | null;
+}
+
 /** The part of a session's status that viewers follow. */
 export interface LiveStatus {
   /** Entries that the thread has. */
@@ -819,6 +845,8 @@ export interface MessageInput {
   context_policy?: ContextPolicy | null;
   /** The model of this request. The policy that the worker chooses for the model comes with it, unless the session was started with a policy. */
   model?: string | null;
+  /** The models that this request tries while its model has an outage, instead of the session's; `[]`: none. */
+  fallbacks?: Array<string> | null;
   /** Overlay the session's options for this request. */
   model_options?: ModelOptions | null;
   /** The most model calls of the run. */
@@ -845,6 +873,10 @@ export interface ModelOptions {
   stop?: Array<string> | null;
   /** The seed of sampling, for providers that support it. */
   seed?: number | null;
+}
+
+/** The argument of the signal `move`, which wakes a session after a deployment of workers with a version. */
+export interface MoveInput {
 }
 
 /** A subagent that a session has started and that has not reported its result. */
@@ -1051,12 +1083,12 @@ export interface Recipe {
   digest: string;
   /** Tokens of the context under the session's encoding. */
   input_tokens: number;
-  /** The usage that the provider reported. */
+  /** The usage that the provider reported; of an interrupted reply an estimate (`estimated_calls`). */
   usage: Usage;
   /** The number of the attempt that returned the reply, from 1 on. */
   attempt: number;
-  /** `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools. */
-  stop_reason: "stop" | "length" | "tool_calls";
+  /** `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools; `interrupted`: the call was cancelled, or failed. */
+  stop_reason: "stop" | "length" | "tool_calls" | "interrupted";
   /** The seqs at which the window of an epoch was truncated; absent for sliding windows. */
   epoch?: Array<number>;
   /** Tokens that the context shares with the beginning of the lane's call before it; absent for sliding windows. */
@@ -1153,6 +1185,8 @@ export interface RequestOutcome {
   last_seq: number;
   /** Model calls of the run. */
   iterations: number;
+  /** The fallback that the run uses, or ended with; absent: its model has had no outage. */
+  fallback?: string;
   /** The usage of the run. */
   usage: Usage;
   /** The usage of the subagents that the run has started, and of theirs. */
@@ -1175,14 +1209,14 @@ export interface RestoreReceipt {
   session_id: string;
 }
 
-/** A model call that follows one whose context was too long. */
+/** A model call that follows one that failed: with a shorter context, or of a fallback. */
 export interface Retried {
   /** The new call. */
   call_id: string;
   /** The model, as `provider:model`. */
   model: string;
-  /** The largest context of the model from now on, in tokens. */
-  budget: number;
+  /** The largest context of the model from now on, in tokens; absent: the new call is of a fallback. */
+  budget?: number;
 }
 
 /** An entry of the kind `run`. */
@@ -1217,6 +1251,8 @@ export interface RunPayload {
   subagent_usage?: Usage;
   /** Model calls of the run. */
   iterations: number;
+  /** The fallback that the run ended with, as `provider:model`; absent: its model had no outage. */
+  fallback?: string;
   /** The seq of the answer; absent where there is none. */
   answer_seq?: number;
   /** Why the request failed. */
@@ -1238,6 +1274,8 @@ export interface SessionConfig {
   pin?: boolean;
   /** The model. It is needed if there is no `agent`. */
   model?: string | null;
+  /** The models that a run tries, in this order, while its model has an outage. The next run begins with `model` again. */
+  fallbacks?: Array<string>;
   /** The loop of a run; only `react` is accepted. */
   strategy?: string;
   /** The system prompt; at most 65 536 bytes. */
@@ -1264,6 +1302,8 @@ export interface SessionConfig {
   limits?: Limits;
   /** After so many seconds without work the session hibernates; at most 10 years. */
   idle_timeout_seconds?: number | null;
+  /** Which calls the workers take first while calls wait for them: 1 the first, 5 the last. */
+  priority?: number;
   /** The caller's own names and values. */
   metadata?: Record<string, string>;
 }
@@ -1316,7 +1356,7 @@ export interface SessionStart {
 export interface SessionStatus {
   /** The session. */
   session_id: string;
-  /** `preparing`, `idle`, `awaiting_model`, `awaiting_tools`, `awaiting_approval`, `awaiting_external`, `summarizing`, `hibernating` or `closed`. */
+  /** `preparing`, `idle`, `checking` (hooks check a message, tool calls or an answer), `awaiting_model`, `stopping` (a run ends as soon as its model call has stopped), `awaiting_tools`, `awaiting_approval`, `awaiting_external`, `summarizing`, `hibernating` or `closed`. */
   status: string;
   /** The lane that the next request is served in. */
   active_context_ref: string;
@@ -1366,6 +1406,46 @@ export interface SessionStatus {
   first_live_seq: number;
   /** Whether the session has ended. */
   closed: boolean;
+}
+
+/** A session in a list. */
+export interface SessionSummary {
+  /** The session. */
+  session_id: string;
+  /** What it was doing when the list's source was last updated. Absent: the source does not know it. */
+  status?: "idle" | "working" | "awaiting_approval" | "awaiting_external" | "failed" | "hibernated" | "closed" | "interrupted";
+  /** The title: metadata `title`, or the first words of the first message. If metadata `title` is empty, there is none. */
+  title?: string;
+  /** Its agent. */
+  agent?: string;
+  /** Its model, as `provider:model`. */
+  model?: string;
+  /** Metadata `user`. */
+  user?: string;
+  /** Metadata `tags`, split at commas. */
+  tags: Array<string>;
+  /** Tokens of prompts and replies, those of its subagents included. */
+  tokens?: number;
+  /** The cost, in USD, of the calls whose list price is known, those of its subagents included. */
+  cost_usd?: number;
+  /** When it started: ISO 8601 in UTC. */
+  started_at?: string;
+  /** When its newest entry was committed by the time of the last update: ISO 8601 in UTC. */
+  active_at?: string;
+  /** The session that has started it as its subagent, or that it was forked from. */
+  parent?: string;
+  /** Its metadata. */
+  metadata: Record<string, string>;
+  /** Whether the list has it from the archive: then its workflow has ended. */
+  archived: boolean;
+}
+
+/** A page of sessions, in the order of their ids. */
+export interface SessionsPage {
+  /** The sessions. One that is not `archived` has an archive too, but its workflow has not ended in good order: it runs, or is `interrupted`. */
+  sessions: Array<SessionSummary>;
+  /** The `after` of the next page; absent on the last page. A page may be empty and have one. */
+  next_after?: string;
 }
 
 /** A context that `replace` puts under a lane. Its tool results follow right after their calls. */
@@ -1739,7 +1819,7 @@ export interface Unpin {
 }
 
 /**
- * Tokens as the providers reported them.
+ * Tokens as the providers reported them; those of interrupted replies are estimated.
  *
  * Of the requests that share a run, one has the run's usage: the sum over all requests is the session's.
  */
@@ -1756,6 +1836,8 @@ export interface Usage {
   cost_usd?: number;
   /** Model calls. */
   model_calls: number;
+  /** Model calls whose tokens are estimated, because their replies were interrupted; absent: none. */
+  estimated_calls?: number;
   /** The request whose usage has the numbers of the run that both share. */
   shared_with?: string;
 }
@@ -1795,7 +1877,7 @@ export interface Window {
 /** The argument of the query `window`. */
 export interface WindowQuery {
   /** The most tokens of the window, from 1. */
-  token_budget: number;
+  token_budget?: number;
   /** The lane; absent: the active one. */
   context_ref?: string | null;
 }

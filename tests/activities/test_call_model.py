@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 
 import httpx
 import pytest
-from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput, WorkflowQueryFailedError
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
@@ -24,11 +21,8 @@ from clew.contract.policy import ContextPolicy
 from clew.local import Reply, scripted_model
 from clew.model.prices import compute_cost_usd
 from clew_activities import call_model
-from clew_activities.call_model import ModelActivities
-from clew_activities.deployment import Deployment
-from clew_activities.mcp.tools import McpTools
 from clew_activities.prices import find_prices
-from clew_activities.providers import ProviderError, Providers, load_providers
+from clew_activities.providers import ProviderError, load_providers
 from clew_activities.providers.errors import (
     ContextLengthExceeded,
     EmptyReply,
@@ -39,69 +33,17 @@ from clew_activities.providers.errors import (
 from clew_workflows.core import views
 from clew_workflows.protocol import ModelAnswered, Outdated
 from clew_workflows.shell import ingress
+from clew_workflows.shell.board import BOARD
+from tests.support.model_calls import (
+    Queried,
+    make_activities,
+    make_environment,
+    make_refusal,
+    make_rpc_error,
+    open_session,
+)
+from tests.support.provider_server import run_fake_server
 from tests.support.session_harness import SessionHarness
-
-Answer = dict[str, Any] | Exception
-
-
-def make_refusal(message: str) -> WorkflowQueryFailedError:
-    return WorkflowQueryFailedError(message)
-
-
-def make_rpc_error(status: RPCStatusCode) -> RPCError:
-    return RPCError("not now", status, b"")
-
-
-class Queried(Interceptor):
-    """A client's way to the server, where sessions answer queries from a list, then from their thread."""
-
-    def __init__(self, session: SessionHarness, *first: Answer) -> None:
-        self.session = session
-        self.first = list(first)
-        self.queries: list[QueryWorkflowInput] = []
-        self.on_query: Callable[[], None] = lambda: None
-
-    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002 - the SDK's name
-        interceptor = self
-
-        class Outbound(OutboundInterceptor):
-            async def query_workflow(self, input: QueryWorkflowInput) -> Any:  # noqa: A002 - the SDK's name
-                return interceptor.answer(input)
-
-        return Outbound(next)
-
-    def answer(self, query_input: QueryWorkflowInput) -> Any:
-        self.queries.append(query_input)
-        self.on_query()
-        if self.first:
-            answer = self.first.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-        query = ContextQuery.model_validate(query_input.args[0])
-        projection = views.build_projection(self.session.state, self.session.thread, query)
-        return take_page(projection, query.page)
-
-
-def make_activities(providers: Providers, http: httpx.AsyncClient, digest: str = "d-1") -> ModelActivities:
-    return ModelActivities(providers, http, Deployment(digest, McpTools()))
-
-
-async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:
-    client = await Client.connect(
-        "127.0.0.1:1", lazy=True, interceptors=[queried], data_converter=pydantic_data_converter
-    )
-    made = ActivityEnvironment(client)
-    made.info = replace(made.info, workflow_id="s-1", workflow_run_id="run-of-s-1", attempt=attempt)
-    return made
-
-
-def open_session(content: str = "hello", **config: Any) -> SessionHarness:
-    """A session that waits for its model."""
-    settings: dict[str, Any] = {"model": "scripted:m"} | config
-    session = SessionHarness(**settings)
-    session.ask(content)
-    return session
 
 
 async def fetch_context(queried: Queried) -> Context:
@@ -153,6 +95,16 @@ async def test_the_context_is_fetched_by_the_calls_id_in_pages() -> None:
     ] * 3
     assert [query.args[0]["page"] for query in queried.queries] == [0, 6, 12]
     assert {query.args[0]["call_id"] for query in queried.queries} == {session.call.call_id}
+
+
+async def test_a_context_from_the_board_is_the_one_that_the_session_answers() -> None:
+    """The first attempt queries nothing; the second queries the session, and sends the same."""
+    session = open_session("hello", system_prompt="Be brief.")
+    queried = Queried(session)
+    BOARD.post("run-of-s-1", session.call, session.build_context(session.call))
+    first, second = [await fetch_context(queried) for _ in range(2)]
+    assert len(queried.queries) == 1
+    assert first == second
 
 
 @pytest.mark.parametrize("damage", ["a message", "a schema", "a page"])
@@ -321,6 +273,51 @@ async def test_a_reply_that_came_to_nothing_is_final_at_the_third_attempt(reply:
         True,
     ]
     assert not (await fail_call(Reply("?", status=HTTPStatus.SERVICE_UNAVAILABLE), attempt=50)).non_retryable
+
+
+@pytest.mark.parametrize(
+    ("reply", "attempt", "final"),
+    [
+        (Reply("down", status=HTTPStatus.BAD_GATEWAY), 1, False),
+        (Reply("down", status=HTTPStatus.BAD_GATEWAY), 3, True),
+        (Reply("wait", status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "2"}), 1, False),
+        (Reply("wait", status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "9"}), 1, True),
+        (Reply(""), 1, False),
+    ],
+)
+async def test_an_outage_is_final_soon_where_another_model_can_be_called(
+    reply: Reply, attempt: int, final: bool
+) -> None:
+    """At the third attempt, or if the provider wants a longer wait."""
+    session = open_session(fallbacks=("scripted:other",))
+    with pytest.raises(ApplicationError) as caught:
+        await call_once(Queried(session), reply, attempt=attempt)
+    assert caught.value.non_retryable == final
+
+
+async def test_the_text_of_a_reply_that_a_fallback_begins_anew_is_not_kept() -> None:
+    """Its tokens are: they were paid for."""
+    session = open_session(fallbacks=("scripted:other",))
+    with pytest.raises(ApplicationError) as caught:
+        await call_once(Queried(session), Reply("one two three four five six", disconnect_after=4), attempt=3)
+    _, read = caught.value.details
+    assert (read.reply.content, read.reply.usage.estimated_calls) == ("", 1)
+    assert read.reply.usage.output_tokens > 0
+
+
+async def test_a_provider_that_sends_nothing_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not waited for as long as where there is no other model."""
+    monkeypatch.setattr(call_model, "SILENCE_BEFORE_FALLBACK", 0.1)
+    monkeypatch.setattr(call_model, "TIME_BEFORE_FALLBACK", timedelta(seconds=0.1))
+    session, silence = open_session(fallbacks=("scripted:other",)), asyncio.Event()
+    async with run_fake_server() as server, httpx.AsyncClient(trust_env=False) as http:
+        server.answer(silence)
+        providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": f"{server.url}/v1"})
+        made = await make_environment(Queried(session))
+        with pytest.raises(ApplicationError, match="sent nothing") as caught:
+            await made.run(make_activities(providers, http).call_model, session.call)
+        silence.set()
+    assert (caught.value.type, caught.value.non_retryable) == ("provider_unavailable", True)
 
 
 async def test_a_provider_that_the_worker_does_not_know_is_final() -> None:

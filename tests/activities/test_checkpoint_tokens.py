@@ -97,6 +97,23 @@ def test_large_numbers_come_back_as_they_were() -> None:
     assert back["context"]["messages"] == messages
 
 
+def test_a_newer_token_is_refused_by_its_version() -> None:
+    """The message names both versions, of the token and of its payload."""
+    newer = r"the checkpoint is of version 3, and this version of Clew reads 2: upgrade the worker"
+    for token in (
+        make_token().replace("rt2.", "rt3."),
+        forge_token(PAYLOAD | {"v": 3, "kid": "k1"}, KEYS.by_kid["k1"]),
+    ):
+        with pytest.raises(TokenVersion, match=newer):
+            open_token(token)
+
+
+def test_a_token_has_no_more_fields() -> None:
+    """What a reader ignored would be missing in the new session."""
+    with pytest.raises(TokenMalformed, match="mood"):
+        open_token(make_token(PAYLOAD | {"mood": "fine"}))
+
+
 WHOLE = make_token()
 
 

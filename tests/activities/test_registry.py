@@ -61,7 +61,7 @@ def test_tools_bring_the_agents_that_they_call() -> None:
 
 
 def test_the_same_registrations_are_one_deployment() -> None:
-    """Whatever the order, and however often a value is made."""
+    """Neither the order of registration nor a value that is made twice changes a digest."""
     one = make_registry({}, [make_agent(), make_agent("billing", tools=[])])
     other = make_registry({}, [make_agent("billing", tools=[]), make_agent(tools=[make_look()])])
     assert one.deployment == other.deployment

@@ -11,9 +11,9 @@ from pydantic_core import to_json
 from temporalio.testing import ActivityEnvironment
 
 from clew.outcomes import Usage
-from clew_activities import call_model
-from clew_activities.call_model import MAX_REPLY_BYTES, MAX_STREAMED_CHARACTERS
+from clew_activities import reply_in_progress
 from clew_activities.providers import RedactedDecoder, Redaction
+from clew_activities.reply_in_progress import MAX_REPLY_BYTES, MAX_STREAMED_CHARACTERS, ReplyInProgress
 from clew_workflows.protocol import ModelReply, RequestedTool
 from tests.support.session_harness import SessionHarness
 
@@ -25,6 +25,8 @@ class Growing:
     text: str = ""
     thinking: str = ""
     tool_name: str | None = None
+    arguments_size: int = 0
+    usage: Usage = Usage()
     ended: bool = False
 
     def feed(self, event: str, data: str) -> None: ...
@@ -36,8 +38,12 @@ class Growing:
 def read_progress(decoder: Growing | None) -> dict[str, Any]:
     session = SessionHarness(model="scripted:m")
     session.ask("hello")
-    screened = RedactedDecoder(decoder, Redaction()) if decoder else None
-    return ActivityEnvironment().run(call_model._describe_progress, session.call, screened)
+    reading = ReplyInProgress(session.call, ())
+    if decoder:
+        reading.meta = session.build_context(session.call).meta
+        reading.decoder = RedactedDecoder(decoder, Redaction())
+    progress: dict[str, Any] = ActivityEnvironment().run(reading.describe)[0]
+    return progress
 
 
 def test_a_growing_reply_is_shown_by_its_newest_part() -> None:
@@ -84,7 +90,7 @@ replies = st.builds(
 @given(reply=replies)
 def test_every_reply_fits_into_one_payload(reply: ModelReply) -> None:
     """A reply that fits is unchanged; a larger one loses as little as possible, and never a call or the usage."""
-    fitted = call_model._fit_reply(reply)
+    fitted = reply_in_progress.fit_reply(reply)
     assert len(to_json(fitted)) <= MAX_REPLY_BYTES
     if len(to_json(reply)) <= MAX_REPLY_BYTES:
         assert fitted == reply
@@ -99,7 +105,7 @@ def test_what_can_be_spared_is_lost_first() -> None:
     """The thinking; then what only its provider would read; an answer only where that is not enough."""
     size = MAX_REPLY_BYTES * 2 // 3
     thought = ModelReply(content="x" * size, thinking="y" * size, tool_calls=(RequestedTool(name="add"),))
-    assert call_model._fit_reply(thought) == thought.model_copy(update={"thinking": None})
+    assert reply_in_progress.fit_reply(thought) == thought.model_copy(update={"thinking": None})
     data: Any = {"provider": "anthropic", "blocks": [{"signature": "z" * size}]}
     signed = thought.model_copy(update={"thinking": None, "provider_data": data})
-    assert call_model._fit_reply(signed) == thought.model_copy(update={"thinking": None})
+    assert reply_in_progress.fit_reply(signed) == thought.model_copy(update={"thinking": None})

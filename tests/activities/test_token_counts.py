@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clew.model.tokens import ENCODINGS, EncodingName, load_encoding
 from clew.thread.entries import Draft, Entry
-from clew_activities import call_model, prepare, run_tool
+from clew_activities import prepare, reply_in_progress, run_tool
 from clew_workflows.core import drafts, tool_rounds
 from clew_workflows.core.calls import RequestedCall
 from clew_workflows.protocol import ModelReply, RequestedTool, ResolvedTool, RunTool, ToolAnswered
@@ -67,7 +67,7 @@ def test_a_reply_is_counted_as_in_its_session(name: str, content: str, tools: li
     requested = tuple(RequestedTool(name=tool, arguments=arguments) for tool, arguments in tools)
     data: Any = {"provider": "scripted", "blocks": [{"text": content}]}
     reply = ModelReply(content=content, tool_calls=requested, provider_data=data)
-    tokens = asyncio.run(call_model._count_reply(reply, session.call))
+    tokens = asyncio.run(reply_in_progress.count_reply(reply, session.call))
     calls = tuple(call for call, _ in tool_rounds.open_calls(session.state, requested))
     draft = drafts.draft_assistant_message(session.state, run, make_reply(**dict(reply)), calls)
     assert commit(replace(draft, tokens=tokens), name) == commit(draft, name)

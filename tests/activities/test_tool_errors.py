@@ -1,4 +1,4 @@
-"""Whatever goes wrong in a call of a tool is an error that the model reads."""
+"""Each failure of a tool's call is an error that the model reads."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from clew import Clew, Session
-from clew.errors import Closed
+from clew.errors import NotFound
 from clew.local import temporal_server
 from clew_activities.archive import Archive, Store
 from clew_audit.audit import Report, audit_file, audit_session
-from clew_audit.histories import KIND, SavedHistories
+from clew_audit.histories import FORMAT, SavedHistories
 from clew_audit.json_lines import LineReader, LineWriter
 from clew_workflows.protocol import Packed
 from tests.support.rolling import make_id
@@ -61,7 +61,7 @@ async def test_a_file_of_histories_needs_no_server(archive: Archive, saved: byte
 
 async def test_there_is_nothing_to_audit_of_no_session(clew: Clew, archive: Archive) -> None:
     """That is an error, and not a clean audit."""
-    with pytest.raises(Closed, match="there is no session"):
+    with pytest.raises(NotFound, match="there is no session"):
         await audit_session(clew.temporal, archive, make_id())
 
 
@@ -88,9 +88,9 @@ async def test_one_byte_of_an_archived_object_is_named(
 
 def change_history(saved: bytes, change: Callable[[str, str], str | None]) -> bytes:
     """Change the first payload for which `change` returns a text, and write the file with a valid checksum."""
-    reader, out = LineReader(io.BytesIO(saved), KIND), io.BytesIO()
+    reader, out = LineReader(io.BytesIO(saved), FORMAT), io.BytesIO()
     writer = LineWriter(
-        out, KIND, {"session_id": reader.header["session_id"], "namespace": reader.header["namespace"]}
+        out, FORMAT, {"session_id": reader.header["session_id"], "namespace": reader.header["namespace"]}
     )
     changed = False
     for row in reader.read_rows():
@@ -200,8 +200,8 @@ async def test_a_history_that_the_code_cannot_have_made_is_named(archive: Archiv
     """An activity under another name is a difference of that run."""
 
     def rename(data: bytes) -> bytes:
-        reader, out = LineReader(io.BytesIO(data), KIND), io.BytesIO()
-        writer = LineWriter(out, KIND, {name: reader.header[name] for name in ("session_id", "namespace")})
+        reader, out = LineReader(io.BytesIO(data), FORMAT), io.BytesIO()
+        writer = LineWriter(out, FORMAT, {name: reader.header[name] for name in ("session_id", "namespace")})
         for number, row in enumerate(reader.read_rows()):
             text = json.dumps(row)
             writer.write_row(json.loads(text.replace('"call_model"', '"call_mode1"') if number == 1 else text))
@@ -245,8 +245,8 @@ async def test_what_the_session_shows_is_compared(
 
 async def test_runs_that_are_gone_are_covered_by_the_archive(archive: Archive, saved: bytes) -> None:
     """Of a run whose history was deleted the archive has the entries, and the report says so."""
-    reader, out = LineReader(io.BytesIO(saved), KIND), io.BytesIO()
-    writer = LineWriter(out, KIND, {name: reader.header[name] for name in ("session_id", "namespace")})
+    reader, out = LineReader(io.BytesIO(saved), FORMAT), io.BytesIO()
+    writer = LineWriter(out, FORMAT, {name: reader.header[name] for name in ("session_id", "namespace")})
     for number, row in enumerate(reader.read_rows()):
         writer.write_row({**row, "history": None} if number < 3 else row)
     writer.end()

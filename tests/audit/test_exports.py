@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from clew import Clew, Session
-from clew.errors import Closed, ThreadMismatch
+from clew.errors import NotFound, ThreadMismatch
 from clew.local import Reply, ToolCall
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
-from clew_audit.exports import KIND, export_session, import_session
+from clew_audit.exports import FORMAT, export_session, import_session
 from clew_audit.json_lines import FileDamaged, LineWriter
 from tests.support.audits import answer_or_hang, leave_open_work
 from tests.support.rolling import make_id
@@ -107,7 +107,7 @@ async def test_a_hibernating_session_is_exported_from_its_archive(stack: Stack, 
     await session.hibernate()
     file = io.BytesIO()
     assert await export_session(clew.temporal, archive, session.id, file) == 5
-    with pytest.raises(Closed, match="there is no session"):
+    with pytest.raises(NotFound, match="there is no session"):
         await export_session(clew.temporal, archive, make_id(), io.BytesIO())
 
 
@@ -157,7 +157,7 @@ async def test_a_damaged_file_is_refused(clew: Clew, archive: Archive, exported:
     with pytest.raises(FileDamaged):
         await import_file(clew, archive, damaged, new)
     assert await archive.read_head(new) is None
-    with pytest.raises(Closed):
+    with pytest.raises(NotFound):
         await audit_session(clew.temporal, archive, new)
 
 
@@ -177,7 +177,7 @@ async def test_what_no_session_could_hold_is_refused(
 ) -> None:
     """Before any of it is in the archive: an entry or a result beyond every size, JSON without an end."""
     file, new = io.BytesIO(), make_id()
-    writer = LineWriter(file, KIND, {"session_id": new})
+    writer = LineWriter(file, FORMAT, {"session_id": new})
     writer.write_row(row)
     writer.end()
     with pytest.raises(FileDamaged, match=reason):

@@ -7,10 +7,10 @@ import uuid
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, ResetWorkflowExecutionRequest
 
 from clew import Clew, Session
-from clew.errors import ArchiveUnavailable, Closed, ThreadMismatch
+from clew.errors import ArchiveUnavailable, NotFound, ThreadMismatch
 from clew.local import temporal_server
 from clew_activities.archive import Archive
 from clew_activities.providers import load_providers, make_http_client
@@ -22,8 +22,9 @@ from clew_audit.recovery import recover
 from tests.support import toolbox
 from tests.support.archives import Failing
 from tests.support.audits import answer_or_hang, leave_open_work, query_live_entries
-from tests.support.rolling import OFTEN, make_id, wait_until
+from tests.support.rolling import OFTEN, make_id
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 
 async def begin_session(stack: Stack, clew: Clew, turns: int) -> Session:
@@ -77,7 +78,7 @@ async def test_a_session_that_needs_no_recovery_is_left_alone(stack: Stack, clew
     head = await archive.read_head(session.id)
     assert (await recover(clew.temporal, archive, session.id, task_queue="nowhere")).status == "whole"
     assert await archive.read_head(session.id) == head
-    with pytest.raises(Closed, match="nothing to recover"):
+    with pytest.raises(NotFound, match="nothing to recover"):
         await recover(clew.temporal, archive, make_id(), task_queue="nowhere")
 
 
@@ -107,6 +108,64 @@ async def test_the_history_finds_an_archive_without_its_head(
     assert (await session.ask("and now?")).startswith("I read")
     assert (await session.entries())[: len(entries)] == entries
     assert (await audit_session(clew.temporal, archive, session.id)).clean
+
+
+@pytest.mark.parametrize("left", ["nothing", "an older archive"])
+async def test_histories_replace_what_a_store_has_lost(stack: Stack, clew: Clew, archive: Archive, left: str) -> None:
+    """Entries that are in no archive are taken from the histories of older workflow runs, each once and in order."""
+    session = await begin_session(stack, clew, 6)
+    await session.hibernate()
+    archived = await archive.read_head(session.id)
+    assert archived
+    paths = [path async for path in archive.list_paths() if f"s-{session.id}" in path]
+    older = {path: await stack.store.get(path) for path in paths} if left == "an older archive" else {}
+    session = await clew.open(session.id)
+    for turn in range(20):
+        await session.ask(f"later turn {turn}" + " and so on" * 1000)
+    entries = await session.entries()
+    await session.hibernate()
+    async for path in archive.list_paths():
+        if f"s-{session.id}" in path:
+            await stack.store.delete(path)
+    for path, data in older.items():
+        await stack.store.put(path, data)
+
+    report = await audit_session(clew.temporal, archive, session.id)
+    lost = [difference for difference in report.differences if "are not archived" in difference.problem]
+    assert [difference.seq for difference in lost] == [archived.last_seq + 1 if older else 0]
+    done = await recover(clew.temporal, archive, session.id, task_queue=clew.task_queue)
+    assert (done.status, done.source) == ("recovered", "history")
+    assert (await session.ask("and now?")).startswith("I read")
+    assert (await session.entries())[: len(entries)] == entries
+    report = await audit_session(clew.temporal, archive, session.id)
+    assert report.clean, report.differences
+
+
+@pytest.mark.slow
+async def test_a_lost_archive_is_named_where_no_history_has_it(stack: Stack, clew: Clew, archive: Archive) -> None:
+    """If the server has deleted the older workflow runs, too, the error says which entries are nowhere."""
+    session = await begin_session(stack, clew, 1)
+    for turn in range(16):
+        await session.ask(f"{turn}" + " and so on" * 1000)
+    await terminate(clew, session)
+    async for path in archive.list_paths():
+        if f"s-{session.id}" in path:
+            await stack.store.delete(path)
+    runs = [run async for run in ServerHistories(clew.temporal, session.id).read_runs()]
+    for run in runs[:-1]:
+        execution = WorkflowExecution(workflow_id=session.id, run_id=run.run_id)
+        await clew.temporal.workflow_service.delete_workflow_execution(
+            DeleteWorkflowExecutionRequest(namespace="default", workflow_execution=execution)
+        )
+
+    async def all_deleted() -> bool:
+        return all(
+            [run.history is None async for run in ServerHistories(clew.temporal, session.id).read_newest()][1:]
+        )
+
+    await wait_until(all_deleted)
+    with pytest.raises(ThreadMismatch, match=r"entries 0 to \d+ are neither in the archive nor in a history"):
+        await recover(clew.temporal, archive, session.id, task_queue=clew.task_queue)
 
 
 async def test_a_signal_that_nobody_has_seen_leaves_a_fact(stack: Stack, archive: Archive) -> None:
@@ -179,7 +238,7 @@ async def reset_session(clew: Clew, session: Session) -> None:
 
 async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(stack: Stack, clew: Clew, archive: Archive) -> None:
     """If archive and history differ, recovery is refused with the entry's seq until the operator names a source."""
-    session = await begin_session(stack, clew, 20)
+    session = await begin_session(stack, clew, 17)
     head = await archive.read_head(session.id)
     assert head
     await reset_session(clew, session)
@@ -204,7 +263,7 @@ async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(stack: Stack, 
 
 async def test_a_reset_that_tells_nothing_new_drops_nothing(stack: Stack, clew: Clew, archive: Archive) -> None:
     """The archive, which is ahead of the history, is what the session goes on from."""
-    session = await begin_session(stack, clew, 20)
+    session = await begin_session(stack, clew, 17)
     head = await archive.read_head(session.id)
     assert head
     await reset_session(clew, session)

@@ -64,7 +64,7 @@ DAMAGES: dict[str, tuple[Callable[[Entry], int], str]] = {
     "a message is lost": (lambda entry: entry.payload.get("content") != "r-1: hello", "is there 0 times"),
     "an input is lost": (lambda entry: entry.payload.get("input_id") != "i-1", "read or dropped 0 times"),
     "an input is read twice": (lambda entry: 1 + ("input_id" in entry.payload), "read or dropped 2 times"),
-    "an operation is lost": (lambda entry: "op_id" not in entry.payload, "applied or superseded 0 times"),
+    "an operation is lost": (lambda entry: "op_id" not in entry.payload, "superseded or failed 0 times"),
     "a tool's result is lost": (lambda entry: entry.payload.get("role") != "tool", "have no result before"),
 }
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from clew.errors import TooLarge
 from clew.local import Reply, ToolCall
-from tests.support.rolling import wait_until
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import wait_until
 
 CALLS = 20
 

@@ -12,6 +12,7 @@ from clew_activities.worker import Capacity
 from tests.support import toolbox
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import wait_until
 
 FEW = Capacity(model_calls=2, tool_calls=2, store_calls=2)
 
@@ -74,8 +75,7 @@ async def test_a_tool_that_blocks_holds_no_other_session(stack: Stack, caplog: p
         async with asyncio.timeout(30):
             idle = await stack.open("fine")
             assert await idle.ask("hello") == "fine"
-            while f"tool 'block' (session {blocked.id!r}" not in caplog.text:  # noqa: ASYNC110 - it is a look
-                await asyncio.sleep(0.01)
+            await wait_until(lambda: f"tool 'block' (session {blocked.id!r}" in caplog.text)
             other = await stack.open(script, tools=["open_gate"])
             assert await other.ask("open") == "opened"
     finally:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 from io import BytesIO
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -22,8 +24,7 @@ from clew.errors import InvalidInput
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_file, audit_session
 from clew_audit.histories import SavedHistories
-from clew_workflows.shell import ingress
-from docs.generate.messages import QUERIES
+from clew_workflows.shell.handlers import QUERIES, SIGNALS, UPDATES
 from tests.support.hostile_input import MALFORMED, assert_unharmed, make_raw
 from tests.support.schemas import make_chain
 from tests.support.stack import Stack
@@ -43,8 +44,8 @@ async def test_a_malformed_update_is_refused_and_leaves_nothing(stack: Stack) ->
     await session.ask("hello")
     handle = stack.clew.temporal.get_workflow_handle(session.id)
     before = (await handle.describe()).raw_description.workflow_execution_info.history_length
-    for update in (*ingress.UPDATES, "no_such_update"):
-        for case, args in list_malformed(update in ingress.BARE).items():
+    for update in (*UPDATES, "no_such_update"):
+        for case, args in list_malformed(update in UPDATES and UPDATES[update].is_bare).items():
             with pytest.raises(WorkflowUpdateFailedError) as refused:
                 await handle.execute_update(update, args=list(args))
             assert isinstance(refused.value.cause, ApplicationError), (update, case)
@@ -71,12 +72,12 @@ async def test_a_schema_that_takes_the_machine_is_refused_and_leaves_nothing(sta
     await assert_unharmed(stack, session.id)
 
 
-@pytest.mark.parametrize("signal", [*ingress.SIGNALS, "no_such_signal"])
+@pytest.mark.parametrize("signal", [*SIGNALS, "no_such_signal"])
 async def test_a_malformed_signal_becomes_an_entry(stack: Stack, signal: str) -> None:
     """Every signal with every malformed payload becomes an entry with the reason."""
     session = await stack.open()
     handle = stack.clew.temporal.get_workflow_handle(session.id)
-    rejected = list_malformed(signal in ingress.BARE)
+    rejected = list_malformed(signal in SIGNALS and SIGNALS[signal].is_bare)
     for args in rejected.values():
         await handle.signal(signal, args=list(args))
     await assert_unharmed(stack, session.id)
@@ -94,7 +95,7 @@ async def test_a_malformed_query_is_refused(stack: Stack) -> None:
     session = await stack.open()
     await session.entries()
     handle = stack.clew.temporal.get_workflow_handle(session.id)
-    bare = {query.name: query.bare for query in QUERIES if query.input}
+    bare = {name: handler.is_bare for name, handler in QUERIES.items() if handler.input is not NoneType}
     for query, is_bare in (bare | {"no_such_query": False}).items():
         for args in list_malformed(is_bare).values():
             with pytest.raises(WorkflowQueryFailedError, match=r"^(invalid_input|too_large): "):
@@ -209,9 +210,9 @@ async def test_malformed_input_replays_as_it_was_handled(stack: Stack) -> None:
     """Malformed starts, signals and updates have the same effect live, in a replay, and in a replay from a file."""
     session = await stack.open()
     handle = stack.clew.temporal.get_workflow_handle(session.id)
+    signals = [*(name for name, handler in SIGNALS.items() if not handler.is_bare), "no_such_signal"]
     for args in MALFORMED.values():
-        for signal in (*(name for name in ingress.SIGNALS if name not in ingress.BARE), "no_such_signal"):
-            await handle.signal(signal, args=list(args))
+        await asyncio.gather(*(handle.signal(signal, args=list(args)) for signal in signals))
         with pytest.raises(WorkflowUpdateFailedError):
             await handle.execute_update("message", args=list(args))
     await assert_unharmed(stack, session.id)

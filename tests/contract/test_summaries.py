@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from http import HTTPStatus
 from itertools import pairwise
 from typing import Any
@@ -14,6 +13,7 @@ from clew.errors import InvalidInput, NothingToSummarize, Refusal
 from clew.local import Reply
 from clew_activities.summarize import INSTRUCTIONS
 from tests.support.rolling import make_id, run_rolling_worker
+from tests.support.scenarios import wait_until_idle
 from tests.support.stack import Stack
 
 POLICY = ContextPolicy(max_input_tokens=1000, reserve_output_tokens=200, keep_last_turns=1)
@@ -138,8 +138,7 @@ async def assert_kept_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
     for number in range(24):
         await session.ask(f"question {number}")
         # A message that came now would take the place of the summary.
-        while (await session.status()).status == "summarizing":  # noqa: ASYNC110 - only a query tells
-            await asyncio.sleep(0.01)
+        await wait_until_idle(session)
     entries = [
         entry
         for entry in await session.entries()

@@ -14,7 +14,7 @@ from temporalio.common import RawValue
 from temporalio.service import RPCError
 
 from clew.errors import REFUSALS
-from clew_workflows.shell import ingress
+from clew_workflows.shell import handlers
 from tests.support.hostile_input import MALFORMED, assert_unharmed, make_raw
 from tests.support.stack import Stack
 
@@ -24,13 +24,13 @@ EACH = 500
 # Without the updates and signals that do something without an argument: end the session, or sign a checkpoint, which
 # takes an activity each time.
 UPDATES = (
-    *sorted(set(ingress.UPDATES) - {"checkpoint", "close_session", "hibernate"}),
+    *sorted(set(handlers.UPDATES) - {"checkpoint", "close_session", "hibernate"}),
     "expand",
     "__init__",
     "x" * 900,
 )
-SIGNALS = (*sorted(set(ingress.SIGNALS) - {"close"}), "nothing", "é" * 100, "__temporal")
-INPUTS = (*ingress.UPDATES.values(), *ingress.SIGNALS.values())
+SIGNALS = (*sorted(set(handlers.SIGNALS) - {"close"}), "nothing", "é" * 100, "__temporal")
+INPUTS = [handler.input for handler in (*handlers.UPDATES.values(), *handlers.SIGNALS.values())]
 FIELDS = (*sorted({field for input_ in INPUTS for field in input_.model_fields}), "policy")
 
 

@@ -15,6 +15,7 @@ from clew.local import Reply, ToolCall
 from clew.thread.entries import Entry
 from tests.support.rolling import SlowModel
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import wait_until
 from tests.support.workers import open_session_on, run_worker_process
 
 
@@ -38,9 +39,21 @@ async def list_results(session: Session) -> list[Entry]:
 
 async def wait_until_half_paid(session: Session, folder: Path) -> list[Entry]:
     """Wait until the small payment has returned and the large one has taken effect; the results in the thread."""
-    while not (entries := await list_results(session)) or "500" not in _make_ledger(folder):  # noqa: ASYNC110 - so does a tool
-        await asyncio.sleep(0.02)
-    return entries
+
+    async def is_half_paid() -> bool:
+        return bool(await list_results(session)) and "500" in _make_ledger(folder)
+
+    await wait_until(is_half_paid)
+    return await list_results(session)
+
+
+async def wait_until_late(session: Session) -> None:
+    """Wait until a call has returned after its run."""
+
+    async def has_late_result() -> bool:
+        return any(entry.payload.get("late") for entry in await list_results(session))
+
+    await wait_until(has_late_result)
 
 
 def _make_ledger(folder: Path) -> list[str]:
@@ -70,11 +83,9 @@ async def test_a_payment_that_ran_is_never_said_not_to_have_run(stack: Stack, tm
     assert doubt.startswith("in doubt")
     assert f"{session.id}/tool-2" in doubt
     # The tool has been asked to stop, and goes on.
-    while not (tmp_path / "stop").exists():  # noqa: ASYNC110 - a tool in a thread says so
-        await asyncio.sleep(0.02)
+    await wait_until((tmp_path / "stop").exists)
     released(tmp_path)
-    while not any(entry.payload.get("late") for entry in await list_results(session)):  # noqa: ASYNC110 - only a query tells
-        await asyncio.sleep(0.02)
+    await wait_until_late(session)
     assert await session.ask("and now?") == "paid 5 | paid 500"
     assert sorted(_make_ledger(tmp_path)) == ["5", "500"]
 
@@ -101,8 +112,7 @@ async def test_a_session_is_not_put_away_before_a_call_has_returned(stack: Stack
     with pytest.raises(Busy, match="may still return"):
         await session.hibernate()
     released(tmp_path)
-    while not any(entry.payload.get("late") for entry in await list_results(session)):  # noqa: ASYNC110 - only a query tells
-        await asyncio.sleep(0.02)
+    await wait_until_late(session)
     await session.hibernate()
     again = await stack.clew.open(session.id)
     assert await again.ask("what was paid?") == "paid 5 | paid 500"

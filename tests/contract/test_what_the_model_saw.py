@@ -66,7 +66,7 @@ async def test_what_was_received_is_what_any_language_reads(stack: Stack) -> Non
         session = await clew.open(
             make_id(), model=stack.add_model(script), tools=["add"], system_prompt="Be exact.", context_policy=policy
         )
-        for number in range(24):
+        for number in range(15):
             await session.ask(f"{number} " + ("please add " if number % 5 == 4 else "some ") * 150)
         shape = {"type": "object"}
         await session.ask("in a form", output_schema=shape, context_policy=ContextPolicy(max_messages=3))

@@ -91,4 +91,4 @@ def test_a_name_that_is_not_there_is_noticed() -> None:
     assert is_found("clew_workflows.core.runs")
     assert not is_found("runs.open_runs")
     assert not is_found("Session.massage")
-    assert not is_found("clew_workflows.core.run")
+    assert not is_found("clew_workflows.core.walks")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import Any
 
 from clew import Session
 from clew.local import Reply, ToolCall
 from tests.support.stack import get_last_message
+from tests.support.waiting import wait_until
 
 
 def answer_or_hang(body: dict[str, Any]) -> Reply:
@@ -21,8 +21,11 @@ def answer_or_hang(body: dict[str, Any]) -> Reply:
 async def leave_open_work(session: Session) -> None:
     """Leave a session with a running tool call, a queued message and a steering input that is not used yet."""
     await session.message("hang", request_id="hangs")
-    while (await session.status()).status != "awaiting_tools":  # noqa: ASYNC110 - only a query tells
-        await asyncio.sleep(0.02)
+
+    async def runs_tools() -> bool:
+        return (await session.status()).status == "awaiting_tools"
+
+    await wait_until(runs_tools)
     await session.message("wait", request_id="waits", on_busy="queue")
     await session.steer("hurry", input_id="hurries")
 

@@ -8,6 +8,7 @@ from typing import Any
 from clew import Session
 from clew.local import Reply, ToolCall
 from tests.support.stack import get_last_message
+from tests.support.waiting import wait_until
 
 
 class PausedModel:
@@ -32,5 +33,8 @@ def call_add_twice(body: dict[str, Any]) -> Reply:
 
 async def wait_for_approvals(session: Session) -> None:
     """Wait until the session waits for approvals."""
-    while not (await session.status()).pending_approvals:
-        pass
+
+    async def waits() -> bool:
+        return bool((await session.status()).pending_approvals)
+
+    await wait_until(waits)

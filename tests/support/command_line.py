@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import re
+import signal
 import struct
 import sys
 import termios
@@ -20,13 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.command_server import CommandServer
+from tests.support.emulator import Emulator
 
 PATIENCE_SECONDS = 60.0
+COLUMNS = 100
 _COMMAND = (sys.executable, "-W", "error", "-m", "clew.cli")
 # Make the pseudo-terminal the controlling terminal, so that a Ctrl-C typed there becomes a signal.
 _TAKE_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
+_WHERE = b"\x1b[6n"
+"""The question where the cursor is."""
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\r")
 
 
@@ -60,8 +65,9 @@ def make_environment(address: str | None = None, **settings: str) -> dict[str, s
     ours = ("TEMPORAL_", "CLEW_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     where = {"TEMPORAL_ADDRESS": address} if address else {}
-    # Ignore a configuration file in the home directory.
-    return {**inherited, "TEMPORAL_CONFIG_FILE": os.devnull, "TERM": "xterm-256color", **where, **settings}
+    # Ignore a configuration file in the home directory, and keep no history there.
+    ignored = {"TEMPORAL_CONFIG_FILE": os.devnull, "XDG_STATE_HOME": os.devnull}
+    return {**inherited, **ignored, "TERM": "xterm-256color", **where, **settings}
 
 
 def hide_worker_extra(folder: Path) -> dict[str, str]:
@@ -107,6 +113,7 @@ class Terminal:
         self._process = process
         self._news = asyncio.Event()
         self._seen = 0
+        self._emulator = Emulator(COLUMNS)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.raw = ""
         """All output, with its control sequences."""
@@ -130,6 +137,22 @@ class Terminal:
         self._seen = at + len(text)
         return between
 
+    async def wait_until_shown(self, text: str) -> None:
+        """Wait until a text stands on the screen, however the program has painted it."""
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while text not in self._emulator.text:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"{text!r} does not appear on\n{self._emulator.text}") from None
+
+    def resize(self, columns: int) -> None:
+        """Change the width of the terminal."""
+        _set_size(self._master, columns)
+        self._emulator.columns = columns
+        self._process.send_signal(signal.SIGWINCH)
+
     def type(self, text: str) -> None:
         """Type on the keyboard."""
         os.write(self._master, text.encode())
@@ -138,14 +161,6 @@ class Terminal:
         """Wait for the end of the command; returns its exit code."""
         return await asyncio.wait_for(self._process.wait(), PATIENCE_SECONDS)
 
-    async def interrupt(self) -> int:
-        """Press Ctrl-C until the command ends; returns its exit code. Readline can miss a signal before it waits."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while True:
-                self.type("\x03")
-                with suppress(TimeoutError):
-                    return await asyncio.wait_for(self._process.wait(), 2)
-
     def _read(self) -> None:
         try:
             data = os.read(self._master, 65536)
@@ -153,16 +168,20 @@ class Terminal:
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._master)
+        if _WHERE in data:  # as every terminal does: the cursor is in the first row
+            os.write(self._master, b"\x1b[1;1R")
         # Two reads may split a character.
-        self.raw += self._decoder.decode(data)
+        text = self._decoder.decode(data)
+        self._emulator.feed(text)
+        self.raw += text
         self._news.set()
 
 
 @asynccontextmanager
 async def open_terminal(*arguments: str, address: str) -> AsyncIterator[Terminal]:
-    """Run the command on a pseudo-terminal of 100 columns."""
+    """Run the command on a pseudo-terminal of `COLUMNS` columns."""
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    _set_size(slave, COLUMNS)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", "-c", _TAKE_TERMINAL, *_COMMAND, *arguments),
         stdin=slave,
@@ -183,6 +202,10 @@ async def open_terminal(*arguments: str, address: str) -> AsyncIterator[Terminal
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+def _set_size(terminal: int, columns: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
 
 
 def read_error(ended: CommandResult) -> tuple[int, str]:

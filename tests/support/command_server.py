@@ -127,7 +127,6 @@ def _run(arguments: list[str], env: dict[str, str], folder: str, streams: Sequen
 
 if __name__ == "__main__":
     # The children inherit what is imported here.
-    import clew.cli.app
-    import clew.operators  # noqa: F401
+    import clew_activities.worker.process  # noqa: F401
 
     serve(socket.socket(fileno=os.dup(0)))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+
+from temporalio.worker import WorkerDeploymentConfig
 
 from clew import Agent, Clew
 from clew.tools import ToolDefinition
 from clew_activities.mcp.settings import McpSettings
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import make_worker
-from clew_activities.worker.assembly import DEFAULT_THRESHOLDS
+from clew_activities.worker.assembly import DEFAULT_THRESHOLDS, WORKFLOWS
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.stack import KEYS, Stack
 
@@ -29,6 +31,8 @@ async def run_deployment(
     tools: tuple[ToolDefinition, ...] = (),
     thresholds: RolloverThresholds = DEFAULT_THRESHOLDS,
     mcp: McpSettings | None = None,
+    deployment: WorkerDeploymentConfig | None = None,
+    workflows: Sequence[type] = WORKFLOWS,
 ) -> AsyncIterator[None]:
     """Run a worker with these agents, tools and MCP servers on the client's task queue."""
     async with make_http_client() as http:
@@ -45,6 +49,8 @@ async def run_deployment(
             keys=KEYS,
             thresholds=thresholds,
             mcp=mcp,
+            deployment=deployment,
+            workflows=workflows,
         )
         async with worker:
             yield

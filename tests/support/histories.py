@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from temporalio.client import WorkflowHistory
-
-from tests.support.scenarios import FOLDER
+from tests.support.corpus import NEXT, read_corpus
 
 
 def list_payloads(value: Any) -> list[str]:
@@ -20,4 +18,4 @@ def list_payloads(value: Any) -> list[str]:
     return own + [payload for item in value.values() for payload in list_payloads(item)]
 
 
-HISTORIES = [WorkflowHistory.from_json(file.stem, file.read_text()) for file in sorted(FOLDER.glob("*.json"))]
+HISTORIES = read_corpus(NEXT).histories

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from temporalio.api.common.v1 import Payload
-from temporalio.api.enums.v1 import EventType, TimeoutType
+from temporalio.api.enums.v1 import EventType, TimeoutType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.common import RawValue
 
@@ -49,15 +49,20 @@ async def assert_unharmed(stack: Stack, session_id: str) -> None:
     """Assert that the session still answers, and that none of its workflow tasks has failed."""
     assert await stack.clew.session(session_id).ask("still there?") == "fine"
     history = await stack.clew.temporal.get_workflow_handle(session_id).fetch_history()
-    assert not [event for event in history.events if is_harm(event)]
+    harm = [event for event in history.events if is_harm(event)]
+    assert not harm, harm
 
 
 def is_harm(event: HistoryEvent) -> bool:
     """Whether a workflow task failed or timed out after a worker had started it.
 
-    A task that no worker started in time only shows a busy machine: the server dispatches it again.
+    A task that no worker started in time only shows a busy machine: the server dispatches it again. It does so
+    too where an event arrived while a task was ending the workflow (`UnhandledCommand`).
     """
     if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
         timeout = event.workflow_task_timed_out_event_attributes.timeout_type
         return timeout != TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START
-    return event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+    if event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+        return False
+    cause = event.workflow_task_failed_event_attributes.cause
+    return cause != WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from clew.errors import (
     Refusal,
 )
 from clew_workflows.shell import ingress
+from clew_workflows.shell.handlers import QUERIES, SIGNALS, UPDATES, Handler
 
 Args = Sequence[RawValue]
 CONFIG = SessionConfig(model="openai:gpt-4o")
@@ -22,28 +25,17 @@ START = {"config": {"model": "openai:gpt-4o"}}
 SWITCH = {"op_id": "o", "context_ref": "draft", "operation": {"type": "switch"}}
 JSON_PLAIN = {"encoding": b"json/plain"}
 
+
+def _list_for_callers(handlers: Mapping[str, Handler[Any]]) -> list[str]:
+    """List the handlers that callers send an argument to."""
+    return [name for name, handler in handlers.items() if handler.input is not NoneType and not handler.is_internal]
+
+
 DECODERS: dict[str, Callable[[Args], Any]] = {
     "start": lambda args: ingress.decode_start("s-1", args),
-    "message": lambda args: ingress.decode_update("message", args, CONFIG),
-    "await_request": lambda args: ingress.decode_update("await_request", args, CONFIG),
-    "submit_input": lambda args: ingress.decode_update("submit_input", args, CONFIG),
-    "submit_context_operation": lambda args: ingress.decode_update("submit_context_operation", args, CONFIG),
-    "configure": lambda args: ingress.decode_update("configure", args, CONFIG),
-    "cancel_request": lambda args: ingress.decode_update("cancel_request", args, CONFIG),
-    "resolve_approval": lambda args: ingress.decode_update("resolve_approval", args, CONFIG),
-    "submit_tool_result": lambda args: ingress.decode_update("submit_tool_result", args, CONFIG),
-    "checkpoint": lambda args: ingress.decode_update("checkpoint", args, CONFIG),
-    "steer": lambda args: ingress.decode_signal("steer", args, CONFIG),
-    "inject": lambda args: ingress.decode_signal("inject", args, CONFIG),
-    "modify_context": lambda args: ingress.decode_signal("modify_context", args, CONFIG),
-    "cancel": lambda args: ingress.decode_signal("cancel", args, CONFIG),
-    "close": lambda args: ingress.decode_signal("close", args, CONFIG),
-    "close_session": lambda args: ingress.decode_update("close_session", args, CONFIG),
-    "context": lambda args: ingress.decode_query("context", args),
-    "transcript": lambda args: ingress.decode_query("transcript", args),
-    "entries": lambda args: ingress.decode_query("entries", args),
-    "follow": lambda args: ingress.decode_query("follow", args),
-    "window": lambda args: ingress.decode_query("window", args),
+    **{name: partial(ingress.decode_update, name, config=CONFIG) for name in _list_for_callers(UPDATES)},
+    **{name: partial(ingress.decode_signal, name, config=CONFIG) for name in _list_for_callers(SIGNALS)},
+    **{name: partial(ingress.decode_query, name) for name in _list_for_callers(QUERIES)},
 }
 VALID: dict[str, dict[str, Any]] = {
     "start": START,
@@ -55,12 +47,15 @@ VALID: dict[str, dict[str, Any]] = {
     "cancel_request": {},
     "resolve_approval": {"tool_call_id": "tool-1", "decision": "approve"},
     "submit_tool_result": {"tool_call_id": "tool-1", "content": [None]},
+    "summarize": {},
     "checkpoint": {},
+    "hibernate": {},
     "steer": {"content": "hello"},
     "inject": {"content": "hello"},
     "modify_context": SWITCH,
     "cancel": {},
     "close": {},
+    "move": {},
     "close_session": {},
     "context": {},
     "transcript": {},
@@ -68,17 +63,7 @@ VALID: dict[str, dict[str, Any]] = {
     "follow": {},
     "window": {"token_budget": 1},
 }
-OPTIONAL = (
-    "cancel_request",
-    "checkpoint",
-    "cancel",
-    "close",
-    "close_session",
-    "context",
-    "transcript",
-    "entries",
-    "follow",
-)
+OPTIONAL = tuple(name for name, handler in (QUERIES | SIGNALS | UPDATES).items() if handler.is_bare)
 
 
 def make_raw(data: bytes, metadata: dict[str, bytes] | None = None) -> RawValue:

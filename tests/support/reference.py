@@ -345,6 +345,8 @@ class _Window:
 def _make_message(entry: Entry) -> Message:
     visible = ("role", "content", "tool_calls", "tool_call_id", "name", "provider_data")
     message = {name: entry.payload[name] for name in visible if entry.payload.get(name) is not None}
+    if entry.payload.get("interrupted"):
+        message["content"] += "\n[interrupted: this reply ends here]"
     return cast("Message", message)
 
 

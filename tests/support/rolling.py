@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import Capacity, make_worker
 from clew_activities.worker.assembly import DEFAULT_CAPACITY, WORKFLOWS
+from clew_activities.worker.parts import NO_LIMITS
 from clew_workflows.protocol import RolloverThresholds
 from tests.support import toolbox
 from tests.support.stack import KEYS, Stack, get_last_message
@@ -41,6 +42,7 @@ async def run_rolling_worker(
     task_queue: str | None = None,
     capacity: Capacity = DEFAULT_CAPACITY,
     workflows: Sequence[type] = WORKFLOWS,
+    rate_limits: Mapping[str, float] = NO_LIMITS,
 ) -> AsyncIterator[Clew]:
     """Run a worker with its own task queue and low rollover thresholds, and connect a client to it."""
     clew = Clew(stack.clew.temporal, task_queue or f"queue-{uuid.uuid4().hex}")
@@ -56,6 +58,7 @@ async def run_rolling_worker(
             thresholds=thresholds,
             capacity=capacity,
             workflows=workflows,
+            rate_limits=rate_limits,
         )
         async with worker:
             yield clew
@@ -75,12 +78,6 @@ async def list_runs(clew: Clew, session_id: str) -> list[str]:
         history = await clew.temporal.get_workflow_handle(session_id, run_id=run_id).fetch_history()
         run_id = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
     return runs
-
-
-async def wait_until(holds: Callable[[], Awaitable[object]]) -> None:
-    """Poll until a condition holds."""
-    while not await holds():  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
 
 
 class FailingStore(Store):

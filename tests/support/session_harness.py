@@ -33,6 +33,7 @@ from clew.contract.receipts import (
 )
 from clew.contract.validation import translate_validation_error
 from clew.model.messages import Message
+from clew.outcomes import Usage
 from clew.thread.entries import Draft
 from clew.thread.thread import Thread
 from clew_activities.prepare import make_profile
@@ -54,6 +55,7 @@ from clew_workflows.protocol import (
     ModelAnswered,
     ModelProfile,
     ModelReply,
+    ModelStopped,
     Prepared,
     RemoteRoute,
     RequestedTool,
@@ -111,6 +113,12 @@ def make_reply(schema_problem: str | None = None, needs_summary: bool = False, *
     )
 
 
+def interrupt_reply(content: str, **usage: Any) -> ModelAnswered:
+    """Make what was read of a reply."""
+    counts: dict[str, Any] = {"input_tokens": 7, "output_tokens": 2, "estimated_calls": 1} | usage
+    return make_reply(content=content, stop_reason="interrupted", usage=Usage(**counts))
+
+
 def make_stamps() -> Stamps:
     """Make stamps that are the same in every test: ids count up, and the clock stands still."""
     numbers = count()
@@ -144,6 +152,8 @@ class SessionHarness:
         self.stamps = make_stamps()
         self.dispatching = True
         self.describing = True
+        # How a model call ends that is stopped; None: the test says when.
+        self.stopped: Event | None = ModelStopped()
         self.effects: list[SessionEffect] = []
         self.state = decisions.begin("s-1", self.config, task)
         if prepare:
@@ -180,6 +190,8 @@ class SessionHarness:
         """Decide a command and commit the decision."""
         decision, answer = commands.decide(self.state, self.thread, command, own_id, self.now)
         self.apply(decision)
+        if self.state.stopping and self.stopped:
+            self.take_event(self.stopped)
         return answer
 
     def answer_preparation(
@@ -194,7 +206,14 @@ class SessionHarness:
         model = (agent.config.overlay(self.state.own).model if agent else self.state.model) or ""
         profile = self.make_profile(model) if model else None
         self.take_event(
-            Prepared(tools=tools_known, problem=problem, profile=profile, agent=agent, deployment=deployment)
+            Prepared(
+                tools=tools_known,
+                problem=problem,
+                profile=profile,
+                agent=agent,
+                deployment=deployment,
+                shows_texts=True,
+            )
         )
 
     def make_profile(self, model: str) -> ModelProfile:

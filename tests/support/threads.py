@@ -166,12 +166,16 @@ def project_messages(thread: Thread, policy: ContextPolicy = WIDE, **fields: Any
 
 
 class Turn(NamedTuple):
-    """A complete run: the user's message, the number of calls of each round of tools, and perhaps an answer."""
+    """A complete run: the user's message, the number of calls of each round of tools, and perhaps an answer.
+
+    The answer may be interrupted.
+    """
 
     lane: str
     text: str
     rounds: list[int]
     answer: str | None
+    interrupted: bool = False
 
 
 class Steered(NamedTuple):
@@ -286,7 +290,14 @@ _snapshot_messages: st.SearchStrategy[Message] = st.one_of(
     st.just(assistant_calls("s1", "s2")),
     st.sampled_from(("s1", "s2", "unknown")).map(tool_returns),
 )
-_turns = st.builds(Turn, _lanes, _texts, st.lists(st.integers(1, 3), max_size=3), st.none() | _texts)
+_turns = st.builds(
+    Turn,
+    _lanes,
+    _texts,
+    st.lists(st.integers(1, 3), max_size=3),
+    st.none() | _texts,
+    st.sampled_from((False, False, False, True)),
+)
 _rounds = st.builds(
     LargeRound,
     _lanes,
@@ -379,7 +390,7 @@ class _Player:
 
     def play(self, step: Talk) -> None:
         match step:
-            case Turn(lane, text, rounds, answer):
+            case Turn(lane, text, rounds, answer, interrupted):
                 self.runs += 1
                 run = f"run-{self.runs}"
                 self._speak(lane, user_says(text), run)
@@ -389,7 +400,7 @@ class _Player:
                     for call_id in call_ids:
                         self._speak(lane, tool_returns(call_id, text), run)
                 if answer is not None:
-                    self._speak(lane, assistant_says(answer), run)
+                    self._speak(lane, assistant_says(answer), run, interrupted=interrupted)
             case Steered(lane, text):
                 self._speak(lane, user_says(text), f"run-{self.runs}")
             case LargeRound(lane, sizes, text, answer):
@@ -449,10 +460,18 @@ class _Player:
                 self.writer.commit(kind, OTHER_PAYLOADS[kind], request_id="request-1")
 
     def _speak(
-        self, lane: str, message: Message, run: str | None = None, *, in_doubt: bool = False, late: bool = False
+        self,
+        lane: str,
+        message: Message,
+        run: str | None = None,
+        *,
+        in_doubt: bool = False,
+        late: bool = False,
+        interrupted: bool = False,
     ) -> None:
         content = f"{message['content']} [{self.writer.thread.rev}]"
-        marked = {name: True for name, marks in (("in_doubt", in_doubt), ("late", late)) if marks}
+        marks = {"in_doubt": in_doubt, "late": late, "interrupted": interrupted}
+        marked = {name: True for name, is_marked in marks.items() if is_marked}
         self.writer.message({**message, "content": content, **marked}, lane, run)  # type: ignore[typeddict-item]
 
     def _new_calls(self, count: int) -> list[str]:

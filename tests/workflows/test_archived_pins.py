@@ -11,8 +11,9 @@ from clew import Clew, ContextPolicy, Session
 from clew.errors import InvalidOperation
 from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
-from tests.support.rolling import make_id, run_rolling_worker, wait_until
+from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import wait_until
 
 NARROW = ContextPolicy(max_input_tokens=3000, reserve_output_tokens=100, keep_last_turns=1)
 

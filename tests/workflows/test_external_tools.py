@@ -13,8 +13,9 @@ from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.hostile_input import assert_unharmed
-from tests.support.rolling import list_runs, make_id, run_rolling_worker, wait_until
+from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import wait_until
 
 ITEM = {"item": "tea"}
 

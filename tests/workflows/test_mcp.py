@@ -20,6 +20,7 @@ from clew_activities.mcp.settings import McpSettings, ProcessSettings
 from tests.support import bad_mcp_server
 from tests.support.deployments import make_client, run_deployment
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import wait_until
 from tests.support.workers import open_session_on, run_worker_process
 
 
@@ -117,9 +118,8 @@ async def test_no_server_outlives_its_worker(stack: Stack, tmp_path: Path, numbe
         os.kill(worker.pid, number)
         async with asyncio.timeout(60):
             await worker.wait_for_end()
-            # It is no child of this process: nothing announces its end.
-            while _is_running(pid):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        # It is no child of this process: nothing announces its end.
+        await wait_until(lambda: not _is_running(pid))
         assert "Traceback" not in worker.log.read_text()
 
 

@@ -20,8 +20,8 @@ from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
 from tests.support import toolbox
 from tests.support.hostile_input import assert_unharmed
-from tests.support.rolling import wait_until
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import wait_until
 
 attempts: dict[str, int] = {}
 

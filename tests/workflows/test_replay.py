@@ -27,47 +27,17 @@ from clew_activities.tools import load_tools
 from clew_activities.worker import SessionWorker, make_worker, make_workflow_sandbox
 from clew_audit.replay import replay_run
 from clew_workflows.session import AgentSession
+from tests.support.corpus import list_corpora, read_corpus
 from tests.support.histories import HISTORIES
 from tests.support.scenarios import SCENARIOS, control, reply_as_scenario
 from tests.support.stack import Stack
 
-THREADS = {
-    "agents-1.1": "0eb19ecca44e182e",
-    "agents-1.2": "4447ec166fb95bd4",
-    "agents-1.3": "e129fa49ff3c1cc0",
-    "compacting-1.1": "e616a93cb7f802af",
-    "compacting-1.2": "1bf0a32a8e341661",
-    "compacting-1.3": "ea34023f6b6364ea",
-    "compacting-1.4": "6d6cfeddc05bd5ce",
-    "compacting-1.5": "8d2f1a922ea6e542",
-    "control-1.1": "5efdd6bf4ef176f9",
-    "control-1.2": "b72d9bce0494de7b",
-    "conversation-1": "9d83a9ab0f795eec",
-    "defaults-1": "8bd994160e7ae0a0",
-    "doubts-1.1": "43ac59445814282a",
-    "doubts-1.2": "3b84b00b7433be86",
-    "external-1.1": "b0f8af3437b56ab5",
-    "external-1.2": "f838052852ed2326",
-    "external-1.3": "12af152461f565e0",
-    "failures-1": "3ee8c53b52ea376a",
-    "limits-1.1": "c839b61a96465cf3",
-    "limits-1.2": "1434a38b8af8203f",
-    "limits-1.3": "5442ad80bb5a251b",
-    "limits-1.4": "e7bdc3acf763c2a3",
-    "rollover-1.1": "ce3e22cb6f233793",
-    "rollover-1.2": "de1425adbd8935c1",
-    "rollover-1.3": "6ffa2a2b429d684d",
-    "rollover-1.4": "f48f2f3e08c44a35",
-    "rollover-1.5": "053adf501c846fff",
-    "rollover-1.6": "e529f68513b683e1",
-    "rollover-1.7": "3cad8ea18d46a5a9",
-    "rollover-1.8": "c3f017d1c34b233a",
-    "subagents-1": "a4b780d157ace475",
-    "subagents-1.tool-1": "b253b1e189bf8db1",
-    "subagents-1.tool-2": "c04f274acb77fa93",
-    "subagents-1.tool-3": "438f2bd18eb87fff",
-}
-"""What each history made when it was recorded. A digest is never written again, as the file is not."""
+RUNS = [(name, history) for name in list_corpora() for history in read_corpus(name).histories]
+"""The recorded workflow runs of each released version, and of the next one."""
+
+
+def name_run(value: object) -> str:
+    return value.workflow_id if isinstance(value, WorkflowHistory) else str(value)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -86,8 +56,8 @@ def test_every_shape_is_recorded() -> None:
     assert {history.workflow_id.partition(".")[0] for history in HISTORIES} == set(SCENARIOS)
 
 
-@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.workflow_id)
-async def test_a_recorded_history_replays(history: WorkflowHistory) -> None:
+@pytest.mark.parametrize(("version", "history"), RUNS, ids=name_run)
+async def test_a_recorded_history_replays(version: str, history: WorkflowHistory) -> None:
     """Every history of a released shape replays under today's code, in the worker's own sandbox."""
     await replay(history, AgentSession, make_workflow_sandbox())
 
@@ -103,12 +73,13 @@ async def test_a_recorded_history_has_the_counts_of_its_texts(history: WorkflowH
         assert body.count(encoding) == (entry.body, entry.tokens)
 
 
-@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.workflow_id)
-async def test_a_recorded_history_makes_the_thread_that_it_made(history: WorkflowHistory) -> None:
+@pytest.mark.parametrize(("version", "history"), RUNS, ids=name_run)
+async def test_a_recorded_history_makes_the_thread_that_it_made(version: str, history: WorkflowHistory) -> None:
     """Every entry, with its counts, recipes and policies, is the one that was committed when it was recorded."""
     session = (await replay_run(history)).session
     assert session
-    assert compute_digest([entry.as_json() for entry in session.thread])[:16] == THREADS[history.workflow_id]
+    threads = read_corpus(version).threads
+    assert compute_digest([entry.as_json() for entry in session.thread]) == threads[history.workflow_id]
 
 
 async def test_a_thread_is_equal_after_replay(stack: Stack) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
 from typing import Any
 
 import pytest
-from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 
@@ -25,12 +23,11 @@ from clew.errors import (
     TooLarge,
     UnknownRequest,
 )
-from clew.local import Reply, ToolCall
+from clew.local import Reply
 from clew.session.events import TextAdded
-from tests.support.histories import list_payloads
 from tests.support.impatient import IMPATIENT
 from tests.support.rolling import make_id, run_rolling_worker
-from tests.support.session_scripts import list_kinds, make_tool_script
+from tests.support.session_scripts import list_kinds
 from tests.support.stack import Stack
 
 
@@ -309,16 +306,3 @@ async def test_a_long_wait_is_answered_running_and_the_client_waits_on(stack: St
         assert outcome["status"] == "running"
         release.set()
         assert await answer == "done"
-
-
-async def test_an_operator_reads_what_a_session_does(stack: Stack) -> None:
-    """The workflow's current details describe the session, and each activity has a label."""
-    session = await stack.open(make_tool_script(ToolCall("add", {"a": 1, "b": 2})), tools=["add"])
-    await session.ask("go")
-    handle = stack.clew.temporal.get_workflow_handle(session.id)
-    metadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
-    assert "**idle**" in metadata.current_details
-    assert "2 model calls" in metadata.current_details
-    labels = list_payloads(json.loads((await handle.fetch_history()).to_json()))
-    model = (await session.status()).model.partition(":")[2]
-    assert {f'"model call 1 · {model}"', '"tool add · tool-1"', f'"model call 2 · {model}"'} <= set(labels)

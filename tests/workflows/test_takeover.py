@@ -21,6 +21,7 @@ from clew_activities.worker import SessionWorker, make_worker
 from tests.support.rolling import list_runs
 from tests.support.schemas import SLOW, SLOW_ANSWER, is_running, list_validations
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import wait_until
 from tests.support.workers import open_session_on, run_worker_process
 
 
@@ -69,8 +70,7 @@ async def test_a_tool_call_survives_the_death_of_its_worker(stack: Stack, tmp_pa
         session = await open_session_on(stack, queue, script, tools=["linger"])
         request = await session.message("go")
         started = tmp_path / "started"
-        while not started.exists():  # noqa: ASYNC110 - the tool runs in another process
-            await asyncio.sleep(0.02)
+        await wait_until(started.exists)
         await first.kill()
         (tmp_path / "release").touch()
         async with run_worker_process(stack, queue):
@@ -113,8 +113,7 @@ async def test_a_call_that_must_not_run_twice_is_in_doubt(stack: Stack, tmp_path
         session = await open_session_on(stack, queue, script, tools=["pay_once"])
         request = await session.message("go")
         started = tmp_path / "started"
-        while not started.exists():  # noqa: ASYNC110 - the tool runs in another process
-            await asyncio.sleep(0.02)
+        await wait_until(started.exists)
         await first.kill()
         async with run_worker_process(stack, queue):
             answer = await request.answer()
@@ -224,10 +223,9 @@ async def test_a_worker_stops_in_the_middle_of_a_validation(stack: Stack) -> Non
     async with run_worker_process(stack, queue) as first:
         session = await open_session_on(stack, queue, lambda _body: Reply(replies.pop(0)))
         request = await session.message("go", output_schema=SLOW)
-        while len(replies) == 2:  # noqa: ASYNC110 - the worker is another process
-            await asyncio.sleep(0.02)
-        while not (found := list_validations(first.pid)):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await wait_until(lambda: len(replies) < 2)
+        await wait_until(lambda: list_validations(first.pid))
+        found = list_validations(first.pid)
         await first.stop()
         assert not first.running
         assert not is_running(found[0])

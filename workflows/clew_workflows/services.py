@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from clew.contract import (
         DELETE_WORKFLOW,
         FORK_WORKFLOW,
+        LIST_WORKFLOW,
         MAX_MESSAGE_BYTES,
         MAX_TOKEN_BYTES,
         READ_CONTEXT_WORKFLOW,
@@ -26,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
         RESTORE_WORKFLOW,
         DeleteSessionInput,
         ForkSessionInput,
+        ListSessionsInput,
         ReadContextInput,
         ReadThreadInput,
         RestoreInput,
@@ -35,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
     from clew.contract.starting import make_start_arguments
     from clew.errors import ArchiveUnavailable, InvalidInput, Refusal
     from clew_workflows.protocol import Fork, OpenCheckpoint, OpenedCheckpoint
-    from clew_workflows.shell import ingress
+    from clew_workflows.shell import admission, ingress
     from clew_workflows.shell.execution import HEARTBEAT_TIMEOUT
     from clew_workflows.shell.runtime import STAMPS
 
@@ -50,7 +52,7 @@ NO_ARGUMENT = RawValue(Payload())
 
 
 # Any exception ends the workflow: the SDK would otherwise repeat a task that cannot decode its input without end.
-@workflow.defn(name=READ_WORKFLOW, failure_exception_types=[Exception])
+@workflow.defn(name=READ_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
 class ReadThread:
     """Answers one page of a thread, its archived and its live entries: `{entries, next_seq?}`.
 
@@ -66,7 +68,7 @@ class ReadThread:
         return await run_activity("read_thread", decode(argument, ReadThreadInput), self.timeout)
 
 
-@workflow.defn(name=READ_CONTEXT_WORKFLOW, failure_exception_types=[Exception])
+@workflow.defn(name=READ_CONTEXT_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
 class ReadContext:
     """Answers one page of a context, as the query `context` does, for archived calls and entries too."""
 
@@ -76,7 +78,7 @@ class ReadContext:
         return await run_activity("read_context", decode_context(argument), CONTEXT_TIMEOUT)
 
 
-@workflow.defn(name=FORK_WORKFLOW, failure_exception_types=[Exception])
+@workflow.defn(name=FORK_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
 class ForkSession:
     """Makes a new session from another session's thread up to an entry: `{session_id, fork_seq}`."""
 
@@ -95,7 +97,7 @@ class ForkSession:
         return await run_activity("fork_session", fork, CHANGE_TIMEOUT)
 
 
-@workflow.defn(name=RESTORE_WORKFLOW, failure_exception_types=[Exception])
+@workflow.defn(name=RESTORE_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
 class RestoreSession:
     """Starts a session that continues from a checkpoint: `{token, session_id?}` -> `{session_id}`."""
 
@@ -131,7 +133,7 @@ class RestoreSession:
         return RestoreReceipt(session_id=session_id).as_json()
 
 
-@workflow.defn(name=DELETE_WORKFLOW, failure_exception_types=[Exception])
+@workflow.defn(name=DELETE_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
 class DeleteSession:
     """Ends a session and deletes its archive, but for segments that its forks need: `{deleted_segments}`."""
 
@@ -141,16 +143,29 @@ class DeleteSession:
         return await run_activity("delete_session", decode(argument, DeleteSessionInput), CHANGE_TIMEOUT)
 
 
-SERVICES = (ReadThread, ReadContext, ForkSession, RestoreSession, DeleteSession)
+@workflow.defn(name=LIST_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class ListSessions:
+    """Answers one page of the sessions that have an archive: `{sessions, next_after?}`."""
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """List a page. `next_after` is the `after` of the next page."""
+        return await run_activity("list_sessions", decode(argument, ListSessionsInput), CHANGE_TIMEOUT)
+
+
+SERVICES = (ReadThread, ReadContext, ForkSession, RestoreSession, DeleteSession, ListSessions)
 
 
 def decode(argument: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
     """Decode the input of a service.
 
     Raises:
-        ApplicationError: The input is malformed (`invalid_input`), or larger than `max_bytes` (`too_large`).
+        ApplicationError: The input is malformed (`invalid_input`), larger than `max_bytes` (`too_large`), not
+            encrypted where it must be (`not_encrypted`), or cannot be decrypted (`unknown_key`).
     """
     try:
+        if not workflow.unsafe.is_replaying() and (refusal := admission.find_refusal([argument])):
+            raise refusal
         return ingress.decode_service([argument], model, max_bytes)
     except Refusal as refusal:
         raise ingress.make_application_error(refusal) from None

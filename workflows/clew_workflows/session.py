@@ -28,28 +28,31 @@ with workflow.unsafe.imports_passed_through():
         TranscriptQuery,
         WindowQuery,
     )
-    from clew.errors import ArchiveUnavailable, ClewError, Closed, InvalidInput, Refusal, Starting
+    from clew.errors import (
+        ArchiveUnavailable,
+        ClewError,
+        Closed,
+        InvalidInput,
+        NewerVersion,
+        Refusal,
+        Starting,
+        UnknownKey,
+    )
     from clew.thread.thread import Thread
-    from clew_workflows.core import carried, commands, decisions, views
+    from clew_workflows.core import carried, commands, decisions, details, views
     from clew_workflows.core.advance import Session
     from clew_workflows.core.commands import Command
-    from clew_workflows.protocol import (
-        CallModel,
-        DescribeModel,
-        DraftQuery,
-        Event,
-        Prepare,
-        RunTools,
-        SessionEffect,
-        Summarize,
-    )
-    from clew_workflows.shell import execution, ingress, summarizing
+    from clew_workflows.protocol import DraftQuery
+    from clew_workflows.shell import admission, ingress
     from clew_workflows.shell.answers import Answers
+    from clew_workflows.shell.approvals import Approvals
     from clew_workflows.shell.background import start_background_task
+    from clew_workflows.shell.effects import Effects
     from clew_workflows.shell.external_calls import ExternalCalls
     from clew_workflows.shell.fullness import Fullness
     from clew_workflows.shell.hibernation import Hibernation
     from clew_workflows.shell.intake import Arrival, Intake
+    from clew_workflows.shell.metadata import serve_metadata
     from clew_workflows.shell.recalling import Recalling
     from clew_workflows.shell.rollover import Rollover
     from clew_workflows.shell.runtime import Runtime
@@ -60,43 +63,17 @@ with workflow.unsafe.imports_passed_through():
     from clew_workflows.shell.task_commands import TaskCommands
     from clew_workflows.shell.time_limits import TimeLimits
     from clew_workflows.shell.tool_calls import ToolCalls
+    from clew_workflows.shell.visibility import Visibility
     from clew_workflows.shell.waiters import Waiters
 
 
 # Dynamic, so that a start with an argument that the SDK cannot decode reaches the code that refuses it. Every
 # workflow type but `AgentSession` is refused.
-@workflow.defn(dynamic=True)
+@workflow.defn(dynamic=True, sandboxed=False)
 class AgentSession:
     """A durable LLM-agent session. Its workflow id is the session id, its argument a `SessionStart`.
 
-    Updates:
-        message: Send a message. The answer is the outcome of its request, or `running` after a long wait.
-        await_request: Wait again for the outcome of a request.
-        submit_input: Steer the active run, or inject into it.
-        cancel_request: Cancel the active run, or drop a queued request.
-        resolve_approval: Approve or deny a tool call.
-        submit_tool_result: Answer an external tool call.
-        submit_context_operation: Replace, switch or expand a lane; pin or unpin its messages.
-        summarize: Have a summary of a lane written.
-        configure: Change the configuration.
-        checkpoint: Return a lane's context and the configuration as a signed token.
-        hibernate: Archive the session and end the workflow. The session can be started again.
-        close_session: Cancel the active run, archive the session and end the workflow.
-
-    Signals:
-        steer, inject, modify_context, cancel, close: Like their updates. A refused signal becomes an `input` entry.
-        forked: Record a fork. Clew sends it.
-        subagent_result: Take the result of a subagent. Its session sends it.
-
-    Queries:
-        status: The session's status and configuration.
-        context: The context of a past, the current or a future model call.
-        transcript: The messages of a lane, unabridged.
-        entries: The entries of the thread, in pages.
-        follow: The entries from a seq on, and the status after them.
-        window: The newest messages that fit a number of tokens.
-        carried: The state to archive, for Clew's own activity.
-        checkpoint: A drafted checkpoint to sign, for Clew's own activity.
+    `clew_workflows.shell.handlers` lists its updates, signals and queries.
 
     Attributes:
         waits: The time limits of the session's waits.
@@ -110,19 +87,27 @@ class AgentSession:
         self._waiters = Waiters(self.waits.caller_timeout, self._task_commands)
         self._fullness = Fullness()
         self._refusal: ClewError | None = None
+        self._key_missing: admission.KeyMissing | None = None
         # The newest validated update, by its id, so that its handler need not decode it again. During a replay
         # validators do not run: the handler decodes.
         self._validated: dict[str, Command] = {}
+        serve_metadata(self._describe)
         info = workflow.info()
         try:
             if info.workflow_type != WORKFLOW_TYPE:
                 raise InvalidInput(f"unknown workflow type {info.workflow_type[:200]!r}: send {WORKFLOW_TYPE!r}")
             if info.cron_schedule:
                 raise InvalidInput("a session runs until it is closed: start it without a cron schedule")
+            is_continued = ingress.is_continued(info)
+            if is_continued or info.parent:
+                # Clew's own: a worker without the key leaves it to another one.
+                admission.require_key(args)
+            elif refusal := admission.settle(args, "start"):
+                raise refusal
             start = ingress.decode_start(
                 info.workflow_id,
                 args,
-                is_continued=ingress.is_continued(info),
+                is_continued=is_continued,
                 parent_id=info.parent.workflow_id if info.parent else None,
             )
             if start.carried is not None:
@@ -135,21 +120,37 @@ class AgentSession:
             self._intake = Intake(self._runtime, budget, is_open=start.carried is not None)
             self._startup = Startup(self._runtime, self._intake)
             self._recalling = Recalling(self._runtime, self._fullness)
+            self._visibility = Visibility(self._runtime, self._waiters, self._task_commands)
             self._rollover = Rollover(
-                self._runtime, self._fullness, self._recalling, self._waiters, self._task_commands
+                self._runtime,
+                self._fullness,
+                self._recalling,
+                self._waiters,
+                self._task_commands,
+                visibility=self._visibility,
             )
             self._hibernation = Hibernation(self._runtime, self._rollover, self._task_commands)
             self._signing = Signing(self._runtime, self._recalling)
             self._answers = Answers(self._runtime, self._waiters, self._recalling, self._signing, self._hibernation)
-            self._tool_calls = ToolCalls(self._runtime, budget, self._task_commands)
+            tool_calls = ToolCalls(self._runtime, budget, self._task_commands)
+            self._effects = Effects(self._runtime, self._recalling, tool_calls)
+            self._approvals = Approvals(self._runtime, self._task_commands)
             self._external_calls = ExternalCalls(self._runtime, self._task_commands)
             self._subagents = Subagents(self._runtime, self._intake, self._task_commands)
         except Refusal as refusal:
             self._refusal = refusal
+        except admission.KeyMissing as error:
+            # `run` raises it: after an error in `__init__`, the SDK leaves a coroutine that is never awaited.
+            self._key_missing, self._refusal = error, UnknownKey(str(error))
 
     @workflow.run
     async def run(self, _args: Sequence[RawValue]) -> dict[str, Any]:
         """Serve callers until the session closes or hibernates; answers the seq of the last entry."""
+        # The workflow task fails, and the server repeats it until another worker takes it.
+        if self._key_missing:
+            raise self._key_missing
+        if isinstance(self._refusal, NewerVersion):
+            raise self._refusal
         if self._refusal:
             raise ingress.make_application_error(self._refusal)
         try:
@@ -178,12 +179,17 @@ class AgentSession:
             intake.turn_away(Closed("the session was cancelled before it had started"))
             if intake.is_open:
                 reason = f"the workflow was cancelled: {workflow.cancellation_reason() or 'no reason was given'}"
+                # A run that is being stopped ends first. Closing may stop the next one.
+                await self._effects.settle()
                 runtime.apply(decisions.close(runtime.state, runtime.now, reason))
+                await self._effects.settle()
                 await self._end()
+                self._visibility.end()
             raise
         self._waiters.dismiss()
         await self._end()
         await self._wait_for_answers()
+        self._visibility.end()
         return {"last_seq": runtime.thread.last_seq}
 
     async def _end(self) -> None:
@@ -203,9 +209,10 @@ class AgentSession:
         """Handle any update. The validator has refused most of what cannot be done; the rest is refused here."""
         self._fullness.updates += 1
         update_id = self._update_id()
-        command = self._validated.pop(update_id, None) or ingress.decode_update(
-            name, args, self._runtime.state.config
-        )
+        command = self._validated.pop(update_id, None)
+        if command is None:
+            admission.require_key(args)
+            command = ingress.decode_update(name, args, self._runtime.state.config)
         waiter = self._waiters.enter() if isinstance(command, MessageInput | AwaitRequestInput) else None
         arrival = Arrival(name, command, update_id, size=ingress.measure(args))
         self._intake.take(arrival)
@@ -225,6 +232,8 @@ class AgentSession:
         try:
             if self._refusal:
                 raise self._refusal
+            if refusal := admission.find_refusal(args):
+                raise refusal
             update_id = self._update_id()
             command = ingress.decode_update(name, args, self._runtime.state.config)
             if not self._intake.is_behind:
@@ -244,11 +253,14 @@ class AgentSession:
         if self._refusal or self._runtime.state.closed:
             return
         self._task_commands.ensure()
-        arrival = Arrival(name, excerpt=ingress.make_excerpt(args), size=ingress.measure(args))
-        try:
-            arrival.command = ingress.decode_signal(name, args, self._runtime.state.config)
-        except ClewError as refusal:
-            arrival.refusal = refusal
+        # A refused one has neither an excerpt nor a size: workers with different keys see different bytes.
+        arrival = Arrival(name, refusal=admission.settle(args, f"signal-{self._fullness.signals}"))
+        if arrival.refusal is None:
+            arrival.excerpt, arrival.size = ingress.make_excerpt(args), ingress.measure(args)
+            try:
+                arrival.command = ingress.decode_signal(name, args, self._runtime.state.config)
+            except ClewError as refusal:
+                arrival.refusal = refusal
         self._intake.take(arrival)
         if self._intake.is_open and not arrival.settled:
             # The workflow waits for its handlers before it ends.
@@ -261,7 +273,7 @@ class AgentSession:
             if self._refusal:
                 raise self._refusal
             state, thread = self._runtime.state, self._runtime.thread
-            query = None if name == "carried" else ingress.decode_query(name, args)
+            query = ingress.decode_query(name, args)
             if not self._intake.is_open and name != "status":
                 raise Starting("the session is looking for its archive: ask again in a moment")
             if name == "carried":
@@ -284,16 +296,26 @@ class AgentSession:
         except ClewError as error:
             raise ingress.make_query_error(error) from None
 
+    def _describe(self) -> str:
+        """Describe the session for the Temporal UI."""
+        if self._refusal:
+            return ingress.make_query_error(self._refusal).message
+        state = self._runtime.state
+        return details.describe_session(state, self._runtime.thread, texts=state.shows_texts)
+
     async def _serve(self) -> None:
         runtime, rollover, recalling = self._runtime, self._rollover, self._recalling
         if self._intake.is_behind:
             # Signals from before the end of start-up have no handler that would delay the end of the workflow.
-            await workflow.wait_condition(lambda: not self._intake.is_behind)
+            # A model call that one of them has stopped is this coroutine's to end.
+            await workflow.wait_condition(lambda: not self._intake.is_behind or runtime.state.stopping)
         # Best effort: fetch the part of the active lane that the last workflow run could not carry over.
         await recalling.recall(runtime.state.context_ref, runtime.state.policy, ContextQuery())
         start_background_task(self._hibernation.hibernate_when_idle())
+        start_background_task(self._approvals.show())
         start_background_task(self._external_calls.expire())
         start_background_task(self._subagents.serve())
+        start_background_task(self._visibility.serve())
         while True:
             self._ensure_command()
             # A message that opens a run, a close, a full history or a changed lane ends the wait.
@@ -307,42 +329,16 @@ class AgentSession:
             if runtime.state.closed:
                 return
             if (effect := runtime.effect) is not None:
-                await self._carry_out(effect)
+                await self._effects.carry_out(effect)
             else:
                 await recalling.recall_changed()
 
     def _ensure_command(self) -> None:
         """Give the current task a command, unless it schedules an activity or answers callers: those are commands."""
+        self._visibility.update()
         answering = self._waiters.has_any and not self._runtime.state.busy
         if self._runtime.effect is None and not answering:
             self._task_commands.ensure()
-
-    async def _carry_out(self, effect: SessionEffect) -> None:
-        runtime = self._runtime
-        if isinstance(effect, RunTools):
-            await self._tool_calls.run(effect)
-            return
-        runtime.task = asyncio.create_task(self._perform(effect))
-        try:
-            event = await runtime.task
-        except asyncio.CancelledError:
-            if runtime.effect is effect:
-                raise
-            return
-        # Handlers may have decided while the activity ran. If they gave this effect up, its event no longer matters.
-        if runtime.effect is effect:
-            runtime.effect = None
-            runtime.apply(decisions.take_event(runtime.state, event, runtime.now))
-
-    async def _perform(self, effect: Prepare | DescribeModel | CallModel | Summarize) -> Event:
-        if isinstance(effect, CallModel):
-            policy = self._runtime.state.policy.overlay(effect.context_policy)
-            query = ContextQuery(call_id=effect.call_id)
-            if failure := await self._recalling.recall(effect.context_ref, policy, query, self._runtime.time_left):
-                return failure
-        if isinstance(effect, Summarize):
-            return await summarizing.summarize(self._runtime, self._recalling, effect)
-        return await execution.carry_out(effect, self._runtime.time_left)
 
     def _update_id(self) -> str:
         info = workflow.current_update_info()

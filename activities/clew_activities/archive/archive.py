@@ -11,7 +11,6 @@ from clew_activities.archive import index
 from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, StoreUnavailable
 from clew_activities.archive.family import Check, Family
 from clew_activities.archive.head import Head
-from clew_activities.archive.objects import MAX_OBJECT_BYTES
 from clew_activities.archive.segment import hash_bytes
 from clew_activities.archive.settings import DEFAULT, ArchiveSettings
 from clew_activities.archive.store import Store
@@ -33,6 +32,7 @@ class Archive:
         <namespace>/sessions/s-<session>.json                     the head, the only mutable object
 
     A missing or damaged object raises `ObjectMissing` or `ObjectDamaged` with its name. Reads never skip it.
+    One that a newer version of Clew has written raises `NewerVersion`; nothing of it is overwritten or deleted.
     """
 
     def __init__(self, store: Store, namespace: str, settings: ArchiveSettings = DEFAULT) -> None:
@@ -53,6 +53,12 @@ class Archive:
         except ObjectMissing:
             return None
         return Head.decode(data, session_id, path)
+
+    async def list_sessions(self, after: str | None, limit: int) -> list[str]:
+        """List the ids of the sessions that have an archive, in order, after an id, at most `limit` of them."""
+        folder = f"{self._namespace}/sessions"
+        paths = await self._store.list_after(folder, self._make_head_path(after) if after else None, limit)
+        return [path.rpartition("/s-")[2].removesuffix(".json") for path in paths]
 
     async def set_head(self, head: Head, before: Head | None) -> None:
         """Replace a session's head, and delete the state that the head `before` named.
@@ -183,14 +189,24 @@ class Archive:
         The checksum is verified only if the part is the full result.
         """
         path = self._open_family(family).get_path("results", digest)
-        size = await self._store.get_size(path)
-        length = size - offset if length is None else min(length, size - offset)
-        if length > MAX_OBJECT_BYTES:
-            raise ObjectDamaged(path, f"it has {size} bytes, at most {MAX_OBJECT_BYTES} are written")
-        data = await self._store.get_range(path, offset, length) if length > 0 else b""
+        data, size = await self._store.get_part(path, offset, length)
         if len(data) == size and hash_bytes(data) != digest:
             raise ObjectDamaged(path, "its checksum does not match")
         return data, size
+
+    async def list_paths(self) -> AsyncIterator[str]:
+        """List the paths of all objects of the namespace, in no order."""
+        async for path in self._store.list(self._namespace):
+            yield path
+
+    async def rekey(self, path: str) -> bool:
+        """Encrypt an object anew, unless it has the key that encrypts. Returns whether it was written.
+
+        Raises:
+            KeyMissing: The process cannot decrypt it.
+            ObjectChanged: Another writer has replaced or deleted it in between.
+        """
+        return await self._store.rekey(path)
 
     async def delete(self, session_id: str) -> int:
         """Delete a session's archive, except objects that its family needs. Returns the number of deleted segments.

@@ -6,6 +6,7 @@ ArchiveError
 │   └── SegmentDamaged     the same, of an object that holds entries
 ├── ObjectMissing          the store has no such object
 ├── StoreUnavailable       the store fails at present; retry
+│   └── KeyMissing         this worker cannot decrypt the object, another one may
 └── ThreadMismatch         entries do not continue the archived thread
 """
 
@@ -22,6 +23,10 @@ class StoreUnavailable(ArchiveError):
     def __init__(self, name: str, cause: str) -> None:
         super().__init__(f"the store cannot be used at {name}: {cause}")
         self.name, self.cause = name, cause
+
+
+class KeyMissing(StoreUnavailable):
+    """An object is encrypted with a key that this process does not have. One that has the key may succeed."""
 
 
 class ObjectMissing(ArchiveError):

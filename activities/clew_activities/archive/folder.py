@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import heapq
 import os
 import stat
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from clew.encryption import MAX_OVERHEAD_BYTES
 from clew_activities.archive.errors import ObjectChanged
 from clew_activities.archive.objects import ObjectInfo, check_size
 
@@ -100,6 +102,18 @@ class Folder:
 
         while (paths := await _run_in_thread(step)) is not None:
             yield paths
+
+    async def list_after(self, prefix: str, after: str | None, limit: int) -> Sequence[str]:
+        """List the first paths of objects in a folder, in order, after a path."""
+        return await _run_in_thread(self._list_after, prefix, after, limit)
+
+    def _list_after(self, prefix: str, after: str | None, limit: int) -> Sequence[str]:
+        try:
+            with os.scandir(self._find_path(prefix)) as entries:
+                paths = (f"{prefix}/{entry.name}" for entry in entries if not entry.name.startswith(_OWN))
+                return heapq.nsmallest(limit, (path for path in paths if after is None or path > after))
+        except FileNotFoundError:
+            return []
 
     def _put(self, path: str, data: bytes, accepts: Callable[[bytes | None], bool] | None = None) -> None:
         for tries_left in reversed(range(_MAX_TRIES)):
@@ -189,7 +203,7 @@ class Folder:
     def _read(self, path: str, start: int = 0, length: int = -1) -> bytes:
         status = self._stat(path)
         if length < 0:
-            check_size(path, status.st_size)
+            check_size(path, status.st_size, MAX_OVERHEAD_BYTES)
         with self._find_path(path).open("rb") as reading:
             reading.seek(start)
             return reading.read(length)

@@ -7,8 +7,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from clew.contract.lists import SessionSummary
+from clew.formats import Format
 from clew.model.canonical import canonicalize, compute_digest
 from clew_activities.archive.errors import ObjectDamaged
+
+FORMAT = Format("archive head")
 
 
 class Head(BaseModel):
@@ -23,11 +27,12 @@ class Head(BaseModel):
         state: Digest of the session's state; None: there is none.
         status: `closed`: the session ended in good order and all of it is archived; `live`: it has not.
         run_id: Id of the workflow execution that wrote the head.
+        summary: What lists show of the session; None: it is not known.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    version: Literal[1] = 1
+    version: int = FORMAT.version
     session_id: str
     family: str
     root: str | None = None
@@ -35,6 +40,7 @@ class Head(BaseModel):
     state: str | None = None
     status: Literal["live", "closed"] = "live"
     run_id: str | None = None
+    summary: SessionSummary | None = None
 
     def encode(self) -> bytes:
         """Encode the head for the store, with a checksum."""
@@ -45,17 +51,21 @@ class Head(BaseModel):
     def decode(cls, data: bytes, session_id: str, name: str) -> Head:
         """Decode the stored head of a session.
 
+        In every version the checksum is that of the other fields.
+
         Raises:
+            NewerVersion: A newer version of Clew has written the head.
             ObjectDamaged: The bytes are not a head, or the head of another session.
         """
         try:
             fields = json.loads(data)
             if fields.pop("digest") != compute_digest(fields):
                 raise ObjectDamaged(name, "its checksum does not match")
-            head = cls.model_validate(fields)
+            fields = FORMAT.upgrade(fields, FORMAT.check(fields["version"], name))
+            head = cls.model_validate({**fields, "version": FORMAT.version})
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise ObjectDamaged(name, f"it is not a head of version 1: {why}") from None
+            raise ObjectDamaged(name, f"it is not a head: {why}") from None
         # A file system that ignores case may return the head of another session.
         if head.session_id != session_id:
             raise ObjectDamaged(name, f"it is the head of {head.session_id!r}")

@@ -13,11 +13,15 @@ from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import from_json, to_json
 
+from clew.formats import Format
 from clew.model.canonical import canonicalize
 from clew.thread.entries import Entry
 from clew_activities.archive.errors import ObjectDamaged
 from clew_activities.archive.segment import hash_bytes
+
+FORMAT = Format("archive node")
 
 Children = tuple["Ref", ...]
 
@@ -46,7 +50,7 @@ class _Node(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     clew: Literal["node"]
-    version: Literal[1]
+    version: int
     children: tuple[Ref, ...] = Field(min_length=1)
 
 
@@ -59,7 +63,7 @@ def make_segment_ref(entries: Sequence[Entry], data: bytes) -> Ref:
 def encode(children: Iterable[Ref]) -> bytes:
     """Encode a node. Equal children give equal bytes."""
     return canonicalize(
-        {"clew": "node", "version": 1, "children": [child.model_dump(mode="json") for child in children]}
+        {"clew": "node", "version": FORMAT.version, "children": [child.model_dump(mode="json") for child in children]}
     )
 
 
@@ -67,15 +71,20 @@ def decode(data: bytes, digest: str, name: str) -> Children:
     """Decode a node. Returns its children.
 
     Raises:
+        NewerVersion: A newer version of Clew has written the node.
         ObjectDamaged: The bytes do not match `digest`, or are not a node.
     """
     if hash_bytes(data) != digest:
         raise ObjectDamaged(name, "its checksum does not match")
     try:
-        children = _Node.model_validate_json(data).children
+        value = from_json(data)
+        value = FORMAT.upgrade(value, FORMAT.check(value["version"], name))
+        children = _Node.model_validate_json(to_json(value)).children
     except ValidationError as error:
         first = error.errors()[0]
-        raise ObjectDamaged(name, f"it is not a node of version 1: {first['loc']}: {first['msg']}") from None
+        raise ObjectDamaged(name, f"it is not a node: {first['loc']}: {first['msg']}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ObjectDamaged(name, f"it is not a node: {error}") from None
     if any(left.to_seq + 1 != right.from_seq or left.level < right.level for left, right in pairwise(children)):
         raise ObjectDamaged(name, "its children do not follow one another")
     if any(child.from_seq > child.to_seq for child in children):

@@ -7,8 +7,11 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from clew.formats import Format
 from clew.thread.entries import Entry
 from clew_activities.archive.errors import SegmentDamaged
+
+FORMAT = Format("archive segment")
 
 
 def hash_bytes(data: bytes) -> str:
@@ -24,7 +27,7 @@ def encode(entries: Sequence[Entry]) -> bytes:
     """
     if not entries:
         raise ValueError("a segment holds at least one entry")
-    header = {"clew": "segment", "version": 1, "from_seq": entries[0].seq, "to_seq": entries[-1].seq}
+    header = {"clew": "segment", "version": FORMAT.version, "from_seq": entries[0].seq, "to_seq": entries[-1].seq}
     return b"".join([_encode_line(header), *(_encode_line(entry.as_json()) for entry in entries)])
 
 
@@ -32,15 +35,17 @@ def decode(data: bytes, digest: str, name: str) -> list[Entry]:
     """Decode a segment. Returns its entries.
 
     Raises:
+        NewerVersion: A newer version of Clew has written the segment.
         SegmentDamaged: The bytes do not match `digest`, or are not a segment.
     """
     if hash_bytes(data) != digest:
         raise SegmentDamaged(name, "its checksum does not match")
     try:
         header, *lines = [json.loads(line) for line in data.splitlines()]
-        if header["clew"] != "segment" or header["version"] != 1:
-            raise SegmentDamaged(name, f"it is not a segment of version 1: {str(header)[:100]}")
-        entries = [Entry.from_json(line) for line in lines]
+        if header["clew"] != "segment":
+            raise SegmentDamaged(name, f"it is not a segment: {str(header)[:100]}")
+        version = FORMAT.check(header["version"], name)
+        entries = [Entry.from_json(FORMAT.upgrade(line, version)) for line in lines]
         first, last = int(header["from_seq"]), int(header["to_seq"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SegmentDamaged(name, f"it cannot be read: {error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,9 +15,11 @@ from urllib.parse import unquote, urlsplit
 from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, from_url
 
-from clew_activities.archive.errors import ObjectMissing, StoreUnavailable
+from clew.encryption import HEADER_BYTES, NO_ENCRYPTION, Changed, Sealer, read_encryption
+from clew.errors import NewerVersion, UnknownKey
+from clew_activities.archive.errors import KeyMissing, ObjectDamaged, ObjectMissing, StoreUnavailable
 from clew_activities.archive.folder import Folder
-from clew_activities.archive.objects import Bucket, ObjectInfo, Objects
+from clew_activities.archive.objects import MAX_OBJECT_BYTES, Bucket, ObjectInfo, Objects, check_size
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -37,12 +39,14 @@ class Store:
     `StoreUnavailable` for every other failure: a retry may succeed.
     """
 
-    def __init__(self, objects: Objects, *, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, objects: Objects, *, timeout: float = TIMEOUT_SECONDS, sealer: Sealer = NO_ENCRYPTION) -> None:
+        """Use a backend. Objects are encrypted by `sealer`; sizes and contents are those before encryption."""
         self._objects = objects
+        self._sealer = sealer
         self._timeout = timeout
 
     @classmethod
-    def from_url(cls, url: str, *, timeout: float = TIMEOUT_SECONDS) -> Store:
+    def from_url(cls, url: str, *, timeout: float = TIMEOUT_SECONDS, sealer: Sealer = NO_ENCRYPTION) -> Store:
         """Open the store at `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…` or `memory://`.
 
         Credentials and endpoints come from the provider's own environment variables. An absent folder is created.
@@ -54,9 +58,9 @@ class Store:
             scheme, host, path, *_ = urlsplit(url)
             match scheme:
                 case "memory":
-                    return cls(Bucket(MemoryStore()), timeout=timeout)
+                    return cls(Bucket(MemoryStore()), timeout=timeout, sealer=sealer)
                 case "file" if not host and path:
-                    return cls(Folder(Path(unquote(path))), timeout=timeout)
+                    return cls(Folder(Path(unquote(path))), timeout=timeout, sealer=sealer)
                 case "s3" | "gs" | "az":
                     client: ClientConfig = {
                         "timeout": timedelta(seconds=timeout),
@@ -65,7 +69,7 @@ class Store:
                         "allow_http": _is_true(os.environ.get(f"{_VARIABLES[scheme]}_ALLOW_HTTP")),
                     }
                     bucket = from_url(url, client_options=client, retry_config=_NO_RETRIES)
-                    return cls(Bucket(bucket), timeout=timeout)
+                    return cls(Bucket(bucket), timeout=timeout, sealer=sealer)
         except (BaseError, OSError, ValueError) as error:
             raise ValueError(
                 f"cannot open the store at {_redact(url)} (CLEW_STORE): {_describe_cause(error)}"
@@ -79,7 +83,7 @@ class Store:
         """Write an object atomically, replacing an existing one. When it returns, the object is durable."""
         with _translate_errors(path, put=True):
             async with asyncio.timeout(self._timeout):
-                await self._objects.put(path, data)
+                await self._objects.put(path, await self._seal(path, data))
 
     async def put_new(self, path: str, data: bytes) -> None:
         """Write an object whose path is made from its content, unless it exists with the same size."""
@@ -88,10 +92,14 @@ class Store:
             await self.put(path, data)
 
     async def holds(self, path: str, size: int) -> bool:
-        """Whether the object is stored durably with this size."""
+        """Whether the object is stored durably with this size, and encrypted if objects are to be."""
+        overhead = self._sealer.overhead if size else 0
+        if overhead is None:
+            # Only the codec knows the size of what it writes.
+            return False
         with _translate_errors(path):
             async with asyncio.timeout(self._timeout):
-                return await self._objects.holds(path, size)
+                return await self._objects.holds(path, size + overhead)
 
     async def replace(self, path: str, data: bytes, accepts: Callable[[bytes | None], bool]) -> None:
         """Write an object if `accepts` returns True for the existing object's bytes, or for None if it is absent.
@@ -103,7 +111,12 @@ class Store:
         """
         with _translate_errors(path, put=True):
             async with asyncio.timeout(self._timeout):
-                await self._objects.replace(path, data, accepts)
+                sealed = await self._seal(path, data)
+                await self._objects.replace(
+                    path,
+                    sealed,
+                    lambda present: accepts(None if present is None else self._unseal_now(path, present)),
+                )
 
     async def get(self, path: str) -> bytes:
         """Read an object.
@@ -113,16 +126,51 @@ class Store:
         """
         with _translate_errors(path):
             async with asyncio.timeout(self._timeout):
-                return await self._objects.get(path)
+                return await self._unseal(path, await self._objects.get(path))
 
-    async def get_range(self, path: str, start: int, length: int) -> bytes:
-        """Read up to `length` bytes from `start`, which must be within the object."""
+    async def get_part(self, path: str, offset: int, length: int | None = None) -> tuple[bytes, int]:
+        """Read up to `length` bytes from `offset`; none past the end. Returns them and the object's full size.
+
+        Of an encrypted object all is read.
+
+        Raises:
+            ObjectDamaged: The part has more than `MAX_OBJECT_BYTES`.
+        """
+        if self._sealer.is_on:
+            data = await self.get(path)
+            return data[offset:][:length], len(data)
+        size = await self.get_size(path)
+        length = size - offset if length is None else min(length, size - offset)
+        if length > MAX_OBJECT_BYTES:
+            raise ObjectDamaged(path, f"it has {size} bytes, at most {MAX_OBJECT_BYTES} are written")
+        if length <= 0:
+            return b"", size
         with _translate_errors(path):
             async with asyncio.timeout(self._timeout):
-                return await self._objects.get_range(path, start, length)
+                part = await self._objects.get_range(path, offset, length)
+                return (await self._unseal(path, part) if offset == 0 else part), size
+
+    async def rekey(self, path: str) -> bool:
+        """Encrypt an object anew, unless it has the key that encrypts. Returns whether it was written.
+
+        Raises:
+            ObjectChanged: Another writer has replaced or deleted it in between.
+        """
+        size = await self.get_size(path)
+        with _translate_errors(path):
+            async with asyncio.timeout(self._timeout):
+                start = await self._objects.get_range(path, 0, min(size, HEADER_BYTES)) if size else b""
+                if self._sealer.is_current(start):
+                    return False
+                before = await self._objects.get(path)
+                sealed = await self._seal(path, await self._unseal(path, before))
+        with _translate_errors(path, put=True):
+            async with asyncio.timeout(self._timeout):
+                await self._objects.replace(path, sealed, lambda present: present == before)
+        return True
 
     async def get_size(self, path: str) -> int:
-        """Return an object's size in bytes."""
+        """Return an object's size in the store, in bytes."""
         return (await self._describe(path)).size
 
     async def get_age(self, path: str) -> timedelta:
@@ -150,6 +198,33 @@ class Store:
                 for path in chunk:
                     yield path
 
+    async def _seal(self, path: str, data: bytes) -> bytes:
+        if self._sealer.blocks:
+            return await asyncio.to_thread(self._sealer.seal, data, _name_object(path))
+        return self._sealer.seal(data, _name_object(path))
+
+    async def _unseal(self, path: str, data: bytes) -> bytes:
+        if self._sealer.blocks:
+            return await asyncio.to_thread(self._unseal_now, path, data)
+        return self._unseal_now(path, data)
+
+    def _unseal_now(self, path: str, data: bytes) -> bytes:
+        try:
+            unsealed = self._sealer.unseal(data, _name_object(path))
+        except Changed as error:
+            raise ObjectDamaged(path, str(error)) from None
+        except UnknownKey as error:
+            raise KeyMissing(path, str(error)) from None
+        except NewerVersion as error:
+            raise NewerVersion(f"{path}: {error}") from None
+        check_size(path, len(unsealed))
+        return unsealed
+
+    async def list_after(self, prefix: str, after: str | None, limit: int) -> Sequence[str]:
+        """List the first `limit` paths of objects in a folder, in order, after a path."""
+        with _translate_errors(prefix):
+            return await self._objects.list_after(prefix, after, limit)
+
     async def _describe(self, path: str) -> ObjectInfo:
         with _translate_errors(path):
             async with asyncio.timeout(self._timeout):
@@ -159,11 +234,19 @@ class Store:
 def open_store(env: Mapping[str, str]) -> Store:
     """Open the store that `CLEW_STORE` names, a URL or a folder; by default a folder in the user's data folder.
 
+    Its objects are encrypted as the environment says.
+
     Raises:
-        ValueError: The value names no store.
+        ValueError: The value names no store, or the encryption keys are not valid.
     """
     name = env.get("CLEW_STORE") or str(_find_data_home(env) / "clew" / "store")
-    return Store.from_url(name if "://" in name else Path(name).expanduser().absolute().as_uri())
+    url = name if "://" in name else Path(name).expanduser().absolute().as_uri()
+    return Store.from_url(url, sealer=read_encryption(env).sealer)
+
+
+def _name_object(path: str) -> str:
+    """Name an object by its path without the namespace, so that a store can be copied to another one."""
+    return path.partition("/")[2]
 
 
 _VARIABLES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from clew.outcomes import Usage
 from clew_activities.providers.interface import Decoder
 from clew_activities.providers.rewrite_schema import rewrite_schema
 from clew_workflows.protocol import ModelReply
@@ -78,6 +79,16 @@ class AnswerDecoder:
     def tool_name(self) -> str | None:
         """The tool whose arguments are arriving, or arrived last."""
         return self._decoder.tool_name
+
+    @property
+    def arguments_size(self) -> int:
+        """Characters of tool calls' arguments so far."""
+        return self._decoder.arguments_size
+
+    @property
+    def usage(self) -> Usage:
+        """The usage that the server has reported so far."""
+        return self._decoder.usage
 
     @property
     def ended(self) -> bool:

@@ -63,6 +63,7 @@ from typing import Any, Protocol
 
 from clew.contract import ModelOptions
 from clew.model.messages import Message, ToolSpec
+from clew.outcomes import Usage
 from clew_activities.providers.errors import ErrorAnswer, ProviderError
 from clew_workflows.protocol import ModelReply
 
@@ -145,6 +146,16 @@ class Decoder(Protocol):
     @property
     def tool_name(self) -> str | None:
         """The tool whose arguments are arriving, or arrived last."""
+        ...
+
+    @property
+    def arguments_size(self) -> int:
+        """Characters of tool calls' arguments so far."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """The usage that the server has reported so far; zero where it has reported none."""
         ...
 
     @property

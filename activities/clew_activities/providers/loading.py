@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 
 from clew.contract.names import PROVIDER_NAME
-from clew_activities.import_errors import describe_import_error
 from clew_activities.providers.errors import UnknownModel
 from clew_activities.providers.interface import Provider
 from clew_activities.providers.redaction import Redaction, read_secrets
 from clew_activities.providers.variables import find_url_problem
+from clew_activities.user_modules import NotImportable, import_user_module
 
 VARIABLE = "CLEW_PROVIDERS"
 BUILT_IN = ("clew_activities.providers.anthropic", "clew_activities.providers.openai")
@@ -100,10 +99,9 @@ def _make(name: str, environ: Mapping[str, str]) -> Iterable[Provider]:
 
 def _import(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
-    # A script that exits when imported would end the worker without a message.
-    except (Exception, SystemExit) as error:
-        raise _make_error(name, f"cannot be imported: {describe_import_error(error)}") from error
+        return import_user_module(name)
+    except NotImportable as error:
+        raise _make_error(name, f"cannot be imported: {error}") from error
 
 
 def _find_problem(provider: object) -> str | None:

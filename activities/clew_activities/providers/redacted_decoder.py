@@ -1,24 +1,35 @@
-"""A decoder that redacts the worker's secrets in the reply, while it grows and at its end. Pure."""
+"""A decoder that redacts the worker's secrets in the reply, while it grows and at its end."""
 
 from __future__ import annotations
 
+import time
+
+from clew.outcomes import Usage
 from clew_activities.providers.interface import Decoder
 from clew_activities.providers.redaction import GrowingText, Redaction
 from clew_workflows.protocol import ModelReply, RequestedTool
 
 
 class RedactedDecoder:
-    """Wraps a decoder and redacts everything that is read from it."""
+    """Wraps a decoder and redacts everything that is read from it.
+
+    Attributes:
+        begun_after: Seconds until the reply began; None: it has not begun.
+    """
 
     def __init__(self, decoder: Decoder, redaction: Redaction) -> None:
         self.redaction = redaction
         self._decoder = decoder
         self._text = GrowingText(redaction)
         self._thinking = GrowingText(redaction)
+        self._made_at = time.monotonic()
+        self.begun_after: float | None = None
 
     def feed(self, event: str, data: str) -> None:
         """Take one event, as `Decoder.feed` says. Its errors may quote what was received."""
         self._decoder.feed(event, data)
+        if self.begun_after is None and (self._decoder.text or self._decoder.thinking or self._decoder.tool_name):
+            self.begun_after = time.monotonic() - self._made_at
 
     @property
     def text(self) -> str:
@@ -35,6 +46,16 @@ class RedactedDecoder:
         """The tool whose arguments are arriving, or arrived last."""
         name = self._decoder.tool_name
         return None if name is None else self.redaction.redact_text(name)
+
+    @property
+    def arguments_size(self) -> int:
+        """Characters of tool calls' arguments so far."""
+        return self._decoder.arguments_size
+
+    @property
+    def usage(self) -> Usage:
+        """The usage that the server has reported so far."""
+        return self._decoder.usage
 
     @property
     def ended(self) -> bool:

@@ -32,13 +32,13 @@ _VARIABLES = (
     "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_ACCESS_KEY",
 )
-_CHECKPOINT_KEYS = "CLEW_CHECKPOINT_KEYS"
+_KEYS = ("CLEW_CHECKPOINT_KEYS", "CLEW_ENCRYPTION_KEYS")
 _NAMED_SECRET = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 
 
 def read_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Read the environment's secrets that are not a provider's: Temporal's, the store's, checkpoint keys."""
-    pairs = environ.get(_CHECKPOINT_KEYS, "").split(",")
+    """Read the secrets that are no provider's: Temporal's, the store's, keys of checkpoints and of encryption."""
+    pairs = [pair for name in _KEYS for pair in environ.get(name, "").split(",")]
     values = [environ.get(name, "") for name in _VARIABLES] + [pair.partition(":")[2] for pair in pairs]
     return tuple(filter(None, map(str.strip, values)))
 
@@ -237,9 +237,10 @@ _SPACE = (
     r"(?:[ \t\r\n]|\\+(?:[rnt]|(?:u00|x)(?:0[9aAdD]|20))|%(?:25)*(?:0[9aAdD]|20)"
     r"|&\#(?:9|10|13|32|[xX](?:0?[9aAdD]|20));)"
 )
-# Every run of white space, of backslashes and of `%25` is a unit: none is looked at twice.
+# Every run of white space, of backslashes and of `%25` is a unit: none is looked at twice. No quantifier is
+# possessive: those of Python 3.11.2 match what they should not (gh-101955).
 _UNIT = re.compile(
-    rf"{_SPACE}++"
+    rf"{_SPACE}+"
     r"|\\+(?:(?:u00|x)(?P<escaped>[0-9a-fA-F]{2}))?"
     r"|%(?:25)*(?P<percent>[0-9a-fA-F]{2})"
     r"|&(?:\#(?P<decimal>\d{2,3})|\#[xX](?P<hex>[0-9a-fA-F]{2})|(?P<name>amp|quot|apos|lt|gt));"
@@ -248,7 +249,7 @@ _ENCODED = re.compile(r"[\\%&]")
 _ENTITIES = {"amp": "&", "quot": '"', "apos": "'", "lt": "<", "gt": ">"}
 
 # The beginning of a unit at the end of a text, as far as it is of use: two more digits tell which character it is.
-_BEGUN_UNIT = re.compile(r"(?:%(?:25)*+[0-9a-fA-F]?|\\++(?:u0{0,2}[0-9a-fA-F]?|x[0-9a-fA-F]?)?|&[#\w]{0,4})\Z")
+_BEGUN_UNIT = re.compile(r"(?:%(?:25)*[0-9a-fA-F]?|\\+(?:u0{0,2}[0-9a-fA-F]?|x[0-9a-fA-F]?)?|&[#\w]{0,4})\Z")
 _LONGEST_BEGUN_UNIT = 32
 
 _TRUNCATION_MARK = re.compile(r"(?:\[truncated: [^\]]{1,40}\])+\Z")

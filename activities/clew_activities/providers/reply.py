@@ -88,6 +88,7 @@ class ReplyDraft:
         self.stop_reason: StopReason | None = None
         self.refusal: str | None = None
         self.ended = False
+        self.arguments_size = 0
         self._text = BoundedText(Budget(TEXT_LIMIT))
         self._thinking = BoundedText(Budget(THINKING_LIMIT))
         self._arguments = Budget(ARGUMENTS_LIMIT)
@@ -133,9 +134,11 @@ class ReplyDraft:
         if call is None or not piece:
             return
         try:
-            call.add(piece if isinstance(piece, str) else json.dumps(piece))
+            text = piece if isinstance(piece, str) else json.dumps(piece)
         except RecursionError:
-            call.add("[nested too deeply]")
+            text = "[nested too deeply]"
+        self.arguments_size += len(text)
+        call.add(text)
 
     def finish(self, provider_data: ProviderData | None = None) -> ModelReply:
         """The reply; raises as `Decoder.finish` says."""
@@ -185,6 +188,16 @@ class DraftDecoder:
     def tool_name(self) -> str | None:
         """The newest tool call's name."""
         return self._draft.tool_name
+
+    @property
+    def arguments_size(self) -> int:
+        """Characters of tool calls' arguments so far."""
+        return self._draft.arguments_size
+
+    @property
+    def usage(self) -> Usage:
+        """The usage that the provider has reported so far."""
+        return self._draft.usage
 
     @property
     def ended(self) -> bool:

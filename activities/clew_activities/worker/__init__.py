@@ -7,11 +7,12 @@
 | `parts` | every activity of a worker |
 | `plugin` | `ClewPlugin`: sessions on a team's own worker |
 | `capacity` | how many activities run at the same time |
+| `rate_limits` | how many calls begin in a second |
 | `logs` | log lines without secrets |
 | `process` | the command line, and the process from its start to its end |
 """
 
-from clew_activities.worker.assembly import SessionWorker, make_tool_worker, make_worker, make_workflow_sandbox
+from clew_activities.worker.assembly import SessionWorker, make_worker, make_workflow_sandbox
 from clew_activities.worker.capacity import Capacity
 from clew_activities.worker.environment import check_model
 from clew_activities.worker.plugin import ClewPlugin
@@ -23,7 +24,6 @@ __all__ = [
     "SessionWorker",
     "check_model",
     "main",
-    "make_tool_worker",
     "make_worker",
     "make_workflow_sandbox",
 ]

@@ -3,49 +3,57 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import httpx
 from temporalio.client import Client
-from temporalio.worker import Plugin, Worker, WorkerTuner
+from temporalio.worker import Plugin, Worker, WorkerDeploymentConfig, WorkerTuner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from clew.agents import Agent
 from clew.contract.calls import name_caller_queue
-from clew_activities.archive import Archive, Store
+from clew.encryption import is_encrypting
+from clew.hooks import Hook
+from clew_activities.archive import Store
 from clew_activities.checkpoint_tokens import Keys
 from clew_activities.heartbeat import INTERVAL_SECONDS
 from clew_activities.mcp.settings import McpSettings
 from clew_activities.mcp.tools import McpTools
 from clew_activities.providers import Providers
+from clew_activities.query_guard import QueryGuard
 from clew_activities.registry import Registry, make_registry
 from clew_activities.run_tool import ToolActivities
-from clew_activities.stored_results import Results
-from clew_activities.thread_source import Threads
+from clew_activities.telemetry.interceptor import TelemetryInterceptor
 from clew_activities.tools import Tools
 from clew_activities.worker.capacity import Capacity
-from clew_activities.worker.parts import Parts, make_parts
-from clew_workflows.protocol import RolloverThresholds, name_model_queue, name_tool_queue
+from clew_activities.worker.parts import NO_LIMITS, Parts, make_parts
+from clew_activities.worker.rate_limits import RATE_LIMITS
+from clew_workflows.protocol import RolloverThresholds, name_model_queue, name_provider_queue, name_tool_queue
 from clew_workflows.services import SERVICES
 from clew_workflows.session import AgentSession
+from clew_workflows.shell.board import BOARD
 from clew_workflows.shell.payload_converter import make_tolerant
 
 GRACE = timedelta(seconds=20)
-"""Time that running activities have to finish at a shutdown; then another worker retries them."""
+"""Time that running activities have to finish at a shutdown by default; then another worker retries them."""
 STICKY_TIMEOUT = timedelta(seconds=2)
 """Time that a query of a session waits for the worker that has it cached, before another worker answers it."""
 
 HEARTBEAT_THROTTLE = timedelta(seconds=INTERVAL_SECONDS)
 """Longest time between two heartbeats that reach the server."""
 
+Work = Literal["sessions", "models", "tools"]
+"""What a worker can serve apart: sessions with the calls of other workflows, model calls, tool calls."""
+ALL_WORK: tuple[Work, ...] = get_args(Work)
+
 WORKFLOWS = (AgentSession, *SERVICES)
 DEFAULT_THRESHOLDS = RolloverThresholds()
 DEFAULT_CAPACITY = Capacity()
 
-# Pure and deterministic modules, which the sandbox need not import again for each session.
+# Pure and deterministic modules, which the sandbox need not import again for each of a team's workflows.
 PASSED_THROUGH = ("annotated_types", "clew", "clew_workflows", "pydantic", "pydantic_core", "rfc8785", "tiktoken")
 
 
@@ -63,6 +71,18 @@ class SessionWorker:
         self._workers = workers
         self._tools = tools
         self._mcp_tools = mcp_tools
+        self._is_stopping = False
+
+    def stop_serving(self) -> None:
+        """Note that the workers are about to stop, which `check` then says."""
+        self._is_stopping = True
+
+    async def check(self) -> str | None:
+        """Check that all workers poll; returns why not."""
+        if self._is_stopping:
+            return "the worker is stopping"
+        stopped = [worker.task_queue for worker in self._workers if not worker.is_running]
+        return f"no poller of {', '.join(stopped)}" if stopped else None
 
     async def __aenter__(self) -> Self:
         """Start all workers. If one fails fatally, the body is cancelled and the error is raised."""
@@ -91,6 +111,7 @@ def make_worker(
     providers: Providers,
     tools: Tools,
     agents: Sequence[Agent] = (),
+    hooks: Iterable[Hook] = (),
     http: httpx.AsyncClient,
     store: Store,
     keys: Keys | None = None,
@@ -100,8 +121,11 @@ def make_worker(
     workflows: Sequence[type] = WORKFLOWS,
     mcp: McpSettings | None = None,
     max_calls_per_second: float | None = None,
+    serves: Collection[Work] = ALL_WORK,
+    deployment: WorkerDeploymentConfig | None = None,
+    rate_limits: Mapping[str, float] = NO_LIMITS,
 ) -> SessionWorker:
-    """Make a worker for sessions.
+    """Make a worker for sessions, or for a part of their work.
 
     Args:
         client: Connected to the namespace that is served.
@@ -109,6 +133,7 @@ def make_worker(
         providers: The model providers.
         tools: Every tool by its name.
         agents: Every agent. The worker has their tools, too.
+        hooks: Every hook. All workers of a task queue must have the same.
         http: The HTTP client of all model calls.
         store: Where sessions are archived.
         keys: Keys that sign and verify checkpoint tokens; without them checkpoints are refused.
@@ -118,34 +143,53 @@ def make_worker(
         workflows: The session and the services. All workers of a task queue must have the same.
         mcp: The MCP servers whose tools sessions can have.
         max_calls_per_second: The most tool calls that all workers of the task queue together begin in a second.
+        serves: What the worker serves. Sessions need workers for all of it on their task queue. `tools` alone serves
+            the tools that name this task queue, too.
+        deployment: The worker's version, with workflows pinned by default; None: it has none.
+        rate_limits: The most model calls that all workers of the task queue together begin in a second, by provider.
+            All workers for sessions and for model calls must have the same.
 
     Raises:
         AgentsUnusable: Two agents, or two tools, have one name.
         EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
+        ValueError: A rate limit is of no provider of the worker.
     """
     parts = make_parts(
         client.namespace,
         providers=providers,
-        registry=make_registry(tools, agents),
+        registry=make_registry(tools, agents, hooks),
         http=http,
         store=store,
         keys=keys or Keys(),
         thresholds=thresholds,
         mcp=mcp or McpSettings(),
+        encrypts=is_encrypting(client.data_converter),
+        rate_limits=rate_limits,
     )
     serving = _make_tolerant_client(client)
-    side_workers = make_side_workers(
-        serving, task_queue, parts, capacity, grace=grace, max_calls_per_second=max_calls_per_second
-    )
-    session_worker = _make_queue_worker(
+    workers = make_side_workers(
         serving,
         task_queue,
-        parts.session_activities,
+        parts,
+        capacity,
         grace=grace,
-        slots=capacity.store_calls,
-        workflows=workflows,
+        max_calls_per_second=max_calls_per_second,
+        serves=serves,
+        deployment=deployment,
     )
-    return SessionWorker([*side_workers, session_worker], parts.registry, parts.tools, parts.mcp_tools)
+    if "sessions" in serves:
+        workers.append(
+            _make_queue_worker(
+                serving,
+                task_queue,
+                parts.session_activities,
+                grace=grace,
+                slots=capacity.store_calls,
+                workflows=workflows,
+                deployment=deployment,
+            )
+        )
+    return SessionWorker(workers, parts.registry, parts.tools, parts.mcp_tools)
 
 
 def make_side_workers(
@@ -157,79 +201,67 @@ def make_side_workers(
     grace: timedelta = GRACE,
     max_calls_per_second: float | None = None,
     plugins: Sequence[Plugin] = (),
+    serves: Collection[Work] = ALL_WORK,
+    deployment: WorkerDeploymentConfig | None = None,
 ) -> list[Worker]:
-    """Make the workers of the task queues beside the sessions' own: those of model calls, tool calls and callers."""
-    return [
-        _make_queue_worker(
-            client,
-            name_model_queue(task_queue),
-            parts.model_activities,
-            grace=grace,
-            slots=capacity.model_calls,
-            plugins=plugins,
-        ),
-        _make_queue_worker(
-            client,
-            name_tool_queue(task_queue),
-            parts.tool_activities,
-            grace=grace,
-            slots=capacity.tool_calls,
-            max_per_second=max_calls_per_second,
-            plugins=plugins,
-        ),
-        _make_queue_worker(
-            client,
-            name_caller_queue(task_queue),
-            parts.caller_activities,
-            grace=grace,
-            slots=capacity.caller_calls,
-            plugins=plugins,
-        ),
-    ]
+    """Make the workers of the task queues beside the sessions' own: those of model calls, tool calls and callers.
 
-
-def make_tool_worker(
-    client: Client,
-    *,
-    task_queue: str,
-    tools: Tools,
-    agents: Sequence[Agent] = (),
-    store: Store,
-    capacity: Capacity = DEFAULT_CAPACITY,
-    grace: timedelta = GRACE,
-    max_calls_per_second: float | None = None,
-) -> SessionWorker:
-    """Make a worker that only runs functions: those of tools with this `task_queue`, and of its sessions.
-
-    Args:
-        client: Connected to the namespace that is served.
-        task_queue: The task queue that the tools name.
-        tools: Every tool by its name.
-        agents: Agents whose tools the worker has, too.
-        store: Where large results are stored: that of the sessions.
-        capacity: How many calls run at the same time.
-        grace: Time that running calls have to finish at a shutdown.
-        max_calls_per_second: The most calls that all workers of the task queue together begin in a second.
+    The queue of each provider is polled, also if its rate is not limited: sessions that do not know yet that a limit
+    was removed still use it.
 
     Raises:
-        AgentsUnusable: Two agents, or two tools, have one name.
+        ValueError: A rate limit is of no provider of the worker.
     """
-    registry = make_registry(tools, agents)
-    archive = Archive(store, client.namespace)
-    running = ToolActivities(registry.tools, Results(archive, Threads(archive)))
-    worker = _make_queue_worker(
-        _make_tolerant_client(client),
-        name_tool_queue(task_queue),
-        [running.run_tool],
-        grace=grace,
-        slots=capacity.tool_calls,
-        max_per_second=max_calls_per_second,
-    )
-    return SessionWorker([worker], registry, running, McpTools())
+    workers: list[Worker] = []
+    if "models" in serves:
+        if unknown := parts.rate_limits.keys() - set(parts.providers):
+            known = ", ".join(parts.providers) or "none"
+            raise ValueError(f"{RATE_LIMITS} names {min(unknown)!r}, which is no provider of this worker ({known})")
+        BOARD.is_open = True
+        queues = {name_provider_queue(task_queue, name): parts.rate_limits.get(name) for name in parts.providers}
+        workers += [
+            _make_queue_worker(
+                client,
+                queue,
+                parts.model_activities,
+                grace=grace,
+                slots=capacity.model_calls,
+                max_per_second=rate,
+                plugins=plugins,
+                deployment=deployment,
+            )
+            for queue, rate in {name_model_queue(task_queue): None, **queues}.items()
+        ]
+    if "tools" in serves:
+        workers.append(
+            _make_queue_worker(
+                client,
+                name_tool_queue(task_queue),
+                parts.tool_activities,
+                grace=grace,
+                slots=capacity.tool_calls,
+                max_per_second=max_calls_per_second,
+                plugins=plugins,
+                deployment=deployment,
+            )
+        )
+    if "sessions" in serves:
+        workers.append(
+            _make_queue_worker(
+                client,
+                name_caller_queue(task_queue),
+                parts.caller_activities,
+                grace=grace,
+                slots=capacity.caller_calls,
+                plugins=plugins,
+                deployment=deployment,
+            )
+        )
+    return workers
 
 
 def make_workflow_sandbox() -> SandboxedWorkflowRunner:
-    """Make the sandbox of workflow code, for workers and for replaying histories."""
+    """Make the sandbox of a team's own workflows, in which they can import `clew`. Sessions need none."""
     restrictions = SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
     return SandboxedWorkflowRunner(restrictions=restrictions)
 
@@ -244,6 +276,7 @@ def _make_queue_worker(
     workflows: Sequence[type] = (),
     max_per_second: float | None = None,
     plugins: Sequence[Plugin] = (),
+    deployment: WorkerDeploymentConfig | None = None,
 ) -> Worker:
     """Make the Temporal worker of one task queue."""
     return Worker(
@@ -252,13 +285,15 @@ def _make_queue_worker(
         workflows=workflows,
         activities=activities,
         tuner=WorkerTuner.create_fixed(activity_slots=slots),
-        workflow_runner=make_workflow_sandbox(),
+        unsandboxed_workflow_runner=QueryGuard(),
         graceful_shutdown_timeout=grace,
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         max_task_queue_activities_per_second=max_per_second,
         plugins=plugins,
+        interceptors=[TelemetryInterceptor()],
+        deployment_config=deployment,
     )
 
 

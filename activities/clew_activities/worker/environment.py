@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import WorkerDeploymentConfig
 
 from clew.agents import Agent
+from clew.hooks import Hook
 from clew_activities.archive import Store, open_store
 from clew_activities.checkpoint_tokens import Keys, read_keys
 from clew_activities.mcp.settings import McpSettings, read_mcp_settings
 from clew_activities.providers import Providers, ProvidersUnusable, load_providers
 from clew_activities.providers.errors import UnknownModel
 from clew_activities.registry import load_agents
+from clew_activities.run_hooks import load_hooks
 from clew_activities.tools import Tools, load_tools
+from clew_activities.worker.assembly import GRACE
 from clew_activities.worker.capacity import Capacity, read_capacity
+from clew_activities.worker.rate_limits import read_rate_limits
 from clew_workflows.protocol import RolloverThresholds
+
+# The server's rules; names that begin with __ are its own.
+_DEPLOYMENT = re.compile(r"(?!__)[^\s.:]{1,200}")
+_BUILD_ID = re.compile(r"(?!__)\S{1,200}")
+
+MAX_GRACE_SECONDS = 86_400
+"""Largest value of `CLEW_GRACE_SECONDS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,21 +41,29 @@ class WorkerEnvironment:
         providers: The model providers, and the redaction of every secret that the worker has.
         tools: Every tool by its name, without those that agents bring.
         agents: Every agent.
+        hooks: Every hook.
         store: Where sessions are archived.
         keys: Keys that sign and verify checkpoint tokens.
         thresholds: When a session rolls over, that is, continues as new.
         capacity: How many activities run at the same time.
         mcp: The MCP servers whose tools sessions can have.
+        grace: Time that running activities have to finish at a shutdown.
+        deployment: The worker's version; None: it has none.
+        rate_limits: The most model calls in a second, by provider.
     """
 
     providers: Providers
     tools: Tools
     agents: Sequence[Agent]
+    hooks: Sequence[Hook]
     store: Store
     keys: Keys
     thresholds: RolloverThresholds
     capacity: Capacity
     mcp: McpSettings
+    grace: timedelta
+    deployment: WorkerDeploymentConfig | None
+    rate_limits: Mapping[str, float]
 
 
 def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -> WorkerEnvironment:
@@ -52,6 +76,7 @@ def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -
 
     Raises:
         AgentsUnusable: An agents module cannot be used.
+        HooksUnusable: A hooks module cannot be used.
         ValueError: A variable's value cannot be used.
         ProvidersUnusable: A providers module cannot be used.
         ToolsUnusable: A tools module cannot be used.
@@ -61,11 +86,15 @@ def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -
         providers=load_providers(environ, mcp.secrets),
         tools=load_tools(split_names(tools)),
         agents=load_agents(split_names(agents)),
+        hooks=load_hooks(split_names(environ.get("CLEW_HOOKS", ""))),
         store=open_store(environ),
         keys=read_keys(environ),
         thresholds=read_thresholds(environ),
         capacity=read_capacity(environ),
         mcp=mcp,
+        grace=read_grace(environ),
+        deployment=read_deployment(environ),
+        rate_limits=read_rate_limits(environ),
     )
 
 
@@ -95,4 +124,41 @@ def read_thresholds(environ: Mapping[str, str]) -> RolloverThresholds:
     variables = {name: f"CLEW_ROLLOVER_{name.upper()}" for name in RolloverThresholds.model_fields}
     return RolloverThresholds.model_validate(
         {name: environ[variable] for name, variable in variables.items() if variable in environ}
+    )
+
+
+def read_grace(environ: Mapping[str, str]) -> timedelta:
+    """Read `CLEW_GRACE_SECONDS`: the time that running activities have to finish at a shutdown.
+
+    Raises:
+        ValueError: The value is not a number from 0 to `MAX_GRACE_SECONDS`.
+    """
+    text = environ.get("CLEW_GRACE_SECONDS")
+    if not text:
+        return GRACE
+    if not (text.isascii() and text.isdigit() and int(text[:9]) <= MAX_GRACE_SECONDS):
+        raise ValueError(f"CLEW_GRACE_SECONDS must be a number from 0 to {MAX_GRACE_SECONDS}, not {text[:50]!r}")
+    return timedelta(seconds=int(text[:9]))
+
+
+def read_deployment(environ: Mapping[str, str]) -> WorkerDeploymentConfig | None:
+    """Read the worker's version: `TEMPORAL_DEPLOYMENT_NAME` and `TEMPORAL_WORKER_BUILD_ID`.
+
+    Workflows stay on it until they continue as new. Temporal's Worker Controller for Kubernetes sets these variables.
+
+    Raises:
+        ValueError: Only one of them is set, or the server takes no such name.
+    """
+    name, build_id = environ.get("TEMPORAL_DEPLOYMENT_NAME", ""), environ.get("TEMPORAL_WORKER_BUILD_ID", "")
+    if not name and not build_id:
+        return None
+    if not (name and build_id):
+        raise ValueError("TEMPORAL_DEPLOYMENT_NAME and TEMPORAL_WORKER_BUILD_ID make a version together: set both")
+    if not _DEPLOYMENT.fullmatch(name):
+        raise ValueError(f"TEMPORAL_DEPLOYMENT_NAME must be 1 to 200 characters without . and :, not {name[:50]!r}")
+    if not _BUILD_ID.fullmatch(build_id):
+        raise ValueError(f"TEMPORAL_WORKER_BUILD_ID must be 1 to 200 characters, not {build_id[:50]!r}")
+    version = WorkerDeploymentVersion(deployment_name=name, build_id=build_id)
+    return WorkerDeploymentConfig(
+        version=version, use_worker_versioning=True, default_versioning_behavior=VersioningBehavior.PINNED
     )

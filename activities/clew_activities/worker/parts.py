@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from clew_activities.checkpoint_tokens import Keys
 from clew_activities.delete_session import DeletionActivities
 from clew_activities.deployment import Deployment
 from clew_activities.fork_session import ForkingActivities
+from clew_activities.list_sessions import ListingActivities
 from clew_activities.mcp.settings import McpSettings
 from clew_activities.mcp.tools import McpTools
 from clew_activities.open_checkpoint import OpeningActivities
@@ -31,7 +32,9 @@ from clew_activities.read_last_seq import read_last_seq
 from clew_activities.read_thread import ReadingActivities
 from clew_activities.recall import RecallActivities
 from clew_activities.registry import Registry
+from clew_activities.run_hooks import HookActivities
 from clew_activities.run_tool import ToolActivities
+from clew_activities.search_attributes import SearchAttributes
 from clew_activities.send_message import send_message
 from clew_activities.sign_checkpoint import SigningActivities
 from clew_activities.stored_results import Results
@@ -42,6 +45,7 @@ from clew_activities.thread_source import Threads
 from clew_workflows.protocol import RolloverThresholds
 
 Activity = Callable[..., Any]
+NO_LIMITS: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +60,15 @@ class Parts:
         model_activities: Those of the task queue of model calls.
         tool_activities: Those of the task queue of tool calls.
         caller_activities: Those of the task queue of other workflows' calls.
+        providers: The names of the providers.
+        rate_limits: The most model calls in a second, by provider.
     """
 
     registry: Registry
     tools: ToolActivities
     mcp_tools: McpTools
+    providers: Sequence[str]
+    rate_limits: Mapping[str, float]
     session_activities: Sequence[Activity]
     model_activities: Sequence[Activity]
     tool_activities: Sequence[Activity]
@@ -77,28 +85,43 @@ def make_parts(
     keys: Keys,
     thresholds: RolloverThresholds,
     mcp: McpSettings,
+    encrypts: bool = False,
+    rate_limits: Mapping[str, float] = NO_LIMITS,
 ) -> Parts:
-    """Make all activities.
+    """Make all activities. With `encrypts`, labels and search attributes hold no texts of conversations.
 
     Raises:
         EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
     """
+    limited = tuple(sorted(rate_limits))
     load_encodings()
     load_prices()
     archive = Archive(store, namespace)
     threads = Threads(archive)
     mcp_tools = McpTools(mcp, providers.redaction)
-    preparing = PrepareActivities(providers, registry, archive, thresholds, mcp_tools)
+    attributes = SearchAttributes()
+    preparing = PrepareActivities(
+        providers,
+        registry,
+        archive,
+        thresholds,
+        mcp_tools,
+        search_attributes=attributes,
+        shows_texts=not encrypts,
+        limited=limited,
+    )
     running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
     return Parts(
         registry=registry,
         tools=running,
         mcp_tools=mcp_tools,
+        providers=providers.names,
+        rate_limits=rate_limits,
         session_activities=[
             preparing.prepare,
             preparing.describe_model,
             begin_task,
-            ArchiveActivities(archive).archive,
+            ArchiveActivities(archive, attributes).archive,
             ThawActivities(archive).thaw,
             RecallActivities(archive).recall,
             SigningActivities(keys, namespace).sign_checkpoint,
@@ -108,10 +131,16 @@ def make_parts(
             ContextActivities(archive).read_context,
             ForkingActivities(archive).fork_session,
             DeletionActivities(archive).delete_session,
+            ListingActivities(archive).list_sessions,
         ],
         model_activities=[
-            ModelActivities(providers, http, Deployment(registry.deployment, mcp_tools)).call_model,
+            ModelActivities(
+                providers, http, Deployment(registry.deployment, mcp_tools), tuple(registry.hooks), limited
+            ).call_model,
             SummaryActivities(providers, http, threads).summarize,
         ],
-        tool_activities=[running.run_tool],
+        tool_activities=[
+            running.run_tool,
+            HookActivities(registry.hooks, running.threads, providers.redaction).run_hooks,
+        ],
     )

@@ -10,19 +10,24 @@ from datetime import timedelta
 import httpx
 import temporalio.worker
 from temporalio.client import Client
+from temporalio.common import VersioningBehavior
 from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
-from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkflowRunner
+from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkerDeploymentConfig, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from clew.agents import Agent
+from clew.encryption import encrypt_payloads, is_encrypting, read_encryption
+from clew.hooks import Hook
+from clew.session.connection import Clew
 from clew.tools import ToolDefinition
 from clew_activities.archive import Store, open_store
 from clew_activities.providers import Providers, make_http_client
+from clew_activities.query_guard import QueryGuard
 from clew_activities.registry import make_registry
+from clew_activities.telemetry.interceptor import TelemetryInterceptor
 from clew_activities.tools import collect_tools
 from clew_activities.worker.assembly import (
-    GRACE,
     HEARTBEAT_THROTTLE,
     PASSED_THROUGH,
     STICKY_TIMEOUT,
@@ -46,14 +51,18 @@ class _Serving:
         parts: All activities.
         http: The HTTP client of the model calls.
         capacity: How many activities run at the same time.
+        grace: Time that running activities have to finish at a shutdown.
         plugins: The client's other plugins, for the workers of the side queues.
+        deployment: The version of the team's worker, which the workers of the side queues have, too.
     """
 
     client: Client
     parts: Parts
     http: httpx.AsyncClient
     capacity: Capacity
+    grace: timedelta
     plugins: Sequence[temporalio.worker.Plugin]
+    deployment: WorkerDeploymentConfig | None
 
 
 class ClewPlugin(SimplePlugin):
@@ -63,8 +72,9 @@ class ClewPlugin(SimplePlugin):
     queue `clew` as the command `clew worker` does. What is left out comes from the environment, as for that command.
     For a `Replayer`, the plugin adds the workflows and their sandbox.
 
-    The worker's activity slots and executors stay the team's. Its time for a graceful shutdown becomes at least 20
-    seconds, and its sticky queue's timeout and heartbeat intervals at most those that sessions need.
+    The worker's activity slots, executors and version (`deployment_config`) stay the team's. Its time for a graceful
+    shutdown becomes at least 20 seconds, and its sticky queue's timeout and heartbeat intervals at most those that
+    sessions need.
     """
 
     def __init__(
@@ -72,6 +82,7 @@ class ClewPlugin(SimplePlugin):
         *,
         tools: Sequence[ToolDefinition] = (),
         agents: Sequence[Agent] = (),
+        hooks: Sequence[Hook] = (),
         store: str | Store | None = None,
         providers: Providers | None = None,
         capacity: Capacity | None = None,
@@ -82,6 +93,7 @@ class ClewPlugin(SimplePlugin):
         Args:
             tools: Tools, beside those of the modules that `CLEW_TOOLS` names.
             agents: Agents, beside those of the modules that `CLEW_AGENTS` names.
+            hooks: Hooks, beside those of the modules that `CLEW_HOOKS` names.
             store: Where sessions are archived, as in `CLEW_STORE`.
             providers: The model providers; None: those of the environment.
             capacity: How many model calls and tool calls run at the same time; None: as the environment says.
@@ -90,6 +102,7 @@ class ClewPlugin(SimplePlugin):
         super().__init__("clew.ClewPlugin", workflows=WORKFLOWS, workflow_runner=_pass_through)
         self._tools = tools
         self._agents = agents
+        self._hooks = hooks
         self._store = store
         self._providers = providers
         self._capacity = capacity
@@ -104,14 +117,18 @@ class ClewPlugin(SimplePlugin):
             EncodingUnavailable: A vocabulary cannot be loaded.
             ProvidersUnusable: A providers module cannot be used.
             ToolsUnusable: The tools cannot be used.
-            ValueError: A variable's value cannot be used.
+            ValueError: A variable's value cannot be used, or the worker's version upgrades workflows by default.
         """
         config = super().configure_worker(config)
         client = config["client"]
-        serving = self._serving[config["task_queue"]] = self._make_serving(client)
+        deployment = config["deployment_config"] = _pin(config.get("deployment_config"))
+        serving = self._serving[config["task_queue"]] = self._make_serving(client, deployment)
         config["client"] = serving.client
         config["activities"] = [*(config.get("activities") or ()), *serving.parts.session_activities]
-        config["graceful_shutdown_timeout"] = max(config.get("graceful_shutdown_timeout", timedelta()), GRACE)
+        config["interceptors"] = [*(config.get("interceptors") or ()), TelemetryInterceptor()]
+        # Sessions opt out of the sandbox: the runner of those that do is theirs.
+        config["unsandboxed_workflow_runner"] = QueryGuard()
+        config["graceful_shutdown_timeout"] = max(config.get("graceful_shutdown_timeout", timedelta()), serving.grace)
         config["sticky_queue_schedule_to_start_timeout"] = min(
             config.get("sticky_queue_schedule_to_start_timeout", STICKY_TIMEOUT), STICKY_TIMEOUT
         )
@@ -126,53 +143,87 @@ class ClewPlugin(SimplePlugin):
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
         """Add the workflows, their sandbox and their data converter."""
         config = super().configure_replayer(config)
-        config["data_converter"] = make_shared(config.get("data_converter", DataConverter.default))
+        converter = config.get("data_converter", DataConverter.default)
+        config["data_converter"] = make_shared(encrypt_payloads(converter, read_encryption(self._environ)))
         return config
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002
         """Run the workers of the model calls and the tool calls as long as the team's worker runs."""
         serving = self._serving.pop(worker.task_queue)
         parts = serving.parts
+        # The SDK gives activities the client that the team made the worker with, which cannot decrypt.
+        worker.client = serving.client
         side_workers = make_side_workers(
-            serving.client, worker.task_queue, serving.parts, serving.capacity, plugins=serving.plugins
+            serving.client,
+            worker.task_queue,
+            serving.parts,
+            serving.capacity,
+            grace=serving.grace,
+            plugins=serving.plugins,
+            deployment=serving.deployment,
         )
         async with serving.http, SessionWorker(side_workers, parts.registry, parts.tools, parts.mcp_tools):
             await next(worker)
 
-    def _make_serving(self, client: Client) -> _Serving:
+    def _make_serving(self, client: Client, deployment: WorkerDeploymentConfig | None) -> _Serving:
         environment = read_environment(
             self._environ, self._environ.get("CLEW_TOOLS", ""), self._environ.get("CLEW_AGENTS", "")
         )
         store = self._store or environment.store
         http = make_http_client()
+        # The client's plugins have been applied to its active configuration: they are not to be applied again.
+        config = Clew(client, encryption=read_encryption(self._environ)).temporal.config(active_config=True)
         parts = make_parts(
             client.namespace,
             providers=self._providers or environment.providers,
             registry=make_registry(
-                collect_tools([*environment.tools.values(), *self._tools]), [*environment.agents, *self._agents]
+                collect_tools([*environment.tools.values(), *self._tools]),
+                [*environment.agents, *self._agents],
+                [*environment.hooks, *self._hooks],
             ),
             http=http,
             store=open_store({**self._environ, "CLEW_STORE": store}) if isinstance(store, str) else store,
             keys=environment.keys,
             thresholds=environment.thresholds,
             mcp=environment.mcp,
+            encrypts=is_encrypting(config["data_converter"]),
+            rate_limits=environment.rate_limits,
         )
-        # The client's plugins have been applied to its active configuration: they are not to be applied again.
-        config = client.config(active_config=True)
         plugins = [
             plugin
             for plugin in config["plugins"]
             if plugin is not self and isinstance(plugin, temporalio.worker.Plugin)
         ]
         config["plugins"] = []
-        config["data_converter"] = make_shared(client.data_converter)
+        config["data_converter"] = make_shared(config["data_converter"])
         return _Serving(
             client=Client(**config),
             parts=parts,
             http=http,
             capacity=self._capacity or environment.capacity,
+            grace=environment.grace,
             plugins=plugins,
+            deployment=deployment,
         )
+
+
+def _pin(deployment: WorkerDeploymentConfig | None) -> WorkerDeploymentConfig | None:
+    """Pin the workflows without a behavior of their own to the worker's version.
+
+    A session moves by continuing as new: in the middle of a workflow run, another version cannot replay its history.
+    A workflow class cannot say so itself, since the server refuses it from workers without a version.
+
+    Raises:
+        ValueError: Such workflows are upgraded.
+    """
+    if deployment is None or not deployment.use_worker_versioning:
+        return deployment
+    if deployment.default_versioning_behavior == VersioningBehavior.AUTO_UPGRADE:
+        raise ValueError(
+            "sessions are pinned to a worker's version: set default_versioning_behavior to PINNED, and "
+            "versioning_behavior=AUTO_UPGRADE in @workflow.defn of the workflows that are to be upgraded"
+        )
+    return replace(deployment, default_versioning_behavior=VersioningBehavior.PINNED)
 
 
 def _pass_through(runner: WorkflowRunner | None) -> WorkflowRunner:

@@ -10,27 +10,30 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from clew.contract import TASK_QUEUE
+from clew.encryption import read_encryption
 from clew.errors import ClewError
 from clew.model.tokens import load_encodings
 from clew.session.connection import Clew
 from clew_activities.providers import Redaction, make_http_client
 from clew_activities.providers.redaction import find_suspected_secrets
 from clew_activities.registry import AgentsUnusable
+from clew_activities.telemetry.interceptor import trace_with
 from clew_activities.tools import ToolsUnusable
-from clew_activities.worker.assembly import GRACE, make_tool_worker, make_worker
+from clew_activities.worker.assembly import ALL_WORK, Work, make_worker
+from clew_activities.worker.backlog import list_queues, report_backlog
 from clew_activities.worker.capacity import make_room
-from clew_activities.worker.environment import WorkerEnvironment, read_environment
+from clew_activities.worker.environment import WorkerEnvironment, read_environment, split_names
+from clew_activities.worker.health import check_server, check_store, serve_health
 from clew_activities.worker.logs import log_without_secrets
+from clew_activities.worker.rate_limits import MAX_RATE, MIN_RATE, parse_rate
+from clew_activities.worker.runtime import make_runtime
+from clew_activities.worker.sight import SightSettings, read_sight_settings, read_spans
 
 LEAVE_SECONDS = 3.0
 """Seconds that running threads may delay the end of the process."""
-
-MIN_RATE = 0.001
-MAX_RATE = 100_000.0
-"""Least and largest value of `--max-calls-per-second`."""
 
 log = logging.getLogger("clew.worker")
 
@@ -66,9 +69,12 @@ def main(arguments: Sequence[str] | None = None, *, program: str | None = None) 
         help="modules that define agents, likewise; their tools are the worker's, too (CLEW_AGENTS)",
     )
     parser.add_argument(
-        "--only-tools",
-        action="store_true",
-        help="serve no sessions, only calls of tools with this task queue: tool(task_queue=NAME)",
+        "--serve",
+        metavar="WORK",
+        type=_read_work,
+        default=os.environ.get("CLEW_SERVE") or ",".join(ALL_WORK),
+        help=f"what to serve, separated by commas (CLEW_SERVE; default: {','.join(ALL_WORK)}). Sessions need workers "
+        "for all of it. A worker for tools alone also serves those with this task queue: tool(task_queue=NAME)",
     )
     parser.add_argument(
         "--max-calls-per-second",
@@ -85,32 +91,42 @@ def main(arguments: Sequence[str] | None = None, *, program: str | None = None) 
     try:
         environment = read_environment(os.environ, args.tools, args.agents)
         redaction = environment.providers.redaction
-        log_without_secrets(redaction)
+        settings = read_sight_settings(os.environ)
+        log_without_secrets(redaction, settings.log_format, hides_texts=read_encryption(os.environ).is_on)
         load_encodings()
         serving = serve(
-            args.task_queue, environment, only_tools=args.only_tools, max_calls_per_second=args.max_calls_per_second
+            args.task_queue,
+            environment,
+            settings,
+            serves=args.serve,
+            max_calls_per_second=args.max_calls_per_second,
         )
-        asyncio.run(serving)
+        with trace_with(read_spans(os.environ)):
+            asyncio.run(serving)
     except (AgentsUnusable, ClewError, ToolsUnusable, ValueError) as error:
         sys.exit(redaction.redact_text(f"the worker cannot start: {error}"))
 
 
 def _read_rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0
-    # Temporal takes 0 for no limit.
-    if not MIN_RATE <= rate <= MAX_RATE:
+    rate = parse_rate(text)
+    if rate is None:
         raise argparse.ArgumentTypeError(f"a number from {MIN_RATE} to {MAX_RATE:.0f}, not {text[:50]!r}")
     return rate
+
+
+def _read_work(text: str) -> tuple[Work, ...]:
+    names = set(split_names(text))
+    if not names or not names <= set(ALL_WORK):
+        raise argparse.ArgumentTypeError(f"one or more of {','.join(ALL_WORK)}, not {text[:50]!r}")
+    return tuple(work for work in ALL_WORK if work in names)
 
 
 async def serve(
     task_queue: str,
     environment: WorkerEnvironment,
+    settings: SightSettings,
     *,
-    only_tools: bool = False,
+    serves: Collection[Work] = ALL_WORK,
     max_calls_per_second: float | None = None,
 ) -> None:
     """Connect to Temporal as the `TEMPORAL_…` variables say, and serve until SIGTERM or SIGINT.
@@ -118,51 +134,65 @@ async def serve(
     Args:
         task_queue: The task queue.
         environment: The worker's configuration.
-        only_tools: Serve no sessions, only calls of tools.
+        settings: What operators see of the process.
+        serves: What the worker serves.
         max_calls_per_second: The most tool calls that all workers of the task queue together begin in a second.
 
     Raises:
         ServerUnreachable: No Temporal server answers.
+        ValueError: A port cannot be opened.
     """
     loop = asyncio.get_running_loop()
     make_room(loop, environment.capacity)
-    clew = await Clew.connect(task_queue=task_queue)
+    runtime = make_runtime(settings.metrics_address)
+    clew = await Clew.connect(task_queue=task_queue, runtime=runtime)
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
     async with make_http_client() as http:
-        if only_tools:
-            worker = make_tool_worker(
-                clew.temporal,
-                task_queue=task_queue,
-                tools=environment.tools,
-                agents=environment.agents,
-                store=environment.store,
-                capacity=environment.capacity,
-                max_calls_per_second=max_calls_per_second,
-            )
-        else:
-            worker = make_worker(
-                clew.temporal,
-                task_queue=task_queue,
-                providers=environment.providers,
-                tools=environment.tools,
-                agents=environment.agents,
-                http=http,
-                store=environment.store,
-                keys=environment.keys,
-                thresholds=environment.thresholds,
-                capacity=environment.capacity,
-                mcp=environment.mcp,
-                max_calls_per_second=max_calls_per_second,
-            )
-        async with worker:
-            registered: dict[str, Iterable[str]] = {"models": environment.providers.names} if not only_tools else {}
-            registered |= {"tools": worker.registry.tools, "agents": worker.registry.agents}
+        worker = make_worker(
+            clew.temporal,
+            task_queue=task_queue,
+            providers=environment.providers,
+            tools=environment.tools,
+            agents=environment.agents,
+            hooks=environment.hooks,
+            http=http,
+            store=environment.store,
+            keys=environment.keys,
+            thresholds=environment.thresholds,
+            capacity=environment.capacity,
+            grace=environment.grace,
+            mcp=environment.mcp,
+            max_calls_per_second=max_calls_per_second,
+            serves=serves,
+            deployment=environment.deployment,
+            rate_limits=environment.rate_limits,
+        )
+        checks = {
+            "server": check_server(clew.temporal),
+            "store": check_store(environment.store),
+            "pollers": worker.check,
+        }
+        limited = environment.rate_limits
+        queues = list_queues(task_queue, serves, limited) if settings.metrics_address else []
+        async with (
+            serve_health(settings.health_address, checks),
+            worker,
+            report_backlog(clew.temporal, runtime.metric_meter, queues),
+        ):
+            registered: dict[str, Iterable[str]] = {
+                "models": environment.providers.names,
+                "tools": worker.registry.tools,
+                "agents": worker.registry.agents,
+            }
             log.info("%s", "; ".join(f"{kind}: {', '.join(names) or 'none'}" for kind, names in registered.items()))
-            log.info("worker ready: task queue %r%s", task_queue, ", only tools" if only_tools else "")
+            part = "" if set(serves) == set(ALL_WORK) else f", only {' and '.join(serves)}"
+            version = environment.deployment and environment.deployment.version.to_canonical_string()
+            log.info("worker ready: task queue %r%s%s", task_queue, part, f", version {version}" if version else "")
             await stopped.wait()
-            log.info("stopping: running calls have %d seconds to finish", GRACE.total_seconds())
+            worker.stop_serving()
+            log.info("stopping: running calls have %d seconds to finish", environment.grace.total_seconds())
     exit_soon()
 
 

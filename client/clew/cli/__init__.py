@@ -8,7 +8,7 @@
 | 3 | no server or no worker answers |
 | 130 | Ctrl-C |
 
-typer and rich come with the extra `cli`: they are imported only when the command runs.
+typer, rich and prompt_toolkit come with the extra `cli`: they are imported only when the command runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-_MISSING = "the command line needs typer and rich: pip install 'clew[cli]'"
+_MISSING = "the command line needs typer, rich and prompt_toolkit: pip install 'clew[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         from clew.cli.app import app  # noqa: PLC0415 - the extra may be missing
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("typer", "rich"):
+        if error.name is None or error.name.partition(".")[0] not in ("typer", "rich", "prompt_toolkit"):
             raise
         sys.exit(_MISSING)
     except KeyboardInterrupt:

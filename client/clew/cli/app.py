@@ -16,20 +16,26 @@ from clew.cli import (
     compare,
     contexts,
     control,
+    decoding,
     evaluate,
     lifecycle,
+    listing,
     offline,
     options,
     reach,
+    report,
     serving,
     show,
     talk,
+    top,
+    watching,
 )
 from clew.cli.failures import exit_on_error
 from clew.cli.options import (
     Address,
     Agent,
     AsJson,
+    Fallbacks,
     FromSeq,
     Lane,
     Limit,
@@ -45,12 +51,14 @@ from clew.cli.options import (
 )
 from clew.cli.reach import Target
 from clew.contract import TASK_QUEUE
+from clew.session.connection import Clew
 from clew.session.options import EntryFilters
 
 _OPTION_NAMES = {
     "agent": "--agent",
     "pin": "--pin",
     "model": "--model",
+    "fallbacks": "--fallback",
     "system_prompt": "--system",
     "tools": "--tool",
     "require_approval": "--require-approval",
@@ -60,7 +68,6 @@ _OPTION_NAMES = {
 app = typer.Typer(
     help="Durable LLM-agent sessions on Temporal.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     # Help and errors quote the user's text, which is not markup.
     rich_markup_mode=None,
@@ -92,6 +99,7 @@ def ask(
     agent: Agent = None,
     pin: Pin = False,
     model: Model = None,
+    fallback: Fallbacks = None,
     system: System = None,
     tool: Tools = None,
     require_approval: RequireApproval = None,
@@ -109,12 +117,13 @@ def ask(
     target = options.make_target(address, namespace, task_queue)
 
     async def work() -> None:
-        opened = await _open(
+        _, opened = await _open(
             target,
             session,
             agent=agent,
             pin=pin or None,
             model=model,
+            fallbacks=fallback or None,
             system_prompt=system,
             tools=tool or None,
             require_approval=require_approval or None,
@@ -132,6 +141,7 @@ def chat(
     agent: Agent = None,
     pin: Pin = False,
     model: Model = None,
+    fallback: Fallbacks = None,
     system: System = None,
     tool: Tools = None,
     require_approval: RequireApproval = None,
@@ -141,7 +151,10 @@ def chat(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Chat in the terminal, with streamed replies. One message per line; Ctrl-D leaves, and the session stays."""
+    """Chat in the terminal: replies stream while you type. Ctrl-D leaves and the session stays; /help lists the rest.
+
+    Without a terminal, or with --json, each line of stdin is a message, and stdout has only the answers.
+    """
     target = options.make_target(address, namespace, task_queue)
     with exit_on_error(as_json), asyncio.Runner() as runner:
         opening = _open(
@@ -150,12 +163,18 @@ def chat(
             agent=agent,
             pin=pin or None,
             model=model,
+            fallbacks=fallback or None,
             system_prompt=system,
             tools=tool or None,
             require_approval=require_approval or None,
         )
-        opened = runner.run(opening)
-        code = talk.Chat(runner, opened, as_json, options.get_word(on_busy)).run()
+        clew, opened = runner.run(opening)
+        if sys.stdin.isatty() and show.make_console().is_terminal and not as_json:
+            from clew.cli.chat.shell import Shell  # noqa: PLC0415 - no other command needs the terminal library
+
+            code = runner.run(Shell(clew, opened, options.get_word(on_busy)).run())
+        else:
+            code = talk.LineChat(opened, as_json, options.get_word(on_busy)).run(runner)
     raise typer.Exit(code)
 
 
@@ -300,18 +319,23 @@ def entries(
 
 for command in (
     compare.compare,
+    report.report,
     evaluate.evaluate,
     *control.COMMANDS,
     *contexts.COMMANDS,
     *compacting.COMMANDS,
     *lifecycle.COMMANDS,
+    *watching.COMMANDS,
+    *top.COMMANDS,
+    *listing.COMMANDS,
 ):
     app.command()(command)
 offline.register(app)
 serving.register(app)
+app.command("codec-server")(decoding.codec_server)
 
 
-async def _open(target: Target, session_id: str, **options: Unpack[reach.StartOptions]) -> reach.Opened:
+async def _open(target: Target, session_id: str, **options: Unpack[reach.StartOptions]) -> tuple[Clew, reach.Opened]:
     """Open a session. A remark on stderr names the options that an existing session ignores."""
     clew = await reach.connect(target)
     opened = await reach.open_session(clew, session_id, **options)
@@ -322,7 +346,7 @@ async def _open(target: Target, session_id: str, **options: Unpack[reach.StartOp
             "had no effect: that is for new sessions"
         )
         show.make_console(stderr=True).print(show.make_text((remark, "dim")), soft_wrap=True)
-    return opened
+    return clew, opened
 
 
 def _one_more(limit: int | None) -> int | None:

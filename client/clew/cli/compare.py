@@ -22,7 +22,6 @@ from clew.contract import TASK_QUEUE
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
 from clew.model.prices import Prices
-from clew.thread.entries import Entry
 from clew.thread.thread import Thread
 
 
@@ -65,7 +64,7 @@ def compare(
     with exit_on_error(as_json):
         policies = _read_policies(policy or ())
         if from_file is not None:
-            entries = _read_export(from_file)
+            entries = offline.read_export(from_file)
         else:
             entries = options.ask_any(target, session or "", lambda _clew, reached: reached.entries())
         trials = compare_policies(Thread(entries), policies, _read_list_prices(model))
@@ -110,12 +109,6 @@ def _read_list_prices(model: str | None) -> Prices | None:
     if model is None:
         return None
     return operators.find_prices(model)
-
-
-def _read_export(file: Path) -> list[Entry]:
-    operators.require_worker_extra()
-    with offline.open_file(file, "rb") as source:
-        return operators.read_export(source)
 
 
 def _print_table(to: Console, trials: Sequence[Trial]) -> None:

@@ -107,6 +107,13 @@ def configure(
     session: SessionId,
     *,
     model: Annotated[str | None, typer.Option(metavar="PROVIDER:NAME", help="The model.")] = None,
+    fallback: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PROVIDER:NAME",
+            help="A model to try while the model has an outage; may be repeated. Replaces the list.",
+        ),
+    ] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.")] = None,
     tool: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A tool; may be repeated. Replaces the list.")
@@ -138,6 +145,7 @@ def configure(
     """Change fields of the configuration. During a run it waits until the run ends."""
     named = {
         "model": model,
+        "fallbacks": fallback or None,
         "system_prompt": system,
         "tools": tool or None,
         "require_approval": require_approval or None,

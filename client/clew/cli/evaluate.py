@@ -51,7 +51,7 @@ def evaluate(
             os.environ, _split(agents), _split(tools), agent, model
         )
         with offline.open_file(file, "rb") as source:
-            entries = operators.read_export(source)
+            entries = operators.read_export(source, offline.read_sealer())
         return await operators.evaluate_thread(entries, chosen, providers, tools=known)
 
     with exit_on_error(as_json):

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig
 
 from clew.cli import _operators as operators
@@ -19,6 +21,8 @@ from clew.cli.failures import exit_on_error
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
 from clew.cli.reach import Misconfigured
 from clew.contract import TASK_QUEUE
+from clew.encryption import Sealer, encrypt_payloads, read_encryption
+from clew.thread.entries import Entry
 
 if TYPE_CHECKING:
     from clew.operators import Archive, Report
@@ -59,7 +63,7 @@ def audit(
     async def work() -> Report:
         if from_file:
             with open_file(from_file, "rb") as file:
-                saved = operators.SavedHistories(file)
+                saved = operators.SavedHistories(file, make_converter())
                 return await operators.audit_file(saved, _open_archive(saved.namespace))
         client = (await reach.connect(target)).temporal
         archive = _open_archive(client.namespace)
@@ -124,6 +128,30 @@ def verify(session: SessionId, *, as_json: AsJson = False, namespace: Namespace 
     raise typer.Exit(failures.FAILED if verified["problems"] else 0)
 
 
+def rekey(*, as_json: AsJson = False, namespace: Namespace = None) -> None:
+    """Encrypt all archives of a namespace anew, with the first key of CLEW_ENCRYPTION_KEYS.
+
+    Sessions may run meanwhile. Repeat it if it was interrupted. Exit code 1: some objects could not be decrypted.
+    """
+
+    async def work() -> dict[str, Any]:
+        if not read_sealer().is_on:
+            raise Misconfigured("CLEW_ENCRYPTION_KEYS is not set: its first key is the one that archives get")
+        return (await operators.rekey_archive(_open_archive(namespace or _read_namespace()))).as_json()
+
+    with exit_on_error(as_json):
+        operators.require_worker_extra()
+        done = options.run(work())
+        if as_json:
+            show.print_document(done)
+        else:
+            counts = f"{done['rewritten']} objects encrypted anew, {done['current']} had the key already"
+            changed = f", {done['changed']} were written or deleted meanwhile" if done["changed"] else ""
+            failed = f", {done['failed']} FAILED" if done["failed"] else ""
+            _print_lines(*done["problems"], counts + changed + failed)
+    raise typer.Exit(failures.FAILED if done["failed"] else 0)
+
+
 def export(
     session: SessionId,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write; `-` is stdout.")] = "-",
@@ -179,7 +207,7 @@ def register(app: typer.Typer) -> None:
     archive = typer.Typer(help="Check a session's archive.", no_args_is_help=True, rich_markup_mode=None)
     archive.command()(verify)
     app.add_typer(archive, name="archive")
-    for command in (audit, recover, export):
+    for command in (audit, recover, export, rekey):
         app.command()(command)
     app.command("import")(import_)
 
@@ -211,6 +239,42 @@ def open_file(path: str | Path, mode: Literal["rb", "wb"]) -> Iterator[BinaryIO]
         raise Misconfigured(f"{path}: {error.strerror}") from None
     with file:
         yield file
+
+
+def make_converter() -> DataConverter:
+    """Make the data converter of saved histories, with the keys of the environment.
+
+    Raises:
+        Misconfigured: A key is not valid.
+    """
+    try:
+        return encrypt_payloads(pydantic_data_converter, read_encryption(os.environ))
+    except ValueError as error:
+        raise Misconfigured(str(error)) from None
+
+
+def read_sealer() -> Sealer:
+    """Read the keys of the environment, for files that are encrypted.
+
+    Raises:
+        Misconfigured: A key is not valid.
+    """
+    try:
+        return read_encryption(os.environ).sealer
+    except ValueError as error:
+        raise Misconfigured(str(error)) from None
+
+
+def read_export(file: Path) -> list[Entry]:
+    """Read the entries of a file that `clew export` wrote.
+
+    Raises:
+        FileDamaged: The file is not complete, or no export.
+        Misconfigured: The file cannot be read, or the extra `worker` is not installed.
+    """
+    operators.require_worker_extra()
+    with open_file(file, "rb") as source:
+        return operators.read_export(source, read_sealer())
 
 
 def _print_receipt(document: dict[str, Any], text: str, as_json: bool) -> None:

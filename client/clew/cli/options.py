@@ -42,6 +42,14 @@ Pin = Annotated[
     bool, typer.Option("--pin", help="A new session keeps this version of its agent and its tools' schemas.")
 ]
 Model = Annotated[str | None, typer.Option(metavar="PROVIDER:NAME", help="The model of a new session.")]
+Fallbacks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fallback",
+        metavar="PROVIDER:NAME",
+        help="A model that runs of a new session try while its model has an outage; may be repeated.",
+    ),
+]
 System = Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt of a new session.")]
 Tools = Annotated[
     list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool of a new session; may be repeated.")

@@ -15,7 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew.contract import WORKFLOW_TYPE
 from clew.contract.outputs import SessionStatus
-from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable
+from clew.errors import ClewError, InvalidInput, NotFound, ServerUnreachable, WorkerUnavailable
 from clew.session.connection import Clew
 from clew.session.session import Session
 from clew.session.transport import translate_error
@@ -69,6 +69,7 @@ class StartOptions(TypedDict, total=False):
         agent: The agent.
         pin: Whether the session keeps the version of the agent.
         model: The model.
+        fallbacks: The models to try while the model has an outage.
         system_prompt: The system prompt.
         tools: The names of the tools.
         require_approval: The names of the tools whose calls wait for approval.
@@ -77,6 +78,7 @@ class StartOptions(TypedDict, total=False):
     agent: str | None
     pin: bool | None
     model: str | None
+    fallbacks: Sequence[str] | None
     system_prompt: str | None
     tools: Sequence[str] | None
     require_approval: Sequence[str] | None
@@ -114,15 +116,16 @@ async def find_session(clew: Clew, session_id: str) -> Opened:
     """Find a session that exists as a workflow, open or ended, and read its status.
 
     Raises:
-        Closed: There is no such workflow.
+        Closed: The session has ended, and the server has forgotten its workflow.
+        NotFound: There is no such session.
         WorkerUnavailable: No worker answers for it.
     """
     clew.session(session_id)
     described = await _describe(clew, session_id)
     if described is None:
-        raise Closed(
-            f"there is no session {session_id!r}: start one with `clew ask` or `clew chat` and --agent or --model"
-        )
+        await clew.check_worker()
+        absent = _make_absent(session_id)
+        raise await wait_for_answer(clew.session(session_id)._handle.explain_absence(absent), session_id)
     connection = _use_task_queue(clew, described)
     await connection.check_worker()
     session = connection.session(session_id)
@@ -145,14 +148,15 @@ async def open_session(clew: Clew, session_id: str, **options: Unpack[StartOptio
     """Resume a session, or start it with this configuration.
 
     Raises:
-        Closed: There is no such session, and neither an agent nor a model to start it with.
+        NotFound: There is no such session, and neither an agent nor a model to start it with.
         WorkerUnavailable: No worker answers for it.
     """
     if options.get("agent") is None and options.get("model") is None:
-        existing = await find_session(clew, session_id)
-        session = await (await use_task_queue(clew, session_id)).open(session_id, **options)
-        status = await _read_status(session) if existing.status.closed else existing.status
-        return Opened(session, status, resumed=True)
+        try:
+            session = await (await use_task_queue(clew, session_id)).open(session_id, **options)
+        except NotFound:
+            raise _make_absent(session_id) from None
+        return Opened(session, await _read_status(session), resumed=True)
     clew.session(session_id)
     described = await _describe(clew, session_id)
     await _use_task_queue(clew, described).check_worker()
@@ -222,6 +226,12 @@ async def _describe(clew: Clew, session_id: str) -> WorkflowExecutionDescription
 def _use_task_queue(clew: Clew, described: WorkflowExecutionDescription | None) -> Clew:
     """Make a connection that uses the task queue of an existing session."""
     return Clew(clew.temporal, described.task_queue) if described else clew
+
+
+def _make_absent(session_id: str) -> NotFound:
+    return NotFound(
+        f"there is no session {session_id!r}: start one with `clew ask` or `clew chat` and --agent or --model"
+    )
 
 
 def _make_no_server(address: str, reason: str) -> ServerUnreachable:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from clew.cli import options
+from clew.cli import options, show
 from clew.cli.failures import FAILED
 from clew.cli.options import TaskQueue
 from clew.contract import TASK_QUEUE
@@ -55,6 +55,9 @@ def dev(
         Path, typer.Option(metavar="FOLDER", help="Where the sessions are kept, for the next time.")
     ] = FOLDER,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Keep no sessions after the end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object a line, and the worker's log on stderr.")
+    ] = False,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Run a Temporal server, its UI, a model and a worker on this machine, for tools of the current folder.
@@ -71,13 +74,22 @@ def dev(
         port=port,
         ui_port=ui_port,
         folder=None if ephemeral else folder,
+        logs_to_stderr=as_json,
     )
+    report = _report_json if as_json else typer.echo
     try:
-        options.run(run_until_interrupted(development, typer.echo))
+        options.run(run_until_interrupted(development, report))
     except StartFailed as error:
+        if as_json:
+            show.print_document({"error": {"type": "start_failed", "message": str(error)}}, in_lines=True)
+            raise typer.Exit(FAILED) from None
         raise _fail(error) from None
     with suppress(BrokenPipeError):
-        typer.echo("stopped")
+        report("stopped")
+
+
+def _report_json(text: str) -> None:
+    show.print_document({"message": text}, in_lines=True)
 
 
 def register(app: typer.Typer) -> None:

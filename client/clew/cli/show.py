@@ -98,6 +98,7 @@ def print_status(to: Console, answer: SessionStatus) -> None:
         "status": answer.status.replace("_", " "),
         "agent": _format_agent(answer.agent) if answer.agent else "",
         "model": answer.model,
+        "fallbacks": ", ".join(answer.config.get("fallbacks", ())),
         "lane": answer.active_context_ref,
         "entries": _format_entry_count(answer),
         "request": _format_request(answer),
@@ -174,6 +175,8 @@ def _format_progress(receipt: OperationReceipt | ConfigureReceipt) -> str:
 def format_usage(spent: Usage) -> str:
     """Format model calls, tokens and, where it is known, the cost in one line."""
     calls = f"{spent.model_calls} model call{'' if spent.model_calls == 1 else 's'}"
+    if spent.estimated_calls:
+        calls += f" ({spent.estimated_calls} estimated)"
     cached = f" ({format_number(spent.cached_input_tokens)} cached)" if spent.cached_input_tokens else ""
     tokens = f"{format_number(spent.input_tokens)}{cached} → {format_number(spent.output_tokens)} tokens"
     return ", ".join(filter(None, (calls, tokens, format_dollars(spent.cost_usd))))
@@ -222,13 +225,13 @@ def print_context(to: Console, answer: Context) -> None:
 def print_entries(to: Console, entries: Sequence[Entry]) -> None:
     """Print entries: a table on a terminal, else one line each with tabs."""
     if not to.is_terminal:
-        for row in (_format_row(entry, 10_000) for entry in entries):
+        for row in (format_row(entry) for entry in entries):
             print_text(to, Text("\t".join(row)))
         return
     titles = ("seq", "at (UTC)", "kind", "by", "tokens", "content")
     rows = []
     for entry in entries:
-        seq, at, kind, by, tokens, content = _format_row(entry, to.width)
+        seq, at, kind, by, tokens, content = format_row(entry, to.width)
         rows.append((seq, at[5:19].replace("T", " "), kind, by, tokens, content))
     widths = [max(map(len, column)) for column in zip(titles[:-1], *(row[:-1] for row in rows), strict=True)]
     # One line per entry: the last column takes the width that the others leave. Two cells separate columns.
@@ -244,10 +247,16 @@ def print_entries(to: Console, entries: Sequence[Entry]) -> None:
     to.print(table)
 
 
-def _format_row(entry: Entry, width: int) -> tuple[str, str, str, str, str, str]:
+def format_row(entry: Entry, width: int = 10_000) -> tuple[str, str, str, str, str, str]:
+    """Format an entry as the columns of a table: seq, time, kind, run and call, tokens, content."""
     by = " ".join(strip_controls(str(entry.refs[name])) for name in ("run_id", "call_id") if name in entry.refs)
     tokens = format_number(entry.tokens) if entry.tokens else ""
     return str(entry.seq), entry.at, entry.kind, by, tokens, shorten(_format_entry(entry), width)
+
+
+def format_fields(fields: Mapping[str, Any]) -> str:
+    """Format fields in one line, as `name=value`."""
+    return shorten(" ".join(f"{name}={_dump_json(value)}" for name, value in fields.items()), 10_000)
 
 
 def _format_entry(entry: Entry) -> str:
@@ -259,7 +268,9 @@ def _format_entry(entry: Entry) -> str:
     match body:
         case MessagePayload() as message:
             name = f" {message.name}" if isinstance(message, ToolMessage) and message.name else ""
-            calls = message.tool_calls or () if isinstance(message, AssistantMessage) else ()
+            reply = message if isinstance(message, AssistantMessage) else None
+            name += ", interrupted" if reply and reply.interrupted else ""
+            calls = reply.tool_calls or () if reply else ()
             shown = " ".join(str(format_tool_call(call["name"], call["arguments"])) for call in calls)
             return f"{message.role}{name}: {message.content} {shown}"
         case ConfigPayload(model=model, tools=tools):

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from clew.contract._input import Input
-from clew.contract.config import Limits, ModelOptions, OnBusy, ToolNames
+from clew.contract.config import Fallbacks, Limits, ModelOptions, OnBusy, PriorityLevel, ToolNames
 from clew.contract.names import AgentName, Id, Metadata, ModelName, Seq, SessionId
 from clew.contract.policy import ContextPolicy
 from clew.contract.schemas import check_schema
@@ -37,6 +37,8 @@ class MessageInput(Input):
         context_policy: Overlays the session's policy for this request, or the one that comes with `model`.
         model: The model of this request. The policy that the worker chooses for the model comes with it, unless the
             session was started with a policy.
+        fallbacks: The models that this request tries while its model has an outage, instead of the session's; `[]`:
+            none.
         model_options: Overlay the session's options for this request.
         max_iterations: The most model calls of the run.
         timeout_seconds: After so many seconds the request fails with `timeout`.
@@ -49,6 +51,7 @@ class MessageInput(Input):
     on_busy: OnBusy | None = None
     context_policy: ContextPolicy | None = None
     model: ModelName | None = None
+    fallbacks: Fallbacks | None = None
     model_options: ModelOptions | None = None
     max_iterations: int | None = Field(default=None, ge=1, le=1000)
     timeout_seconds: int | None = Field(default=None, ge=1, le=30 * 86400)
@@ -97,6 +100,7 @@ class ConfigureInput(Input):
     Attributes:
         agent: The agent. A worker resolves it anew, also if the session is pinned or has the same one.
         model: The model.
+        fallbacks: All models that a run tries while its model has an outage.
         model_options: Overlay the options in force; null takes a value away.
         system_prompt: The system prompt; at most 65 536 bytes.
         tools: All tools that the model may call from then on. A worker resolves their schemas anew, also if the
@@ -106,11 +110,13 @@ class ConfigureInput(Input):
         on_busy: How the session treats a message while it serves a request.
         steering: When inputs enter a run.
         require_approval: All tools whose calls wait for a person's decision, beside those that always do.
+        priority: Which calls the workers take first: 1 the first, 5 the last.
         metadata: All names and values of the caller's own. Those of the session's agent stay below them.
     """
 
     agent: AgentName | None = None
     model: ModelName | None = None
+    fallbacks: Fallbacks | None = None
     model_options: ModelOptions | None = None
     system_prompt: str | None = None
     tools: ToolNames | None = None
@@ -119,6 +125,7 @@ class ConfigureInput(Input):
     on_busy: OnBusy | None = None
     steering: Literal["terminal", "step"] | None = None
     require_approval: ToolNames | None = None
+    priority: PriorityLevel | None = None
     metadata: Metadata | None = None
 
 
@@ -231,6 +238,10 @@ class CloseInput(Input):
     """
 
     reason: str | None = Field(default=None, max_length=2000)
+
+
+class MoveInput(Input):
+    """The argument of the signal `move`, which wakes a session after a deployment of workers with a version."""
 
 
 class ForkedInput(Input):

@@ -72,6 +72,8 @@ OnBusy = Literal["reject", "queue", "interrupt", "steer"]
 ToolNames = Annotated[
     tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(max_length=128)
 ]
+Fallbacks = Annotated[tuple[ModelName, ...], Field(max_length=8)]
+PriorityLevel = Annotated[int, Field(ge=1, le=5)]
 
 
 class SessionConfig(Input):
@@ -85,6 +87,8 @@ class SessionConfig(Input):
         pin: Whether the session keeps the version of the agent and the tools' schemas with which it began. Otherwise
             each request has those of the workers' present deployment.
         model: The model. It is needed if there is no `agent`.
+        fallbacks: The models that a run tries, in this order, while its model has an outage. The next run begins with
+            `model` again.
         strategy: The loop of a run; only `react` is accepted.
         system_prompt: The system prompt; at most 65 536 bytes.
         tools: The names of the tools that the model may call, each once.
@@ -100,12 +104,14 @@ class SessionConfig(Input):
             it.
         limits: Limits of the session's inputs, tool results and usage.
         idle_timeout_seconds: After so many seconds without work the session hibernates; at most 10 years.
+        priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last.
         metadata: The caller's own names and values.
     """
 
     agent: AgentName | None = None
     pin: bool = False
     model: ModelName | None = None
+    fallbacks: Fallbacks = ()
     strategy: str = Field(default="react", max_length=200)
     system_prompt: str | None = None
     tools: ToolNames = ()
@@ -119,6 +125,7 @@ class SessionConfig(Input):
     encoding: EncodingName = "o200k_base"
     limits: Limits = Limits()
     idle_timeout_seconds: int | None = Field(default=None, ge=1, le=3650 * 86400)
+    priority: PriorityLevel = 3
     metadata: Metadata = Field(default={})
 
     @model_validator(mode="after")

@@ -86,8 +86,9 @@ class SessionStatus(Output):
 
     Attributes:
         session_id: The session.
-        status: `preparing`, `idle`, `awaiting_model`, `awaiting_tools`, `awaiting_approval`, `awaiting_external`,
-            `summarizing`, `hibernating` or `closed`.
+        status: `preparing`, `idle`, `checking` (hooks check a message, tool calls or an answer), `awaiting_model`,
+            `stopping` (a run ends as soon as its model call has stopped), `awaiting_tools`, `awaiting_approval`,
+            `awaiting_external`, `summarizing`, `hibernating` or `closed`.
         active_context_ref: The lane that the next request is served in.
         request_id: The request that the session serves, or serves next.
         run_id: The run in progress.

@@ -85,7 +85,7 @@ class WindowQuery(Input):
         context_ref: The lane; absent: the active one.
     """
 
-    token_budget: int
+    token_budget: int = 4_000
     context_ref: Id | None = None
 
 

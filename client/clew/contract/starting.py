@@ -8,6 +8,9 @@ from typing import Any
 from clew.contract.config import SessionConfig, SessionStart
 from clew.contract.names import WORKFLOW_TYPE
 
+MAX_TITLE = 60
+"""Most characters of a title in a summary."""
+
 
 @dataclass(frozen=True, slots=True)
 class StartArguments:
@@ -29,4 +32,7 @@ class StartArguments:
 def make_start_arguments(session_id: str, config: SessionConfig) -> StartArguments:
     """Make the arguments that start a session, or wake one from its archive."""
     argument = SessionStart(config=config).model_dump(mode="json", exclude_unset=True)
-    return StartArguments(WORKFLOW_TYPE, argument, session_id, f"session · {config.agent or config.model}")
+    summary = f"session · {config.agent or config.model}"
+    if title := " ".join(config.metadata.get("title", "").split()):
+        summary += f" · {title[:MAX_TITLE]}"
+    return StartArguments(WORKFLOW_TYPE, argument, session_id, summary)

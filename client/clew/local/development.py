@@ -9,7 +9,9 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 from clew.local.child import StartFailed
 from clew.local.model import model_server
@@ -36,6 +38,7 @@ class Development:
         port: The port of the Temporal server.
         ui_port: The port of its web UI.
         folder: Holds the sessions, so that they survive a restart; None: they are lost at the end.
+        logs_to_stderr: Whether the worker's output goes to stderr, apart from the reports.
     """
 
     tools: Sequence[str]
@@ -45,6 +48,7 @@ class Development:
     port: int = PORT
     ui_port: int = UI_PORT
     folder: Path | None = None
+    logs_to_stderr: bool = False
 
 
 async def run_until_interrupted(development: Development, report: Callable[[str], None]) -> None:
@@ -85,7 +89,7 @@ async def _run(development: Development, report: Callable[[str], None]) -> None:
                 tools=development.tools,
                 namespace=server.namespace,
                 task_queue=development.task_queue,
-                on_output=_print_output,
+                on_output=partial(_print_output, sys.stderr if development.logs_to_stderr else sys.stdout),
             )
 
         changed: asyncio.Queue[list[str]] = asyncio.Queue()
@@ -157,10 +161,10 @@ def _describe(development: Development, server: TemporalServer, store: str) -> l
     ]
 
 
-def _print_output(data: bytes) -> None:
+def _print_output(stream: TextIO, data: bytes) -> None:
     with suppress(BrokenPipeError):
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        stream.buffer.write(data)
+        stream.buffer.flush()
 
 
 __all__ = ["LOCAL_MODEL", "PORT", "UI_PORT", "Development", "StartFailed", "run_until_interrupted"]

@@ -1,6 +1,6 @@
 """An OpenAI-compatible server whose replies a function makes: real HTTP, real event streams, no model.
 
-It implements the part of Chat Completions that a streaming client needs, and fails on request.
+It implements the part of Chat Completions that clients need, streaming or not, and fails on request.
 """
 
 import asyncio
@@ -125,8 +125,6 @@ async def _answer_one(
         return await _send_error(writer, reply)
     body = json.loads(content)
     requests.append(body)
-    if not body.get("stream"):
-        return await _send_error(writer, Reply("this server only streams", status=HTTPStatus.BAD_REQUEST))
     try:
         answer = script(body)
         reply = await answer if inspect.isawaitable(answer) else answer
@@ -139,7 +137,9 @@ async def _answer_one(
         await asyncio.sleep(reply.delay_seconds)
     if reply.status != HTTPStatus.OK:
         return await _send_error(writer, reply)
-    return await _send_stream(writer, reply, body)
+    if body.get("stream"):
+        return await _send_stream(writer, reply, body)
+    return await _send_completion(writer, reply, body)
 
 
 def _parse_head(head: bytes) -> tuple[str, str, int]:
@@ -167,10 +167,31 @@ async def _send_error(writer: asyncio.StreamWriter, reply: Reply) -> None:
     await writer.drain()
 
 
+async def _send_completion(writer: asyncio.StreamWriter, reply: Reply, body: dict[str, Any]) -> None:
+    """Send the reply as one object, after the time that its pace takes."""
+    tokens = _split(reply.text)
+    if reply.tokens_per_second is not None:
+        await asyncio.sleep(len(tokens) / reply.tokens_per_second)
+    if reply.disconnect_after is not None:
+        return
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.tool_calls:
+        message["tool_calls"] = [
+            {"id": _id(index, call), "type": "function", "function": {"name": call.name, "arguments": _encode(call)}}
+            for index, call in enumerate(reply.tool_calls)
+        ]
+    choice = {"index": 0, "message": message, "finish_reason": _finish(reply)}
+    usage = _count(reply, tokens, body)
+    answer = {**_envelope(body), "object": "chat.completion", "choices": [choice], "usage": usage}
+    await _send_head(writer, reply, "application/json")
+    writer.write(json.dumps(answer).encode())
+    await writer.drain()
+
+
 async def _send_stream(writer: asyncio.StreamWriter, reply: Reply, body: dict[str, Any]) -> None:
     """Send the reply as server-sent events at its pace, up to `disconnect_after`."""
     await _send_head(writer, reply, "text/event-stream")
-    tokens = re.findall(r"\s*\S+|\s+$", reply.text)
+    tokens = _split(reply.text)
     for number, token in enumerate(tokens):
         if number == reply.disconnect_after:
             return
@@ -181,22 +202,41 @@ async def _send_stream(writer: asyncio.StreamWriter, reply: Reply, body: dict[st
         await _send_event(writer, body, delta)
     if reply.disconnect_after is not None:
         return
-    await _send_event(writer, body, {}, "tool_calls" if reply.tool_calls else "stop")
+    await _send_event(writer, body, {}, _finish(reply))
     if (body.get("stream_options") or {}).get("include_usage"):
-        prompt, completion = len(json.dumps(body["messages"])) // 4, len(tokens) + 10 * len(reply.tool_calls)
-        usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-        await _write_event(writer, {**_envelope(body), "choices": [], "usage": usage})
+        await _write_event(writer, {**_envelope(body), "choices": [], "usage": _count(reply, tokens, body)})
     writer.write(b"data: [DONE]\n\n")
     await writer.drain()
+
+
+def _split(text: str) -> list[str]:
+    return re.findall(r"\s*\S+|\s+$", text)
+
+
+def _finish(reply: Reply) -> str:
+    return "tool_calls" if reply.tool_calls else "stop"
+
+
+def _count(reply: Reply, tokens: Sequence[str], body: dict[str, Any]) -> dict[str, int]:
+    """Make the usage: a word is a token of the reply, four bytes are one of the request."""
+    prompt, completion = len(json.dumps(body["messages"])) // 4, len(tokens) + 10 * len(reply.tool_calls)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _id(index: int, call: ToolCall) -> str:
+    return f"call_{index}" if call.id is None else call.id
+
+
+def _encode(call: ToolCall) -> str:
+    return call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
 
 
 def _make_call_deltas(reply: Reply) -> Iterator[dict[str, Any]]:
     """Split each call into deltas: the name first, then the arguments in two pieces."""
     for index, call in enumerate(reply.tool_calls):
-        arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
+        arguments = _encode(call)
         function = {"name": call.name, "arguments": ""}
-        call_id = f"call_{index}" if call.id is None else call.id
-        yield {"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": function}]}
+        yield {"tool_calls": [{"index": index, "id": _id(index, call), "type": "function", "function": function}]}
         half = len(arguments) // 2
         for piece in (arguments[:half], arguments[half:]):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}

@@ -4,17 +4,22 @@ import json
 import shutil
 import sysconfig
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from clew.local.child import LOOPBACK, StartFailed, accepts_connections, child_process, free_ports, is_taken
+from clew.contract.search_attributes import SEARCH_ATTRIBUTES
+from clew.local.child import LOOPBACK, Child, StartFailed, accepts_connections, child_process, free_ports, is_taken
 
+FAIRNESS: Mapping[str, object] = {"matching.enableFairness": True}
+"""The dynamic configuration with which the server heeds fairness keys."""
 _START_SECONDS = 30.0
+_START_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,17 @@ class TemporalServer:
     log: Path
     store: str
     """A folder for the sessions' archives, which lasts as long as the server's state."""
+    _child: Child
 
     def ui_workflow(self, workflow_id: str) -> str | None:
         """Return the URL of a workflow's page in the UI; None: there is no UI."""
         if self.ui_address is None:
             return None
         return f"{self.ui_address}/namespaces/{self.namespace}/workflows/{workflow_id}"
+
+    async def kill(self) -> None:
+        """Send SIGKILL and wait for the process to end, as if it had crashed."""
+        await self._child.kill()
 
 
 def temporal_command() -> Path:
@@ -57,6 +67,7 @@ async def temporal_server(
     ui_port: int | None = None,
     db_filename: Path | None = None,
     dynamic_config: Mapping[str, object] | None = None,
+    search_attributes: Mapping[str, str] = SEARCH_ATTRIBUTES,
 ) -> AsyncIterator[TemporalServer]:
     """Run a Temporal server on loopback ports.
 
@@ -65,37 +76,53 @@ async def temporal_server(
         port: The port of the gRPC frontend; None: a free one.
         ui_port: The port of the web UI; None: a free one.
         db_filename: The absolute path of the server's database; None: in memory.
-        dynamic_config: Temporal's dynamic configuration, such as `{"limit.historyCount.error": 2000}`.
+        dynamic_config: Temporal's dynamic configuration, such as `{"limit.historyCount.error": 2000}`, over
+            `FAIRNESS`.
+        search_attributes: The types of the search attributes that the namespace has; those of sessions by default.
 
     Raises:
         StartFailed: The server is not installed, a port is taken, or the server did not start.
     """
     for taken in filter(is_taken, filter(None, (port, ui_port))):
         raise StartFailed(f"port {taken} is taken: does another server run? Otherwise name another port")
-    free_port, free_ui_port, metrics_port, http_port = free_ports(4)
-    port, ui_port = port or free_port, ui_port or free_ui_port
     command: list[str | Path] = [
-        *(temporal_command(), "server", "start-dev", "--ip", LOOPBACK, "--port", str(port)),
-        *("--metrics-port", str(metrics_port), "--http-port", str(http_port), "--log-level", "warn"),
+        *(temporal_command(), "server", "start-dev", "--ip", LOOPBACK, "--log-level", "warn"),
         *("--disable-config-file", "--disable-config-env"),
     ]
-    command += ["--ui-port", str(ui_port), "--ui-disable-news-fetch"] if ui else ["--headless"]
+    for name, kind in search_attributes.items():
+        command += ["--search-attribute", f"{name}={kind}"]
+    command += ["--ui-disable-news-fetch"] if ui else ["--headless"]
     if db_filename is not None:
         command += ["--db-filename", db_filename]
-    for key, value in (dynamic_config or {}).items():
+    for key, value in {**FAIRNESS, **(dynamic_config or {})}.items():
         command += ["--dynamic-config-value", f"{key}={json.dumps(value)}"]
-    address = f"{LOOPBACK}:{port}"
-
-    async def ready() -> bool:
-        return await _serves(address, "default") and (not ui or await accepts_connections(ui_port))
-
     # A server without a database has nothing to flush.
     grace_seconds = 0.0 if db_filename is None else 10.0
-    async with child_process("temporal", command, grace_seconds=grace_seconds) as child:
-        await child.wait_until(ready, _START_SECONDS)
-        ui_address = f"http://{LOOPBACK}:{ui_port}" if ui else None
+    async with AsyncExitStack() as stack:
+        attempts_left = _START_ATTEMPTS
+        while True:
+            attempts_left -= 1
+            free_port, free_ui_port, metrics_port, http_port = free_ports(4)
+            address, ui_at = f"{LOOPBACK}:{port or free_port}", (ui_port or free_ui_port) if ui else None
+            ports = ["--port", str(port or free_port), "--metrics-port", str(metrics_port)]
+            ports += ["--http-port", str(http_port), *(["--ui-port", str(ui_at)] if ui_at else [])]
+            child = await stack.enter_async_context(
+                child_process("temporal", [*command, *ports], grace_seconds=grace_seconds)
+            )
+            try:
+                await child.wait_until(partial(_is_ready, address, ui_at), _START_SECONDS)
+                break
+            except StartFailed as error:
+                # The server chooses ports for its parts, too, and another process may have taken one meanwhile.
+                if not attempts_left or "address already in use" not in str(error):
+                    raise
         store = child.log.parent / "store" if db_filename is None else db_filename.with_suffix(".store")
-        yield TemporalServer(address, "default", ui_address, child.log, str(store))
+        ui_address = f"http://{LOOPBACK}:{ui_at}" if ui_at else None
+        yield TemporalServer(address, "default", ui_address, child.log, str(store), child)
+
+
+async def _is_ready(address: str, ui_port: int | None) -> bool:
+    return await _serves(address, "default") and (ui_port is None or await accepts_connections(ui_port))
 
 
 async def _serves(address: str, namespace: str) -> bool:

@@ -60,6 +60,7 @@ async def worker_process(
     task_queue: str = "clew",
     folder: Path | None = None,
     on_output: Callable[[bytes], None] | None = None,
+    module: str = "clew.worker",
 ) -> AsyncIterator[Worker]:
     """Run a worker. Entering the context waits until it polls; leaving the context stops it.
 
@@ -71,6 +72,7 @@ async def worker_process(
         task_queue: The worker's task queue.
         folder: The worker's current folder, from which it imports modules; None: this process's own.
         on_output: Gets a copy of all that the worker writes to its log.
+        module: The module to run, which starts a worker as `clew.worker` does.
 
     Raises:
         StartFailed: The worker ended, or did not begin to poll in time.
@@ -86,7 +88,7 @@ async def worker_process(
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
     direct = {"NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK}
     environment = {**inherited, **direct, **(env or {}), **settings}
-    command = [sys.executable, "-m", "clew.worker"]
+    command = [sys.executable, "-m", module]
     async with child_process(
         "worker", command, env=environment, folder=folder, on_output=on_output, grace_seconds=_LEAVE_SECONDS
     ) as child:

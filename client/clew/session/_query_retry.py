@@ -35,6 +35,8 @@ _RETRIED = (
     RPCStatusCode.DATA_LOSS,
     RPCStatusCode.OUT_OF_RANGE,
 )
+_TIMED_OUT = "Timeout expired"
+"""The message of CANCELLED if the query's own `rpc_timeout` has passed."""
 
 
 def retry_queries_soon(client: Client, *, patience_seconds: float = PATIENCE_SECONDS) -> Client:
@@ -105,7 +107,14 @@ class _Outbound(OutboundInterceptor):
             except RPCError as error:
                 if error.status == RPCStatusCode.INVALID_ARGUMENT:
                     raise WorkflowQueryFailedError(error.message) from error
-                if error.status not in _RETRIED or time.monotonic() + pause > give_up_at:
+                if not _is_refused_for_now(error) or time.monotonic() + pause > give_up_at:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def _is_refused_for_now(error: RPCError) -> bool:
+    # The server closes each connection after five minutes (`frontend.keepAliveMaxConnectionAge`), and unloads task
+    # queues: both cancel queries under way. The SDK's own retry, which is off here, repeats them too.
+    cancelled = error.status == RPCStatusCode.CANCELLED and error.message != _TIMED_OUT
+    return cancelled or error.status in _RETRIED

@@ -26,7 +26,7 @@ from clew.contract import (
     WindowQuery,
 )
 from clew.contract.payloads import ConfigPayload, OperationPayload
-from clew.errors import Archived, Closed
+from clew.errors import Archived, Closed, NotFound
 from clew.session._thread_service import freeze_thread, read_newest_entry, read_thread
 from clew.session.handle import QUERY_SECONDS, SessionHandle
 from clew.session.transport import dump_input
@@ -40,7 +40,8 @@ async def read_status(
     """Read the session's status, which must come within so many seconds.
 
     Raises:
-        Closed: The server knows no such session, or with `only_open`, it has ended.
+        Closed: With `only_open`, the session has ended.
+        NotFound: The server knows no such session.
     """
     return SessionStatus.model_validate(await handle.query("status", only_open=only_open, seconds=seconds))
 
@@ -75,7 +76,7 @@ async def read_context(handle: SessionHandle, query: ContextQuery) -> Context:
 
     try:
         return await _read_pages(query, ask_session)
-    except (Archived, Closed):
+    except (Archived, Closed, NotFound):
         return await _read_pages(query, ask_service)
 
 
@@ -83,7 +84,7 @@ async def read_window(handle: SessionHandle, query: WindowQuery) -> Window:
     """Read the newest messages that fit a budget."""
     try:
         return Window.model_validate(await handle.query("window", query))
-    except (Archived, Closed):
+    except (Archived, Closed, NotFound):
         frozen = await freeze_thread(handle)
     budget = query.token_budget
     thread = await load_thread(frozen, query.context_ref, lambda policy: make_window_policy(policy, budget))
@@ -112,7 +113,7 @@ async def _read_system_prompt(handle: SessionHandle) -> list[TranscriptMessage]:
     """Read the system prompt in force, as a list of one message; an empty list without a prompt."""
     try:
         page = await handle.query("transcript", TranscriptQuery(include_system=True, limit=1))
-    except Closed:
+    except (Closed, NotFound):
         config = await read_newest_entry(handle, "config")
         prompt = config.read(ConfigPayload).prompt if config else None
         return [{"role": "system", "content": prompt, "seq": config.seq}] if config and prompt else []
@@ -123,7 +124,7 @@ async def _read_active_lane(handle: SessionHandle) -> str:
     """Read the active lane; for a session that has ended, the last active one."""
     try:
         return (await read_status(handle)).active_context_ref
-    except Closed:
+    except (Closed, NotFound):
         frozen = await freeze_thread(handle)
     async for entry in frozen.read("ai_context_operation"):
         if (lane := entry.read(OperationPayload).activated_lane) is not None:
@@ -173,7 +174,7 @@ class FollowedParts:
         """Read a page of the session's entries, with its status."""
         try:
             answer = await self._handle.query("follow", FollowQuery(from_seq=from_seq), only_open=True)
-        except Closed:
+        except (Closed, NotFound):
             return None
         self.latest = page = FollowPage.model_validate(answer)
         return LivePage(tuple(map(Entry.from_json, page.entries)), page.next_seq, page.archived_before or 0)
@@ -218,7 +219,7 @@ class _TranscriptParts:
     async def read_live(self, from_seq: int) -> LivePage[_SeqMessage] | None:
         try:
             page = await self.handle.query("transcript", self.query.model_copy(update={"from_seq": from_seq}))
-        except Closed:
+        except (Closed, NotFound):
             return None
         return LivePage(
             tuple(map(_SeqMessage, page["messages"])), page.get("next_seq"), page.get("archived_before", 0)

@@ -13,6 +13,7 @@ from clew.contract.outputs import (
     Window,
 )
 from clew.contract.policy import ContextPolicy
+from clew.errors import NotFound
 from clew.session._reader import read_context, read_entries, read_status, read_transcript, read_window
 from clew.session.handle import SessionHandle
 from clew.session.options import EntryFilters
@@ -28,16 +29,28 @@ class SessionReads:
         self._handle = handle
 
     async def status(self) -> SessionStatus:
-        """Read what the session is doing, its configuration and its usage."""
-        return await read_status(self._handle)
+        """Read what the session is doing, its configuration and its usage.
+
+        Raises:
+            Closed: The session has ended, and the server has forgotten its workflow.
+            NotFound: There is no such session.
+        """
+        try:
+            return await read_status(self._handle)
+        except NotFound as absent:
+            raise await self._handle.explain_absence(absent) from None
 
     async def list_waiting_calls(self) -> Sequence[WaitingCall]:
         """List the tool calls that wait for people or programs, in this session and in the subagents that it has.
 
         Raises:
+            Closed: The session has ended, and the server has forgotten its workflow.
             NotFound: There is no such session.
         """
-        return await list_waiting_calls(self._handle)
+        try:
+            return await list_waiting_calls(self._handle)
+        except NotFound as absent:
+            raise await self._handle.explain_absence(absent) from None
 
     async def context(
         self,

@@ -9,7 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel
 from temporalio.client import Client
+from temporalio.common import Priority
 
+from clew.contract.fairness import make_fairness_key
 from clew.session.transport import dump_input, translate_errors
 
 TIMEOUT = timedelta(minutes=2)
@@ -17,7 +19,13 @@ TIMEOUT = timedelta(minutes=2)
 
 
 async def run_service(
-    client: Client, task_queue: str, name: str, argument: BaseModel, session_id: str
+    client: Client,
+    task_queue: str,
+    name: str,
+    argument: BaseModel,
+    session_id: str,
+    *,
+    time_limit: timedelta = TIMEOUT,
 ) -> dict[str, Any]:
     """Run a service workflow for a session and return its answer.
 
@@ -33,7 +41,8 @@ async def run_service(
             id=f"{verb}-{session_id}-{uuid.uuid4().hex}",
             task_queue=task_queue,
             result_type=dict,
-            execution_timeout=TIMEOUT,
+            execution_timeout=time_limit,
             static_summary=f"{verb} · {session_id}",
+            priority=Priority(fairness_key=make_fairness_key(session_id)),
         )
     return answer

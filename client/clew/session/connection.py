@@ -13,12 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client, Interceptor, Plugin, WorkflowExecutionStatus
-from temporalio.common import WorkflowIDReusePolicy
+from temporalio.client import Client, Interceptor, Plugin
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig
-from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, TLSConfig
 
@@ -38,16 +36,20 @@ from clew.contract import (
 from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import ContextPolicy
 from clew.contract.receipts import DeleteReceipt, RestoreReceipt
-from clew.errors import Closed, InvalidInput, NotFound, ServerUnreachable, ThreadMismatch, WorkerUnavailable
+from clew.encryption import Encryption
+from clew.errors import Closed, InvalidInput, NotFound, ServerUnreachable, WorkerUnavailable
+from clew.session._encryption import encrypt_client
 from clew.session._opening import find_ignored, read_ignored
 from clew.session._query_retry import retry_queries_soon
 from clew.session._reader import read_status
 from clew.session._services import run_service
 from clew.session._thread_service import read_thread
+from clew.session._tokens import decrypt_token
 from clew.session.handle import SessionHandle
+from clew.session.listing import SessionLists
 from clew.session.options import EntryFilters
 from clew.session.session import Session
-from clew.session.starting import start_session
+from clew.session.starting import start_or_resume
 from clew.session.transport import dump_input, make_input, translate_error
 from clew.thread.entries import Entry
 
@@ -66,7 +68,7 @@ def _exit_quietly() -> None:
     atexit.register(time.sleep, 0.02)
 
 
-class Clew:
+class Clew(SessionLists):
     """A connection to Temporal, and the task queue of new sessions.
 
     Attributes:
@@ -74,9 +76,18 @@ class Clew:
         task_queue: The task queue that new sessions are started on.
     """
 
-    def __init__(self, client: Client, task_queue: str = TASK_QUEUE) -> None:
-        self.temporal = retry_queries_soon(client)
-        self.task_queue = task_queue
+    def __init__(self, client: Client, task_queue: str = TASK_QUEUE, *, encryption: Encryption | None = None) -> None:
+        """Use a Temporal client.
+
+        Args:
+            client: The client. If its data converter has no codec, it gets the one of `encryption`.
+            task_queue: The task queue that new sessions are started on.
+            encryption: The keys; None: those of the environment.
+
+        Raises:
+            InvalidInput: The environment's keys are not valid.
+        """
+        super().__init__(retry_queries_soon(encrypt_client(client, encryption)), task_queue)
 
     @classmethod
     async def connect(
@@ -93,6 +104,7 @@ class Clew:
         interceptors: Sequence[Interceptor] = (),
         plugins: Sequence[Plugin] = (),
         runtime: Runtime | None = None,
+        encryption: Encryption | None = None,
     ) -> Clew:
         """Connect to a Temporal server. Options left out come from Temporal's environment configuration.
 
@@ -106,13 +118,15 @@ class Clew:
             tls: Whether the connection is encrypted, or the TLS settings.
             identity: Name of this client in event histories.
             rpc_metadata: Headers of every call to the server.
-            data_converter: Encodes payloads, for example with encryption; the workers need the same one.
+            data_converter: Encodes payloads; the workers need the same one. Without a codec it gets that of
+                `encryption`.
             interceptors: The SDK's interceptors, for example for tracing.
             plugins: The SDK's plugins.
             runtime: The SDK's runtime, with its logging and its metrics.
+            encryption: The keys that encrypt the texts of conversations; None: those of the environment.
 
         Raises:
-            InvalidInput: The address or Temporal's configuration is not valid.
+            InvalidInput: The address, Temporal's configuration or a key is not valid.
             ServerUnreachable: No server answers at the address.
         """
         try:
@@ -140,7 +154,7 @@ class Clew:
                 f"no Temporal server answers at {config['target_host']}: {str(error)[:300]}"
             ) from error
         _exit_quietly()
-        return cls(client, task_queue)
+        return cls(client, task_queue, encryption=encryption)
 
     async def open(
         self,
@@ -149,6 +163,7 @@ class Clew:
         agent: str | None = None,
         pin: bool | None = None,
         model: str | None = None,
+        fallbacks: Sequence[str] | None = None,
         system_prompt: str | None = None,
         tools: Sequence[str] | None = None,
         require_approval: Sequence[str] | None = None,
@@ -159,6 +174,7 @@ class Clew:
         max_iterations: int | None = None,
         request_timeout_seconds: int | None = None,
         idle_timeout_seconds: int | None = None,
+        priority: int | None = None,
         encoding: str | None = None,
         limits: Limits | Mapping[str, Any] | None = None,
         metadata: Mapping[str, str] | None = None,
@@ -174,6 +190,7 @@ class Clew:
             agent: The name of an agent that the workers have. Fields that are left out are the agent's.
             pin: Whether the session keeps this version of the agent and its tools' schemas.
             model: The model, as `provider:name`.
+            fallbacks: Models that a run tries, in this order, while its model has an outage.
             system_prompt: The system prompt.
             tools: Names of the tools that the model may call.
             require_approval: Names of the tools whose calls wait for approval.
@@ -184,6 +201,8 @@ class Clew:
             max_iterations: The most model calls of a run.
             request_timeout_seconds: The time of a request, in seconds.
             idle_timeout_seconds: After so many seconds without work the session hibernates.
+            priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last; 3 by
+                default.
             encoding: The encoding that tokens are counted under.
             limits: Limits of inputs, tool results and usage.
             metadata: Names and values of the caller's own.
@@ -199,6 +218,7 @@ class Clew:
             "agent": agent,
             "pin": pin,
             "model": model,
+            "fallbacks": fallbacks,
             "strategy": strategy,
             "system_prompt": system_prompt,
             "tools": tools,
@@ -210,6 +230,7 @@ class Clew:
             "max_iterations": max_iterations,
             "request_timeout_seconds": request_timeout_seconds,
             "idle_timeout_seconds": idle_timeout_seconds,
+            "priority": priority,
             "encoding": encoding,
             "limits": limits,
             "metadata": metadata,
@@ -220,27 +241,17 @@ class Clew:
             try:
                 status = await read_status(handle, only_open=True)
                 known = _select_model(status.config, status.model)
-            except Closed:
+            except (Closed, NotFound):
                 # It has ended, and Temporal may have deleted its workflow: its archive has the configuration.
                 known = await self._read_archived_model(session_id)
         config = make_input(SessionConfig, known | fields)
         requested = {name: value for name, value in dump_input(config).items() if name in fields}
         if status and not status.closed:
             ignored = find_ignored(session_id, requested, status.config)
-        elif await self._start_or_resume(session_id, config):
-            ignored = {}
         else:
-            ignored = await read_ignored(handle, requested)
+            is_new = await start_or_resume(self.temporal, session_id, config, self.task_queue)
+            ignored = {} if is_new else await read_ignored(handle, requested)
         return Session(self.temporal, session_id, self.task_queue, ignored)
-
-    async def _start_or_resume(self, session_id: str, config: SessionConfig) -> bool:
-        """Start the session, or continue it from its archive. Returns whether it is new."""
-        try:
-            return await self._start(session_id, config, WorkflowIDReusePolicy.REJECT_DUPLICATE)
-        except WorkflowAlreadyStartedError:
-            await self._refuse_terminated(session_id)
-            await self._start(session_id, config, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
-            return False
 
     def _make_handle(self, session_id: str) -> SessionHandle:
         return SessionHandle(self.temporal, session_id, self.task_queue)
@@ -250,24 +261,6 @@ class Clew:
             payload = config.read(ConfigPayload)
             return _select_model(payload.own or {}, payload.model)
         raise NotFound(f"there is no session {session_id!r}: name an agent or a model to start it")
-
-    async def _start(self, session_id: str, config: SessionConfig, reuse: WorkflowIDReusePolicy) -> bool:
-        """Start the session's workflow. Returns whether this call has started it."""
-        try:
-            return await start_session(self.temporal, session_id, config, self.task_queue, reuse)
-        except RPCError as error:
-            raise translate_error(error, session_id) from error
-
-    async def _refuse_terminated(self, session_id: str) -> None:
-        """Refuse to continue a session whose workflow could not archive its last entries."""
-        try:
-            ended = await self.temporal.get_workflow_handle(session_id).describe()
-        except RPCError as error:
-            raise translate_error(error, session_id) from error
-        if ended.status in (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT):
-            raise ThreadMismatch(
-                f"session {session_id!r} was terminated or timed out: run `clew recover {session_id}` first"
-            )
 
     def session(self, session_id: str) -> Session:
         """Make a handle of a session, without checking that the session exists."""
@@ -342,8 +335,9 @@ class Clew:
             TokenMismatch: The workers' tools or the model's policy have changed.
             TokenSignature: The signature does not match the text.
             TokenVersion: It was made by an incompatible version.
+            UnknownKey: It is encrypted with a key that this process does not have.
         """
-        command = make_input(RestoreInput, {"token": token, "session_id": session_id})
+        command = make_input(RestoreInput, {"token": decrypt_token(self.temporal, token), "session_id": session_id})
         about = session_id or "new"
         answer = await run_service(self.temporal, self.task_queue, RESTORE_WORKFLOW, command, about)
         return self.session(RestoreReceipt.model_validate(answer).session_id)

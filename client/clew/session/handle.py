@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from temporalio.client import Client, WorkflowHandle, WorkflowUpdateHandle
 from temporalio.common import QueryRejectCondition
 
-from clew.contract import EntriesQuery
-from clew.errors import Closed, Starting
+from clew.contract import READ_WORKFLOW, EntriesQuery, ReadThreadInput
+from clew.errors import ClewError, Closed, NotFound, Refusal, Starting, WorkerUnavailable
 from clew.outcomes import Output
 from clew.session._services import run_service
 from clew.session.transport import dump_input, send_update, translate_errors
@@ -24,6 +24,8 @@ Answer = TypeVar("Answer", bound=Output)
 
 QUERY_SECONDS = 20
 """Seconds within which a session must answer a query."""
+ABSENCE_TIMEOUT = timedelta(seconds=10)
+"""Time within which a worker must say whether a session that the server does not know is archived."""
 STARTING_SECONDS = 0.05
 """Seconds until a query is repeated that arrived during the session's start-up."""
 
@@ -50,9 +52,14 @@ class SessionHandle:
         """Send an update and return when it is accepted.
 
         Raises:
+            Closed: The session has ended.
+            NotFound: There is no such session.
             Refusal: The session refused it. Nothing has changed.
         """
-        return await send_update(self.workflow, name, argument, update_id or uuid.uuid4().hex)
+        try:
+            return await send_update(self.workflow, name, argument, update_id or uuid.uuid4().hex)
+        except NotFound as absent:
+            raise await self.explain_absence(absent) from None
 
     async def call(self, name: str, argument: BaseModel, answer: type[Answer]) -> Answer:
         """Send an update and wait for its answer.
@@ -75,7 +82,8 @@ class SessionHandle:
         """Query the session's workflow. A query that arrives during start-up is repeated.
 
         Raises:
-            Closed: The server knows no such session, or with `only_open`, it has ended.
+            Closed: With `only_open`, the session has ended.
+            NotFound: The server knows no such session. The archive may have it.
             Refusal: The session refused the query.
         """
         args = [] if argument is None else [dump_input(argument)]
@@ -105,7 +113,7 @@ class SessionHandle:
         """
         try:
             page = await self.query("entries", query, only_open=only_open)
-        except Closed:
+        except (Closed, NotFound):
             return None
         entries = tuple(map(Entry.from_json, page["entries"]))
         return LivePage(entries, page.get("next_seq"), page.get("archived_before", 0))
@@ -117,6 +125,24 @@ class SessionHandle:
             Refusal: The workflow refused its input, or failed with a word of the contract.
         """
         return await run_service(self.client, self.task_queue, name, argument, self.session_id)
+
+    async def explain_absence(self, absent: NotFound) -> Refusal:
+        """Make the error for a session that the server does not know: it has ended, or there is no such session.
+
+        The server forgets a workflow some time after its end. Then the archive says that the session has ended.
+        """
+        query = ReadThreadInput(session_id=self.session_id, newest=1)
+        try:
+            await run_service(
+                self.client, self.task_queue, READ_WORKFLOW, query, self.session_id, time_limit=ABSENCE_TIMEOUT
+            )
+        except WorkerUnavailable:
+            return NotFound(f"{absent.message}, unless it is archived: no worker has looked for its archive")
+        except NotFound:
+            return absent
+        except ClewError as error:
+            return NotFound(f"{absent.message}, unless it is archived: {error}")
+        return Closed(f"session {self.session_id!r} has ended: open it to continue it from its archive")
 
     async def wait_for_end(self) -> None:
         """Wait until the session's workflow has ended."""

@@ -17,6 +17,7 @@ class MessageOptions(TypedDict, total=False):
             `interrupt` (cancel the other request), or `steer` (join its run and share its outcome).
         context_policy: Fields that override the session's policy for this request.
         model: Model of this request, as `provider:name`.
+        fallbacks: Models that this request tries while its model has an outage, instead of the session's.
         model_options: Fields that override the session's model options for this request.
         max_iterations: Largest number of model calls.
         timeout_seconds: Seconds after which the request fails.
@@ -28,6 +29,7 @@ class MessageOptions(TypedDict, total=False):
     on_busy: OnBusy | None
     context_policy: ContextPolicy | None
     model: str | None
+    fallbacks: Sequence[str] | None
     model_options: ModelOptions | Mapping[str, Any] | None
     max_iterations: int | None
     timeout_seconds: int | None
@@ -61,6 +63,7 @@ class ConfigChanges(TypedDict, total=False):
     Attributes:
         agent: Name of the agent. A worker resolves it anew, also in a pinned session.
         model: The model, as `provider:name`.
+        fallbacks: Models that a run tries, in this order, while its model has an outage.
         model_options: Options of the model's calls.
         system_prompt: The system prompt.
         tools: Names of the tools.
@@ -69,11 +72,13 @@ class ConfigChanges(TypedDict, total=False):
         limits: Bounds on sizes, waiting inputs and cost.
         on_busy: What the session does with a message while a request is active.
         steering: When a run reads an input that does not set `at`.
+        priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last.
         metadata: All names and values of the caller's own.
     """
 
     agent: str | None
     model: str | None
+    fallbacks: Sequence[str] | None
     model_options: ModelOptions | Mapping[str, Any] | None
     system_prompt: str | None
     tools: Sequence[str] | None
@@ -82,6 +87,7 @@ class ConfigChanges(TypedDict, total=False):
     limits: Limits | Mapping[str, Any] | None
     on_busy: OnBusy | None
     steering: Literal["terminal", "step"] | None
+    priority: int | None
     metadata: Mapping[str, str] | None
 
 

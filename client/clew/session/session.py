@@ -45,6 +45,7 @@ from clew.session._reader import (
     read_last_seq,
 )
 from clew.session._reads import SessionReads
+from clew.session._tokens import encrypt_token
 from clew.session.events import SessionEvent, follow_session
 from clew.session.handle import SessionHandle
 from clew.session.options import ConfigChanges, InputOptions, MessageOptions
@@ -107,6 +108,9 @@ class Session(SessionReads):
 
     async def message(self, content: str, *, answer: Any = None, **options: Unpack[MessageOptions]) -> Request[Any]:
         """Send a message and return when it is accepted. From then on it is durable.
+
+        While the session starts, or ends a run that was cancelled, it takes the message in and decides afterwards:
+        then `Request.result` raises the refusal.
 
         `answer` is the type of the answer: any type of which pydantic makes a JSON Schema, which takes the place of
         `output_schema`. The answer must meet the schema.
@@ -317,7 +321,8 @@ class Session(SessionReads):
     async def checkpoint(self, context_ref: str | None = None, *, expires_seconds: int | None = None) -> str:
         """Write a lane's context and the configuration into a signed token, for `Clew.restore`.
 
-        The token is not encrypted: anyone who has it can read the context. It expires after 30 days by default.
+        The token is encrypted if the client has keys (`CLEW_ENCRYPTION_KEYS`); otherwise anyone who has it can read
+        the context. It expires after 30 days by default.
 
         Raises:
             Busy: A request is active or waits.
@@ -325,7 +330,8 @@ class Session(SessionReads):
             TooLarge: The context is larger than a token or a session's snapshot may be.
         """
         command = make_input(CheckpointInput, {"context_ref": context_ref, "expires_seconds": expires_seconds})
-        return (await self._handle.call("checkpoint", command, CheckpointReceipt)).token
+        receipt = await self._handle.call("checkpoint", command, CheckpointReceipt)
+        return encrypt_token(self._handle.client, receipt.token)
 
     async def hibernate(self, reason: str | None = None) -> HibernateReceipt:
         """Archive the whole session and end its workflow. `Clew.open` resumes it.

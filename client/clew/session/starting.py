@@ -1,12 +1,17 @@
-"""Starting a session's workflow through a Temporal client."""
+"""Starting a session's workflow through a Temporal client, also one that has ended."""
 
 from __future__ import annotations
 
-from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
 
 from clew.contract import SessionConfig
+from clew.contract.fairness import find_fairness_key
 from clew.contract.starting import make_start_arguments
+from clew.errors import ThreadMismatch
+from clew.session.transport import translate_error
 
 
 async def start_session(
@@ -36,7 +41,31 @@ async def start_session(
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         id_reuse_policy=reuse,
         static_summary=start.static_summary,
+        # For the session's workflow tasks. The session sets those of its activities.
+        priority=Priority(config.priority, find_fairness_key(session_id, config.metadata)),
     )
     # The SDK has the server's answer only here.
     response = handle._start_workflow_response
     return response is not None and response.started
+
+
+async def start_or_resume(client: Client, session_id: str, config: SessionConfig, task_queue: str) -> bool:
+    """Start a session, or continue it from its archive. Returns whether it is new.
+
+    Raises:
+        ServerUnreachable: No server answers.
+        ThreadMismatch: The session was terminated or timed out: its workflow could not archive its last entries.
+    """
+    try:
+        try:
+            return await start_session(client, session_id, config, task_queue, WorkflowIDReusePolicy.REJECT_DUPLICATE)
+        except WorkflowAlreadyStartedError:
+            ended = await client.get_workflow_handle(session_id).describe()
+            if ended.status in (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT):
+                raise ThreadMismatch(
+                    f"session {session_id!r} was terminated or timed out: run `clew recover {session_id}` first"
+                ) from None
+            await start_session(client, session_id, config, task_queue)
+            return False
+    except RPCError as error:
+        raise translate_error(error, session_id) from error

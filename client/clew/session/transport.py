@@ -25,7 +25,15 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.contract.validation import translate_validation_error
-from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable, make_refusal
+from clew.errors import (
+    ClewError,
+    Closed,
+    InvalidInput,
+    NotFound,
+    ServerUnreachable,
+    WorkerUnavailable,
+    make_refusal,
+)
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -62,8 +70,10 @@ def translate_error(error: RPCError, session_id: str) -> ClewError:
     match error.status:
         case RPCStatusCode.NOT_FOUND if error.message.startswith("Namespace"):
             return ServerUnreachable(f"the Temporal server has no such namespace: {error.message}")
+        case RPCStatusCode.NOT_FOUND if is_rollover(error):
+            return Closed(f"session {session_id!r} has ended")
         case RPCStatusCode.NOT_FOUND:
-            return Closed(f"there is no running session {session_id!r}: it has ended or was never opened")
+            return NotFound(f"there is no session {session_id!r}")
         case RPCStatusCode.UNAVAILABLE:
             return ServerUnreachable(f"the Temporal server does not answer: {error.message}")
         case RPCStatusCode.DEADLINE_EXCEEDED | RPCStatusCode.FAILED_PRECONDITION | RPCStatusCode.CANCELLED:
@@ -106,7 +116,8 @@ async def translate_errors(session_id: str, seconds: float | None = None) -> Asy
         raise ClewError(str(cause)) from error
     except WorkflowQueryFailedError as error:
         word, _, message = error.message.partition(": ")
-        raise (make_refusal(word, message) if message else ClewError(error.message)) from error
+        is_refusal = bool(message) and word.replace("_", "").isalpha()
+        raise (make_refusal(word, message) if is_refusal else ClewError(error.message)) from error
     except WorkflowQueryRejectedError as error:
         raise Closed(f"session {session_id!r} has ended") from error
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:

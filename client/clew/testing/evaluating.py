@@ -11,6 +11,7 @@ from pathlib import Path
 
 from clew import Entry, Session
 from clew.agents import Agent
+from clew.encryption import read_encryption
 from clew.local import scripted_model
 from clew.operators import read_export
 from clew.testing.scripts import Script, Scripts, make_providers
@@ -75,4 +76,4 @@ async def _read(source: Session | Iterable[Entry] | str | Path) -> list[Entry]:
 
 def _read_file(file: str | Path) -> list[Entry]:
     with Path(file).open("rb") as source:
-        return read_export(source)
+        return read_export(source, read_encryption().sealer)

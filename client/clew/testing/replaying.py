@@ -15,6 +15,7 @@ from temporalio.converter import DataConverter
 from temporalio.worker import Plugin, Replayer, WorkflowRunner
 
 from clew import Clew
+from clew.encryption import encrypt_payloads, read_encryption
 from clew.model.tokens import load_encodings
 from clew_activities.worker import make_workflow_sandbox
 from clew_activities.worker.assembly import WORKFLOWS
@@ -51,23 +52,26 @@ async def replay(
     Sessions and Clew's services are replayed with the installed version of Clew.
 
     Args:
-        sources: Histories, and files: those of `clew audit --save` and of `temporal workflow show --output json`.
+        sources: Histories, and files: those of `clew audit --save` and of `temporal workflow show --output json`. A
+            folder stands for all files in it.
         client: Reads the histories of the workflows that `query` lists.
         query: A list filter of Temporal's, such as `WorkflowType = 'AgentSession' AND ExecutionStatus = 'Running'`.
         limit: The most workflows that are read; None: all that the query lists.
         workflows: A team's own workflow classes.
-        data_converter: The data converter of the workers.
+        data_converter: The data converter of the workers. Without a codec it gets the keys of the environment.
         workflow_runner: The workers' runner of workflow code; None: the sandbox of Clew's worker.
         plugins: The plugins of the workers.
 
     Raises:
         FileDamaged: A file holds no histories.
+        NewerVersion: A newer version of Clew has written a file.
         ReplayFailed: At least one run cannot be replayed.
         ValueError: There is nothing to replay, or `query` has no `client`.
     """
     if query is not None and client is None:
         raise ValueError("a query needs a client")
     load_encodings()
+    data_converter = encrypt_payloads(data_converter, read_encryption())
     replayer = Replayer(
         workflows=[*WORKFLOWS, *workflows],
         data_converter=make_tolerant(data_converter),
@@ -98,12 +102,17 @@ async def _read(
         if isinstance(source, WorkflowHistory):
             yield source
         else:
-            async for history in _read_file(Path(source), converter):
-                yield history
+            for path in await asyncio.to_thread(_list_files, Path(source)):
+                async for history in _read_file(path, converter):
+                    yield history
     if query is not None and client is not None:
         temporal = client.temporal if isinstance(client, Clew) else client
         async for history in temporal.list_workflows(query, limit=limit).map_histories():
             yield history
+
+
+def _list_files(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
 async def _read_file(path: Path, converter: DataConverter) -> AsyncIterator[WorkflowHistory]:

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
@@ -36,7 +36,8 @@ from clew_activities.archive import Store
 from clew_activities.checkpoint_tokens import Keys
 from clew_activities.providers import make_http_client
 from clew_activities.tools import collect_tools
-from clew_activities.worker import SessionWorker, make_tool_worker, make_worker
+from clew_activities.worker import SessionWorker, make_worker
+from clew_activities.worker.assembly import ALL_WORK, Work
 
 APPROVAL_SECONDS = 10.0
 """Seconds that `Stack.wait_for_approval` waits by default."""
@@ -215,8 +216,8 @@ class Stack:
     async def _start_workers(self) -> None:
         tools = (tool for tool in self._list_tools() if isinstance(tool, Tool))
         queues = sorted({tool.task_queue for tool in tools if tool.task_queue})
-        makers: list[Callable[[Client], SessionWorker]] = [self._make_worker]
-        makers += [partial(self._make_tool_worker, queue) for queue in queues]
+        makers: list[Callable[[Client], SessionWorker]] = [partial(self._make_worker, self.task_queue, ALL_WORK)]
+        makers += [partial(self._make_worker, queue, ["tools"]) for queue in queues]
         for make in makers:
             worker = MortalWorker(self.clew.temporal, make)
             await worker.start()
@@ -227,10 +228,10 @@ class Stack:
         for agent in self._agents:
             yield from agent.own_tools
 
-    def _make_worker(self, client: Client) -> SessionWorker:
+    def _make_worker(self, task_queue: str, serves: Collection[Work], client: Client) -> SessionWorker:
         return make_worker(
             client,
-            task_queue=self.task_queue,
+            task_queue=task_queue,
             providers=self._providers,
             tools=self._tools,
             agents=self._agents,
@@ -238,16 +239,7 @@ class Stack:
             store=self._store,
             keys=self._keys,
             grace=timedelta(0),
-        )
-
-    def _make_tool_worker(self, task_queue: str, client: Client) -> SessionWorker:
-        return make_tool_worker(
-            client,
-            task_queue=task_queue,
-            tools=self._tools,
-            agents=self._agents,
-            store=self._store,
-            grace=timedelta(0),
+            serves=serves,
         )
 
     async def _stop_workers(self) -> None:

@@ -38,21 +38,21 @@ def split_docstring(docstring: str, parameters: Collection[str]) -> tuple[str, d
     lines = docstring.splitlines()
     match parsed.style:
         case DocstringStyle.GOOGLE:
-            kept = _drop_google(lines)
+            kept = _drop_sections(lines, _GOOGLE)
         case DocstringStyle.NUMPYDOC:
             kept = _drop_numpy(lines)
         case _:
-            kept = _drop_fields(lines)
+            kept = _drop_sections(lines, _FIELD)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip(), descriptions
 
 
-def _drop_google(lines: Sequence[str]) -> list[str]:
-    """Drop the sections of arguments, each up to the next line that is not indented."""
+def _drop_sections(lines: Sequence[str], title: re.Pattern[str]) -> list[str]:
+    """Drop the sections whose first line matches, each up to the next line that is not indented."""
     kept: list[str] = []
     within = False
     for line in lines:
         if line and not line[0].isspace():
-            within = _GOOGLE.fullmatch(line) is not None
+            within = title.fullmatch(line) is not None
         if not within:
             kept.append(line)
     return kept
@@ -65,18 +65,6 @@ def _drop_numpy(lines: Sequence[str]) -> list[str]:
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         if line and _UNDERLINE.fullmatch(following):
             within = _NUMPY.fullmatch(line) is not None
-        if not within:
-            kept.append(line)
-    return kept
-
-
-def _drop_fields(lines: Sequence[str]) -> list[str]:
-    """Drop the fields of arguments, each with the indented lines that continue it."""
-    kept: list[str] = []
-    within = False
-    for line in lines:
-        if line and not line[0].isspace():
-            within = _FIELD.fullmatch(line) is not None
         if not within:
             kept.append(line)
     return kept

@@ -132,8 +132,9 @@ def tool(
         idempotent: Whether a call may run again after its worker died. If not, the call is not repeated: the model
             reads that it is in doubt, with its idempotency key.
         requires_approval: Whether each call waits, however long, until a person approves or denies it.
-        task_queue: The task queue of the workers that run the function, `clew worker --only-tools --task-queue NAME`;
-            None: that of the session. The session's workers need the module, too, for the schema.
+        task_queue: The task queue of the workers that run the function,
+            `clew worker --serve tools --task-queue NAME`; None: that of the session. The session's workers need the
+            module, too, for the schema.
 
     Raises:
         TypeError: A parameter has no annotation or a type without a JSON Schema, is positional-only, `*args` or

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import obstore
 import pytest
 
 from clew_activities.archive import (
@@ -48,7 +49,7 @@ async def assert_every_operation_fails(store: Store) -> list[str]:
         store.put("a/b", b"x"),
         store.put_new("a/b", b"x"),
         store.get("a/b"),
-        store.get_range("a/b", 0, 1),
+        store.get_part("a/b", 0, 1),
         store.get_size("a/b"),
         store.delete("a/b"),
         listing(),
@@ -78,8 +79,8 @@ async def test_what_was_put_is_there(store: Store) -> None:
     await store.put("n/s-ab/x", b"0123456789")
     assert await store.get("n/s-ab/x") == b"0123456789"
     assert await store.get_size("n/s-ab/x") == 10
-    assert await store.get_range("n/s-ab/x", 3, 4) == b"3456"
-    assert await store.get_range("n/s-ab/x", 8, 40) == b"89"
+    assert await store.get_part("n/s-ab/x", 3, 4) == (b"3456", 10)
+    assert await store.get_part("n/s-ab/x", 8, 40) == (b"89", 10)
     assert await list_objects(store, "n/s-a") == {"n/s-a/s-.", "n/s-a/deep/er"}
     assert await list_objects(store, "nowhere") == set()
     for path in await list_objects(store, "n"):
@@ -94,7 +95,7 @@ async def test_what_is_not_there_is_missing(store: Store) -> None:
     await store.put("n/here", b"")
     for reading in (
         store.get("n/absent"),
-        store.get_range("n/absent", 0, 1),
+        store.get_part("n/absent", 0, 1),
         store.get_size("n/absent"),
         store.get("n"),
     ):
@@ -243,3 +244,25 @@ async def test_a_refusing_store_is_asked_once(status: str, monkeypatch: pytest.M
     assert len(requests) == len(said) == 7
     assert not any(secret in line for line in said for secret in ("pa55word", "AKIAEXAMPLE", "not-to-be-seen"))
     assert "Refused" in said[0]
+
+
+async def test_a_write_counts_when_the_bucket_shows_it(s3_env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket that acknowledges writes and loses them fails each; the next attempts are stored."""
+    store, lost = Store.from_url(f"s3://clew/{uuid.uuid4().hex}"), list[str]()
+
+    async def lose(_store: object, path: str, *_args: object, **_options: object) -> None:
+        lost.append(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "put_async", lose)
+        for write in (store.put("a", b"1"), store.put_new("b", b"2"), store.replace("c", b"3", lambda _: True)):
+            with pytest.raises(StoreUnavailable):
+                await write
+    assert lost == ["a", "b", "c"]
+    await store.put("a", b"1")
+    await store.replace("a", b"2", lambda present: present == b"1")
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "put_async", lose)
+        with pytest.raises(StoreUnavailable, match="does not show"):
+            await store.replace("a", b"3", lambda _: True)
+    assert await store.get("a") == b"2"

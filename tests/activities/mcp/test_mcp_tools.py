@@ -237,6 +237,37 @@ async def test_a_tool_with_a_schema_that_cannot_be_used_is_left_out(bad: McpTool
         await bad.select("mcp:bad/costly")
 
 
+@pytest.mark.parametrize("status", [301, 307, 308])
+async def test_a_redirect_takes_the_headers_to_no_other_host(status: int) -> None:
+    """A server that sends the worker on to another address, within its network for instance, gets an error."""
+    reached: list[bytes] = []
+
+    async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.append(await reader.read(65536))
+        writer.close()
+
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 {status} Moved\r\nlocation: http://127.0.0.1:{inner_port}/\r\ncontent-length: 0\r\n\r\n"
+        writer.write(head.encode())
+        await writer.drain()
+        writer.close()
+
+    inner = await asyncio.start_server(record, "127.0.0.1", 0)
+    inner_port = inner.sockets[0].getsockname()[1]
+    outer = await asyncio.start_server(redirect, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{outer.sockets[0].getsockname()[1]}/mcp"
+    tools = McpTools(McpSettings({"moved": HttpSettings(url=url, headers={"Authorization": f"Bearer {SECRET}"})}))
+    try:
+        with pytest.raises(McpUnavailable):
+            await tools.select("mcp:moved/*")
+        assert not reached
+    finally:
+        await tools.close()
+        outer.close()
+        inner.close()
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,49 +20,29 @@ from temporalio.client import Client
 from clew import Clew
 from clew.local import Reply, TemporalServer, ToolCall, worker_process
 from clew.local.child import child_process
+from tests.support.command_line import CommandResult, make_environment, run_clew
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 # Where nothing listens; a name that is no host, should anything look it up.
 NOWHERE = "127.0.0.1:9"
 
-Ended = subprocess.CompletedProcess[str]
+# The environment of a worker that does not start.
+NEVER_SERVED = {"CLEW_TASK_QUEUE": "never-served", "CLEW_STORE": "memory://"}
 
 
-def run_worker(
-    *arguments: str,
-    address: str = NOWHERE,
-    folder: Path = ROOT,
-    command: Sequence[str] = (str(ROOT / "worker.py"),),
-    **environment: str,
-) -> Ended:
-    """A worker that is expected to end by itself, in an environment with nothing of this shell's."""
-    inherited = {
-        name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH") if name in os.environ
-    }
-    return subprocess.run(
-        [sys.executable, *command, *arguments],
-        env={
-            **inherited,
-            "TEMPORAL_ADDRESS": address,
-            "CLEW_TASK_QUEUE": "never-served",
-            "CLEW_STORE": "memory://",
-            **environment,
-        },
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+async def run_worker(*arguments: str, address: str = NOWHERE, **environment: str) -> CommandResult:
+    """Run `clew worker`. It is expected to end by itself."""
+    return await run_clew("worker", *arguments, address=address, **{**NEVER_SERVED, **environment})
 
 
-def read_refusal(worker: Ended) -> str:
+def read_refusal(worker: CommandResult) -> str:
     """Read the one line that a worker wrote when it could not start; its exit code is not 0."""
-    assert worker.returncode != 0
-    assert "Traceback" not in worker.stderr
-    assert "worker ready" not in worker.stderr
-    return next(line for line in worker.stderr.splitlines() if line.startswith("the worker cannot"))
+    assert worker.code != 0
+    assert "Traceback" not in worker.err
+    assert "worker ready" not in worker.err
+    return next(line for line in worker.err.splitlines() if line.startswith("the worker cannot"))
 
 
 def without_vocabulary(folder: Path) -> None:
@@ -94,7 +73,7 @@ async def test_a_worker_that_cannot_count_tokens_does_not_serve(
     """It says which vocabulary it lacks and what brings it, and no task queue has heard of it."""
     damage(tmp_path)
     nowhere = f"http://{NOWHERE}"
-    worker = run_worker(
+    worker = await run_worker(
         address=server.address,
         PYTHONPATH=os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])),
         TIKTOKEN_CACHE_DIR=str(tmp_path / "cache"),
@@ -105,7 +84,7 @@ async def test_a_worker_that_cannot_count_tokens_does_not_serve(
     line = read_refusal(worker)
     assert "o200k_base" in line
     assert "clew[worker]" in line
-    assert worker.returncode == 1
+    assert worker.code == 1
     client = await Client.connect(server.address)
     described = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
@@ -125,18 +104,18 @@ async def test_a_worker_that_cannot_count_tokens_does_not_serve(
         ("environment", "json", "defines no tool"),
     ],
 )
-def test_tools_that_cannot_be_had_are_told_before_anything(named: str, reason: str, how: str) -> None:
+async def test_tools_that_cannot_be_had_are_told_before_anything(named: str, reason: str, how: str) -> None:
     """No server is needed to say so; the module is named."""
-    worker = run_worker("--tools", named) if how == "option" else run_worker(CLEW_TOOLS=named)
+    worker = await (run_worker("--tools", named) if how == "option" else run_worker(CLEW_TOOLS=named))
     line = read_refusal(worker)
     assert line.startswith("the worker cannot start: the tools module")
     assert reason in line
-    assert worker.returncode == 1
+    assert worker.code == 1
 
 
-def test_agents_that_cannot_be_had_are_told_before_anything() -> None:
+async def test_agents_that_cannot_be_had_are_told_before_anything() -> None:
     """As tools are: the module is named."""
-    line = read_refusal(run_worker("--agents", "examples.tools"))
+    line = read_refusal(await run_worker("--agents", "examples.tools"))
     assert line.startswith("the worker cannot start: the agents module 'examples.tools' defines no agent")
 
 
@@ -151,12 +130,13 @@ def test_agents_that_cannot_be_had_are_told_before_anything() -> None:
         ("\nraise ValueError('one\\ntwo')\n", "ValueError: one two (my_tools.py, line 2)"),
     ],
 )
-def test_a_module_of_the_current_folder_that_fails_is_told_with_its_line(
-    tmp_path: Path, code: str, reason: str
+async def test_a_module_of_the_current_folder_that_fails_is_told_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
 ) -> None:
     """The worker finds the module in the folder where it is started, and says where in it the error is."""
     (tmp_path / "my_tools.py").write_text(code)
-    worker = run_worker("--tools", "my_tools", folder=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    worker = await run_worker("--tools", "my_tools")
     line = read_refusal(worker)
     assert line == f"the worker cannot start: the tools module 'my_tools' cannot be imported: {reason}"
 
@@ -167,22 +147,31 @@ def test_a_module_of_the_current_folder_that_fails_is_told_with_its_line(
 def test_every_way_to_start_it_takes_the_same_arguments(tmp_path: Path, command: list[str]) -> None:
     """`worker.py`, the module and `clew worker` import from the current folder and exit with the same line."""
     (tmp_path / "my_tools.py").write_text("raise ValueError('here')\n")
-    worker = run_worker("--tools", "my_tools", "--task-queue=mine", folder=tmp_path, command=command)
+    ended = subprocess.run(
+        [sys.executable, *command, "--tools", "my_tools", "--task-queue=mine"],
+        env=make_environment(NOWHERE, **NEVER_SERVED),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    worker = CommandResult(ended.returncode, ended.stdout, ended.stderr)
     assert "ValueError: here (my_tools.py, line 1)" in read_refusal(worker)
-    assert worker.returncode == 1
+    assert worker.code == 1
 
 
 @pytest.mark.parametrize("named", ["no_such_package.providers", "json"])
-def test_providers_that_cannot_be_had_are_told_before_anything(named: str) -> None:
+async def test_providers_that_cannot_be_had_are_told_before_anything(named: str) -> None:
     """No server is needed to say so; the module is named."""
-    worker = run_worker(CLEW_PROVIDERS=named)
+    worker = await run_worker(CLEW_PROVIDERS=named)
     assert read_refusal(worker).startswith(f"the worker cannot start: the providers module {named!r} ")
-    assert worker.returncode == 1
+    assert worker.code == 1
 
 
-def test_a_server_that_does_not_answer_is_told() -> None:
+async def test_a_server_that_does_not_answer_is_told() -> None:
     """The line has the server's address."""
-    line = read_refusal(run_worker())
+    line = read_refusal(await run_worker())
     assert "no Temporal server answers" in line
     assert NOWHERE.partition(":")[0] in line
 
@@ -201,18 +190,18 @@ async def test_a_provider_that_is_configured_wrongly_is_told(
     variable: str, value: str, server: TemporalServer
 ) -> None:
     """The line names the provider's variable, and never its value, which may be a secret."""
-    line = read_refusal(run_worker(address=server.address, folder=ROOT, **{variable: value}))
+    line = read_refusal(await run_worker(address=server.address, **{variable: value}))
     assert line.startswith("the worker cannot start: ")
     assert variable.removesuffix("_API_KEY").removesuffix("_BASE_URL") in line
     assert "hunter2" not in line
 
 
-def test_what_a_worker_says_holds_none_of_its_keys() -> None:
+async def test_what_a_worker_says_holds_none_of_its_keys() -> None:
     """A key is redacted in the worker's error, also if it stands in another option."""
     key = "sk-test-0123456789abcdef"
-    worker = run_worker("--tools", f"tools_{key}", OPENAI_API_KEY=key)
+    worker = await run_worker("--tools", f"tools_{key}", OPENAI_API_KEY=key)
     assert "[redacted]" in read_refusal(worker)
-    assert key not in worker.stderr
+    assert key not in worker.err
 
 
 async def test_a_worker_stops_when_it_is_told_to(server: TemporalServer) -> None:
@@ -231,7 +220,7 @@ async def test_a_worker_stops_when_it_is_told_to(server: TemporalServer) -> None
 
 async def test_a_worker_may_run_only_tools(stack: Stack) -> None:
     """Those of a queue of their own, which the sessions' workers only declare; so many a second and no more."""
-    arguments = ["--only-tools", "--task-queue", "gpu", "--tools", "tests.support.toolbox"]
+    arguments = ["--serve", "tools", "--task-queue", "gpu", "--tools", "tests.support.toolbox"]
     command = [sys.executable, "-m", "clew.worker", *arguments, "--max-calls-per-second", "2"]
     environment = {**os.environ, "TEMPORAL_ADDRESS": stack.server.address, "PYTHONUNBUFFERED": "1"}
 
@@ -252,13 +241,20 @@ async def test_a_worker_may_run_only_tools(stack: Stack) -> None:
         assert time.monotonic() - clock > 1
 
 
+@pytest.mark.parametrize("work", ["", "models,tolls", "all"])
+async def test_work_that_no_worker_does_is_refused(work: str) -> None:
+    """The message lists what there is."""
+    worker = await run_worker("--serve", work)
+    assert worker.code == 2
+    assert f"--serve: one or more of sessions,models,tools, not '{work}'" in worker.err
+
+
 @pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf", "often"])
-@pytest.mark.slow
-def test_a_rate_that_is_none_is_refused(rate: str) -> None:
+async def test_a_rate_that_is_none_is_refused(rate: str) -> None:
     """Temporal takes 0 for no limit at all."""
-    worker = run_worker("--max-calls-per-second", rate)
-    assert worker.returncode == 2
-    assert f"--max-calls-per-second: a number from 0.001 to 100000, not '{rate}'" in worker.stderr
+    worker = await run_worker("--max-calls-per-second", rate)
+    assert worker.code == 2
+    assert f"--max-calls-per-second: a number from 0.001 to 100000, not '{rate}'" in worker.err
 
 
 async def test_a_tool_that_never_ends_does_not_hold_the_end_of_the_process(stack: Stack, tmp_path: Path) -> None:
@@ -273,9 +269,7 @@ async def test_a_tool_that_never_ends_does_not_hold_the_end_of_the_process(stack
         model = stack.add_model(lambda _body: Reply(tool_calls=calls))
         session = await clew.open("hanging-at-the-end", model=model, tools=["hang_in_a_thread"])
         request = await session.message("go")
-        async with asyncio.timeout(30):
-            while not (tmp_path / "started").exists():  # noqa: ASYNC110 - another process makes it
-                await asyncio.sleep(0.01)
+        await wait_until((tmp_path / "started").exists)
         await session.cancel()
         assert (await request.result()).status == "cancelled"
         clock = time.monotonic()

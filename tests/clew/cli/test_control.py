@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from pathlib import Path
-from typing import Any
 
-from clew.local import Reply
-from tests.support.cli_models import PausedModel, call_add_twice
-from tests.support.command_line import open_terminal, read_error, run_clew
-from tests.support.stack import Stack, get_last_message
+from tests.support.cli_models import PausedModel
+from tests.support.command_line import read_error, run_clew
+from tests.support.stack import Stack
 
 
 async def test_steer_and_inject_reach_the_run(stack: Stack) -> None:
@@ -133,6 +132,19 @@ async def test_configure_changes_what_is_named(stack: Stack) -> None:
     assert (cleared.code, cleared.out) == (0, f"the change is applied, as entry {newest.seq + 1}\n")
 
 
+async def test_fallbacks_are_named_shown_and_changed(stack: Stack) -> None:
+    """--fallback of a new session and of `configure`: the list that `status` shows, in its order."""
+    address, session_id = stack.server.address, f"test-{uuid.uuid4().hex}"
+    first, second = stack.add_model("one"), stack.add_model("two")
+    new = ("--model", first, "--fallback", second, "--fallback", first)
+    asked = await run_clew("ask", session_id, "hi", *new, address=address)
+    assert (asked.code, asked.out) == (0, "one\n")
+    shown = await run_clew("status", session_id, address=address)
+    assert f"fallbacks: {second}, {first}\n" in shown.out
+    await run_clew("configure", session_id, "--fallback", first, address=address)
+    assert (await stack.clew.session(session_id).status()).config["fallbacks"] == [first]
+
+
 async def test_asking_a_busy_session(stack: Stack) -> None:
     """--on-busy: a message is refused, joins the run, is queued, or interrupts the run."""
     model, address = PausedModel(), stack.server.address
@@ -163,58 +175,8 @@ async def test_asking_a_busy_session(stack: Stack) -> None:
     assert (chatted.code, chatted.out) == (0, "<five>\n")
 
 
-async def test_control_from_within_a_conversation(stack: Stack) -> None:
-    """After Ctrl-C: approve the waiting calls, rejoin the reply; steer another request, cancel it."""
-    model, resumed = PausedModel(), asyncio.Event()
-
-    async def script(body: dict[str, Any]) -> Reply:
-        if get_last_message(body)["role"] == "tool":
-            await resumed.wait()
-        return await model(body) if get_last_message(body)["content"] == "slowly" else call_add_twice(body)
-
-    session = await stack.open(script, tools=["add"], require_approval=["add"])
-    async with open_terminal("chat", session.id, address=stack.server.address) as screen:
-        await screen.wait_for("> ")
-        screen.type("Add\n")
-        await screen.wait_for(f"[tool-1 waits for approval: `clew approve {session.id} tool-1`, or deny]")
-        screen.type("\x03")
-        await screen.wait_for("/cancel cancels it")
-        await screen.wait_for("> ")
-        screen.type("/status\n")
-        await screen.wait_for("approve tool-1?  → add(a=40, b=2)")
-        await screen.wait_for("> ")
-        screen.type("/approve tool-1\n")
-        await screen.wait_for("tool-1 is approved")
-        await screen.wait_for("> ")
-        screen.type("/deny tool-2 too easy\n")
-        await screen.wait_for("tool-2 is denied")
-        await screen.wait_for("> ")
-        screen.type("/wait\n")
-        await screen.wait_for("waiting for the model")
-        resumed.set()
-        await screen.wait_for("42 and denied: too easy")
-        await screen.wait_for("> ")
-        screen.type("slowly\n")
-        await screen.wait_for("waiting for the model")
-        screen.type("\x03")
-        await screen.wait_for("> ")
-        screen.type("/steer only the last one\n")
-        await screen.wait_for("is number 1 in the queue")
-        await screen.wait_for("> ")
-        screen.type("/cancel enough\n")
-        await screen.wait_for("is cancelled")
-        await screen.wait_for("> ")
-        screen.type("/steer too late\n")
-        await screen.wait_for("idle: ")
-        await screen.wait_for("> ")
-        screen.type("\x04")
-        assert await screen.wait_for_end() == 0
-    model.free.set()
-    assert "Traceback" not in screen.screen
-
-
 async def test_control_in_a_piped_conversation(stack: Stack) -> None:
-    """With --json each receipt and each refusal is a line; text after an unknown slash word is a message."""
+    """With --json each receipt and each refusal is a line; an unknown command is refused."""
     model = PausedModel()
     session = await stack.open(model)
     served = await session.message("hi", request_id="r-1")
@@ -230,8 +192,9 @@ async def test_control_in_a_piped_conversation(stack: Stack) -> None:
     assert refused["error"]["type"] == "unknown_approval"
     assert (ended.code, (await served.result()).status) == (1, "cancelled")
     model.free.set()
-    texts = await run_clew("chat", session.id, stdin="/etc is a folder\n", address=stack.server.address)
-    assert (texts.code, texts.out) == (0, "</etc is a folder>\n")
+    texts = await run_clew("chat", session.id, stdin="/etc\n//etc is a folder\n", address=stack.server.address)
+    assert (texts.code, texts.out) == (1, "</etc is a folder>\n")
+    assert "unknown command /etc" in texts.err
 
 
 async def test_a_session_is_restored_from_a_checkpoint(stack: Stack) -> None:

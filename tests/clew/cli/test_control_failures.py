@@ -36,7 +36,7 @@ async def test_refusals_of_control(stack: Stack) -> None:
         ("configure", open_id, "--model", "no-colon"): ("", "invalid_input"),
         ("approve", open_id, "tool-9"): ("", "unknown_approval"),
         ("deny", open_id, "tool-9"): ("", "unknown_approval"),
-        ("steer", "nobody", "hi"): ("", "closed"),
+        ("steer", "nobody", "hi"): ("", "not_found"),
         ("cancel", ended.id): ("", "closed"),
         ("switch", ended.id, "draft", "--op-id", "o"): ("", "closed"),
     }

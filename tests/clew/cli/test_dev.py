@@ -19,6 +19,7 @@ from clew import Clew
 from clew.local import Reply, ToolCall, scripted_model
 from clew.local.child import free_ports
 from tests.support.command_line import make_environment, run_clew
+from tests.support.waiting import wait_until
 
 TIMEOUT_SECONDS = 60
 TOOLS = """
@@ -89,9 +90,7 @@ def read_price(body: dict[str, Any]) -> Reply:
 
 async def wait_until_gone(pids: list[int]) -> None:
     """Wait until processes have ended. They are not children of this one."""
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        while list_existing(pids):  # noqa: ASYNC110 - nothing tells when another's child ends
-            await asyncio.sleep(0.05)
+    await wait_until(lambda: not list_existing(pids))
 
 
 def list_existing(pids: list[int]) -> list[int]:
@@ -142,16 +141,20 @@ async def test_the_worker_follows_the_code_and_ctrl_c_leaves_nothing(tmp_path: P
 
 
 async def test_a_port_that_is_taken_is_one_line() -> None:
-    """The line names the port; nothing has been started."""
+    """The line names the port, with --json as an object; nothing has been started."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        ended = await run_clew(
-            *("dev", "--ephemeral", "--port", str(port), "--model", "scripted:any"),
-            CLEW_PROVIDER_SCRIPTED_BASE_URL="http://127.0.0.1:9/v1",
+        command = ("dev", "--ephemeral", "--port", str(port), "--model", "scripted:any")
+        settings = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": "http://127.0.0.1:9/v1"}
+        ended, in_json = await asyncio.gather(
+            run_clew(*command, **settings), run_clew(*command, "--json", **settings)
         )
     assert ended.code == 1
+    started, failed = in_json.lines
+    assert (in_json.code, in_json.err, started["message"]) == (1, "", "starting the Temporal server …")
+    assert f"port {port} is taken" in failed["error"]["message"]
     assert f"port {port} is taken" in ended.err
     assert len(ended.err.splitlines()) == 1
 

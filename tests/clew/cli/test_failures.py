@@ -73,10 +73,10 @@ async def test_refusals_and_failures(stack: Stack) -> None:
         ("ask", "not an id", "hi"): "invalid_input",
         ("ask", "new", "hi", "--model", "no-colon"): "invalid_input",
         ("ask", f"new-{uuid.uuid4().hex}", "hi", "--model", "nobody:here"): "unknown_model",
-        ("ask", "nobody", "hi"): "closed",
-        ("chat", "nobody"): "closed",
+        ("ask", "nobody", "hi"): "not_found",
+        ("chat", "nobody"): "not_found",
         ("context", session.id, "--call", "call-99"): "invalid_input",
-        **{(name, "nobody"): "closed" if name == "status" else "not_found" for name in READING},
+        **{(name, "nobody"): "not_found" for name in READING},
     }
     answers = await asyncio.gather(*(run_clew(*command, address=address) for command in cases))
     assert [read_error(ended) for ended in answers] == [(1, word) for word in cases.values()]
@@ -190,7 +190,11 @@ async def test_ctrl_c_ends_quietly_and_the_request_goes_on(stack: Stack) -> None
 async def test_without_the_extra_the_command_says_what_to_install(missing: str) -> None:
     """One line and exit code 1, no ImportError."""
     program = f"import sys; sys.modules[{missing!r}] = None; from clew.cli import main; main(['status', 's'])"
-    assert await python(program) == (1, "", "the command line needs typer and rich: pip install 'clew[cli]'\n")
+    assert await python(program) == (
+        1,
+        "",
+        "the command line needs typer, rich and prompt_toolkit: pip install 'clew[cli]'\n",
+    )
 
 
 async def test_importing_clew_does_not_load_the_command_line() -> None:

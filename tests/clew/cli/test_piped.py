@@ -145,11 +145,13 @@ async def test_chat_json_is_an_object_a_line(stack: Stack) -> None:
     ended = await run_clew(
         "chat", session.id, "--json", stdin="one\n/status\nfail\n/bogus\ntwo\n", address=stack.server.address
     )
-    one, status, failed, two = ended.lines
+    one, status, failed, refused, two = ended.lines
     assert (one["answer"], two["answer"]) == ("yes", "yes")
     assert status["session_id"] == session.id
     assert (failed["status"], failed["error"]["message"]) == ("failed", "no")
-    assert (ended.code, ended.err) == (1, "unknown command /bogus: /help lists the commands\n")
+    assert refused["error"]["type"] == "invalid_input"
+    assert refused["error"]["message"] == "unknown command /bogus: /help lists the commands"
+    assert (ended.code, ended.err) == (1, "")
 
 
 async def test_a_session_keeps_its_configuration(stack: Stack) -> None:

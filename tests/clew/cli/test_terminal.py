@@ -7,6 +7,8 @@ import json
 from http import HTTPStatus
 from typing import Any
 
+import pytest
+
 from clew.local import Reply, ToolCall
 from tests.support import toolbox
 from tests.support.command_line import open_terminal, run_clew
@@ -50,81 +52,47 @@ async def test_tools_are_shown_as_they_happen(stack: Stack) -> None:
         assert await screen.wait_for_end() == 0
 
 
+@pytest.mark.slow
 async def test_a_conversation(stack: Stack) -> None:
-    """Messages, slash commands, Ctrl-C and /wait, Ctrl-D; the next chat resumes the session."""
+    """A real terminal: a chat opens a session, Ctrl-C cancels and ends no chat, Ctrl-D leaves; it is resumed."""
     release = asyncio.Event()
 
     async def script(body: dict[str, Any]) -> Reply:
-        if get_last_message(body)["content"] == "slowly":
+        content = get_last_message(body)["content"]
+        if content == "fail":
+            return Reply("no", status=HTTPStatus.BAD_REQUEST)
+        if content == "slowly":
             await release.wait()
-        return Reply(f"[b]You said {get_last_message(body)['content']}[/b]")
+        return Reply(f"[b]You said {content}[/b]")
 
-    session = await stack.open(script)
-    async with open_terminal("chat", session.id, address=stack.server.address) as screen:
-        await screen.wait_for(f"session {session.id} · {(await session.status()).model} · resumed, 1 entry")
-        await screen.wait_for("> ")
-        screen.type("hello\n")
-        await screen.wait_for("[b]You said hello[/b]")
-        await screen.wait_for("> ")
-        screen.type("/status\n")
-        await screen.wait_for("│ status   idle")
-        await screen.wait_for("> ")
-        screen.type("/context\n")
-        await screen.wait_for("─ meta ─")
-        await screen.wait_for("> ")
-        screen.type("/transcript\n")
-        await screen.wait_for("assistant  #2")
-        await screen.wait_for("> ")
-        screen.type("slowly\n")
-        await screen.wait_for("waiting for the model")
+    model, session_id = stack.add_model(script), "opened-by-hand"
+    async with open_terminal("chat", session_id, "--model", model, address=stack.server.address) as screen:
+        await screen.wait_until_shown(f"session {session_id} · {model} · new")
+        await screen.wait_until_shown("· idle")
+        screen.type("hello\r")
+        await screen.wait_until_shown("[b]You said hello[/b]")
+        screen.type("fail\r")
+        await screen.wait_until_shown("bad_request: no")
+        screen.type("slowly\r")
+        await screen.wait_until_shown("waiting for the model")
         screen.type("\x03")
-        await screen.wait_for("the request continues")
-        await screen.wait_for("> ")
-        screen.type("impatient\n")
-        await screen.wait_for("busy: request")
-        await screen.wait_for("> ")
-        screen.type("/wait\n")
-        await screen.wait_for("waiting for the model")
-        release.set()
-        await screen.wait_for("[b]You said slowly[/b]")
-        await screen.wait_for("> ")
+        await screen.wait_until_shown("cancelled")
+        screen.type("\x03")
+        await screen.wait_until_shown("nothing is running")
+        screen.resize(columns=40)
+        screen.type("\x1b[200~a line\nand another\x1b[201~")
+        await screen.wait_until_shown("another")
+        screen.type("\r")
+        await screen.wait_until_shown("You said a line")
         screen.type("\x04")
-        await screen.wait_for("the session stays")
+        await screen.wait_until_shown(f"chat {session_id}`")
         assert await screen.wait_for_end() == 0
     assert "Traceback" not in screen.screen
-    async with open_terminal("chat", session.id, address=stack.server.address) as screen:
-        await screen.wait_for("resumed, 7 entries")
-        await screen.wait_for("user  #4\nslowly\n")
-        await screen.wait_for("[b]You said slowly[/b]")
-        await screen.wait_for("> ")
-        assert await screen.interrupt() == 130
-
-
-async def test_chat_opens_a_session(stack: Stack) -> None:
-    """--model starts a session; a failure is printed, and the chat continues."""
-
-    def script(body: dict[str, Any]) -> Reply:
-        return (
-            Reply("no", status=HTTPStatus.BAD_REQUEST)
-            if get_last_message(body)["content"] == "fail"
-            else Reply("welcome")
-        )
-
-    model = stack.add_model(script)
-    async with open_terminal("chat", "opened-by-hand", "--model", model, address=stack.server.address) as screen:
-        await screen.wait_for("· new")
-        await screen.wait_for("> ")
-        screen.type("/nonsense\n")
-        await screen.wait_for("unknown command /nonsense")
-        await screen.wait_for("> ")
-        screen.type("fail\n")
-        await screen.wait_for("bad_request: no")
-        await screen.wait_for("> ")
-        screen.type("hello\n")
-        await screen.wait_for("welcome")
-        await screen.wait_for("> ")
-        screen.type("/quit\n")
-        await screen.wait_for("clew chat opened-by-hand")
+    async with open_terminal("chat", session_id, address=stack.server.address) as screen:
+        await screen.wait_until_shown("resumed, ")
+        await screen.wait_until_shown("slowly")
+        await screen.wait_until_shown("[b]You said a line")
+        screen.type("\x04")
         assert await screen.wait_for_end() == 0
 
 

@@ -15,75 +15,26 @@ from clew.context.contexts import build_context
 from clew.context.projection import Projection
 from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
-from clew.model.messages import Message
 from clew.model.prices import Price
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
 from tests.support import payloads
+from tests.support.recorded import COST, MODEL, RecordedSession, record_replies
 from tests.support.threads import (
     CALCULATOR,
     Step,
-    Writer,
-    assistant_calls,
     assistant_says,
     histories,
     policies,
-    tool_returns,
     user_says,
     write,
 )
 
-MODEL = "openai:gpt-4o"
 PRICES = (Price(input=1, output=1000, cached_input=0),)
-COST = 0.25
-"""What each call with prices did cost, in USD."""
 
 
-class Session:
-    """A session whose calls leave their recipes, as the real ones do."""
-
-    def __init__(self, policy: ContextPolicy, prices: tuple[Price, ...] = (), **config: Any) -> None:
-        self.prices = prices
-        self.writer = Writer()
-        self.writer.config(context_policy=policy, **config)
-        self.calls: list[Projection] = []
-
-    @property
-    def thread(self) -> Thread:
-        return self.writer.thread
-
-    def call(self, message: Message, lane: str = DEFAULT_LANE, run: str = "run-1", **recipe: Any) -> None:
-        """A model call, and its reply."""
-        own = recipe.get("context_policy")
-        policy = ContextPolicy.model_validate(own, strict=False) if own else None
-        model = recipe.get("model", MODEL)
-        context = build_context(self.thread, context_ref=lane, policy=policy, model=model)
-        self.calls.append(context)
-        usage = {"input_tokens": 100, "output_tokens": 10, "cached_input_tokens": 40}
-        recipe_json = payloads.make_recipe(
-            context.meta.basis_last_seq,
-            context_ref=lane,
-            model=model,
-            policy_hash=context.meta.policy_hash,
-            input_tokens=context.meta.estimated_tokens,
-            usage=usage | ({"cost_usd": COST} if self.prices else {}),
-        )
-        if self.prices:
-            recipe_json["prices"] = [price.model_dump(exclude_defaults=True) for price in self.prices]
-        if context.meta.epoch is not None:
-            recipe_json["epoch"] = list(context.meta.epoch)
-        payload = {"context_ref": lane, **message, "recipe": recipe_json | recipe}
-        self.writer.commit("ai_message", payload, run_id=run, call_id=f"call-{len(self.calls)}")
-
-    def turns(self, count: int, text: str = "a question " * 10) -> Session:
-        """So many turns, each with a tool call."""
-        for number in range(count):
-            run, call_id = f"run-{number}", f"tool-{self.thread.rev}"
-            self.writer.message(user_says(f"{text} {number}"), run=run)
-            self.call(assistant_calls(call_id), run=run)
-            self.writer.message(tool_returns(call_id, "word " * 60), run=run)
-            self.call(assistant_says("fine"), run=run)
-        return self
+class Session(RecordedSession):
+    """A session that is compared with itself under other policies."""
 
     def compared(self, **policies: ContextPolicy) -> list[Trial]:
         return compare_policies(self.thread, policies)
@@ -232,17 +183,6 @@ def test_a_policy_that_cannot_lie_over_another_is_named(policy: ContextPolicy, e
         session.compared(good=ContextPolicy(), other=policy)
 
 
-def with_recipes(thread: Thread) -> Thread:
-    """The thread, as though every assistant's message had been a model's reply."""
-    written = Writer()
-    for entry in thread:
-        payload = {name: value for name, value in entry.payload.items() if name != "tokens"}
-        if entry.payload.get("role") == "assistant":
-            payload["recipe"] = payloads.make_recipe(entry.seq - 1, context_ref=entry.lane, model=MODEL)
-        written.commit(entry.kind, payload, **{**entry.refs, "call_id": f"call-{entry.seq}"})
-    return written.thread
-
-
 @settings(max_examples=100)
 @given(
     steps=st.lists(histories, min_size=1, max_size=2).map(lambda some: [step for steps in some for step in steps]),
@@ -250,7 +190,7 @@ def with_recipes(thread: Thread) -> Thread:
 )
 def test_each_call_is_what_projecting_it_alone_gives(steps: list[Step], policy: ContextPolicy) -> None:
     """For any history, the sums equal those over contexts that are built one by one from prefixes of the thread."""
-    thread = with_recipes(write(steps))
+    thread = record_replies(write(steps))
     contexts: list[tuple[str, Projection]] = []
     overflows = 0
     for entry in thread:

@@ -179,7 +179,7 @@ def conversation_shown(some: ProjectionInput) -> tuple[list[Entry], list[Entry]]
     upto = some.thread.last_seq if some.at_seq is None else some.at_seq
     heads = [entry for entry in lane if entry.seq <= upto and entry.payload["role"] != "tool"]
     contents = {message["content"] for message in messages}
-    shown = [entry for entry in heads if entry.payload["content"] in contents]
+    shown = [entry for entry in heads if entry.message["content"] in contents]
     return shown, [entry for entry in heads if entry not in shown]
 
 
@@ -253,7 +253,7 @@ def test_the_newest_is_kept_first(some: ProjectionInput) -> None:
     if kept_seqs and dropped:
         assert max(entry.seq for entry in dropped) < min(kept_seqs)
     order = {message["content"]: index for index, message in enumerate(projected(some).messages)}
-    indexes = [order[entry.payload["content"]] for entry in shown]
+    indexes = [order[entry.message["content"]] for entry in shown]
     assert indexes == sorted(indexes)
 
 

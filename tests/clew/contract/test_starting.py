@@ -13,3 +13,10 @@ def test_a_session_is_started_with_the_settings_that_were_given() -> None:
     assert start.argument == {"config": {"model": "openai:gpt-4o", "on_busy": "queue"}}
     assert SessionStart.model_validate(start.argument).config.model == "openai:gpt-4o"
     assert start.static_summary == "session · openai:gpt-4o"
+
+
+def test_the_summary_has_the_title() -> None:
+    """The title of the metadata, on one line and shortened."""
+    config = SessionConfig(agent="support", metadata={"title": "A broken\ncup " + "x" * 100})
+    summary = make_start_arguments("s-1", config).static_summary
+    assert summary == ("session · support · A broken cup " + "x" * 100)[: len("session · support · ") + 60]

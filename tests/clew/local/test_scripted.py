@@ -123,11 +123,10 @@ async def test_a_script_that_raises_answers_500() -> None:
 
 
 async def test_what_it_does_not_speak_is_refused() -> None:
-    """Another page is a 404, a request without streaming a 400."""
+    """Another page is a 404."""
     async with scripted_model(lambda _: Reply("hello")) as server, httpx.AsyncClient() as http:
         missing = await http.get(f"{server.base_url}/models")
-        plain = await http.post(f"{server.base_url}/chat/completions", json={"messages": QUESTION})
-    assert (missing.status_code, plain.status_code) == (404, 400)
+    assert missing.status_code == 404
 
 
 async def test_a_reply_in_flight_does_not_keep_the_server_alive() -> None:
@@ -136,3 +135,17 @@ async def test_a_reply_in_flight_does_not_keep_the_server_alive() -> None:
         stream = await client.chat.completions.create(model="m", messages=QUESTION, stream=True)
         assert (await anext(aiter(stream))).choices[0].delta.content == "a"
         await stream.close()
+
+
+async def test_a_client_that_does_not_stream_gets_one_object() -> None:
+    """The same reply comes as one completion: text, calls, the reason why it ended, and usage."""
+    reply = Reply("On its way.", tool_calls=(ToolCall("lookup", {"order": 7}, "a"),))
+    async with client_of(lambda _: reply) as (client, _):
+        completion = await client.chat.completions.create(model="m", messages=QUESTION)
+    (choice,) = completion.choices
+    assert (choice.message.content, choice.finish_reason) == ("On its way.", "tool_calls")
+    (call,) = choice.message.tool_calls or []
+    assert call.type == "function"
+    assert (call.id, call.function.name, json.loads(call.function.arguments)) == ("a", "lookup", {"order": 7})
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 13

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew import Clew
 from clew.session._query_retry import retry_queries_soon
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 
 class Recorder(Interceptor):
@@ -56,7 +58,15 @@ def refuse_queries(client: Client, monkeypatch: pytest.MonkeyPatch, status: RPCS
     return retries
 
 
-@pytest.mark.parametrize("status", [RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.UNAVAILABLE])
+@pytest.mark.parametrize(
+    "status",
+    [
+        RPCStatusCode.RESOURCE_EXHAUSTED,
+        RPCStatusCode.UNAVAILABLE,
+        # The connection closed.
+        RPCStatusCode.CANCELLED,
+    ],
+)
 async def test_a_query_that_is_refused_for_now_is_asked_again(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode
 ) -> None:
@@ -80,6 +90,35 @@ async def test_nobody_is_asked_for_ever(stack: Stack, monkeypatch: pytest.Monkey
     with pytest.raises(RPCError, match="not now"):
         await handle.query("status")
     assert len(retries) == 1
+
+
+async def test_a_query_ends_at_its_own_timeout(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK reports `rpc_timeout` as CANCELLED, too; such a query is asked once."""
+    client = stack.clew.temporal
+    handle = await client.start_workflow("Unserved", id=uuid.uuid4().hex, task_queue="unserved")
+    retries = refuse_queries(client, monkeypatch, RPCStatusCode.CANCELLED, times=0)
+    with pytest.raises(RPCError) as caught:
+        await handle.query("status", rpc_timeout=timedelta(seconds=0.2))
+    assert caught.value.status == RPCStatusCode.CANCELLED
+    assert len(retries) == 1
+    await handle.terminate()
+
+
+@pytest.mark.parametrize("refused", [True, False])
+async def test_a_caller_cancels_its_query(stack: Stack, monkeypatch: pytest.MonkeyPatch, refused: bool) -> None:
+    """Cancelling the task ends the query, in flight or between two attempts, and no other follows."""
+    client = stack.clew.temporal
+    handle = await client.start_workflow("Unserved", id=uuid.uuid4().hex, task_queue="unserved")
+    retries = refuse_queries(client, monkeypatch, RPCStatusCode.CANCELLED, times=1000 if refused else 0)
+    query = asyncio.create_task(handle.query("status"))
+    await wait_until(lambda: len(retries) >= (3 if refused else 1))
+    query.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await query
+    attempts = len(retries)
+    await asyncio.wait([query], timeout=0)
+    assert len(retries) == attempts
+    await handle.terminate()
 
 
 async def test_refusals_and_rejections_are_the_sdks(stack: Stack) -> None:

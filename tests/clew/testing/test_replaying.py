@@ -11,11 +11,13 @@ import pytest
 from temporalio import workflow
 from temporalio.worker import Worker
 
+from clew.errors import NewerVersion
 from clew.testing import ReplayFailed, replay
 from clew_audit.json_lines import FileDamaged
+from tests.support.corpus import NEXT, read_corpus
 from tests.support.histories import HISTORIES
-from tests.support.rolling import wait_until
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 
 @workflow.defn(name="Billing", sandboxed=False)
@@ -37,6 +39,22 @@ async def test_recorded_sessions_are_replayed(tmp_path: Path) -> None:
     file = tmp_path / "session.json"
     file.write_text(HISTORIES[1].to_json())
     assert await replay(HISTORIES[0], file, str(file)) == 3
+
+
+async def test_a_folder_stands_for_its_files(tmp_path: Path) -> None:
+    """Saved histories of several workflow runs, and below it; a file without histories is named."""
+    corpus = read_corpus(NEXT)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "rollover.jsonl").write_bytes(corpus.files["histories/rollover-1.jsonl"])
+    (tmp_path / "more" / "session.json").write_text(HISTORIES[1].to_json())
+    runs = sum(history.workflow_id.startswith("rollover-1") for history in corpus.histories)
+    assert await replay(tmp_path) == runs + 1
+    (tmp_path / "more" / "notes.txt").write_text("nothing")
+    with pytest.raises(FileDamaged, match=r"notes\.txt holds no event history"):
+        await replay(tmp_path)
+    (tmp_path / "more" / "notes.txt").write_text('{"clew": "histories", "version": 2}\n')
+    with pytest.raises(NewerVersion, match="the file is of version 2"):
+        await replay(tmp_path)
 
 
 async def test_a_history_of_other_code_is_named(tmp_path: Path) -> None:

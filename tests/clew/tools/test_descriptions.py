@@ -121,7 +121,7 @@ def test_a_description_in_the_annotation_wins() -> None:
     ],
 )
 def test_a_docstring_that_describes_no_argument_stays(docstring: str) -> None:
-    """Whatever its sections are."""
+    """Without descriptions of parameters the model reads the docstring unchanged, with all of its sections."""
     description, arguments = describe(docstring)
     assert (description, arguments) == (docstring, {"city": None, "days": None})
 

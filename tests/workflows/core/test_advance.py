@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 from clew.contract import CloseInput, MessageInput
@@ -22,7 +23,7 @@ def test_what_was_decided_is_committed_in_order() -> None:
     assert [entry.seq for entry in step.entries] == list(range(before, harness.thread.rev))
     assert [entry.kind for entry in step.entries] == [draft.kind for draft in decision.commit]
     assert {entry.at for entry in step.entries} == {"2026-01-01T00:00:00.000Z"}
-    assert step.session.state is decision.state
+    assert replace(step.session.state, listed=decision.state.listed) == decision.state
     assert step.session.effect is decision.effect is not None
     assert not step.gave_up
 
@@ -34,9 +35,11 @@ def test_what_is_carried_out_goes_on_unless_it_is_given_up() -> None:
     call = harness.call
     step = advance.advance(harness.session, decisions.reject(harness.state, "x", "unknown", ""), make_stamps())
     assert (step.gave_up, step.session.effect) == (False, call)
-    decision, _ = commands.decide(step.session.state, step.session.thread, CloseInput(), None, harness.now)
-    step = advance.advance(step.session, decision, make_stamps())
-    assert (step.gave_up, step.session.effect) == (True, None)
+    for gave_up, stops, effect in ((False, True, call), (True, False, None)):
+        # The first close stops the call and awaits its answer; the second one gives it up.
+        decision, _ = commands.decide(step.session.state, step.session.thread, CloseInput(), None, harness.now)
+        step = advance.advance(step.session, decision, make_stamps())
+        assert (step.gave_up, step.stops, step.session.effect) == (gave_up, stops, effect)
 
 
 def test_a_decision_that_changes_nothing_leaves_no_entry() -> None:

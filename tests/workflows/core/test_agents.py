@@ -9,7 +9,7 @@ import pytest
 from clew.contract import ClearToolResults, ContextPolicy, Limits, ModelOptions, SessionConfig
 from clew.contract.payloads import ConfigPayload
 from clew.errors import InvalidTokenBudget, TooLarge, UnknownTool
-from clew_workflows.core import configuration, forking, labels, views
+from clew_workflows.core import configuration, details, forking, labels, views
 from clew_workflows.core.advance import Session
 from clew_workflows.protocol import DescribeModel, Failure, Outdated, Prepare, Prepared, ResolvedTool
 from tests.support.session_harness import UNKNOWN, SessionHarness, carry_over, make_agent, make_tool
@@ -383,5 +383,5 @@ def test_status_and_the_temporal_ui_show_the_agent() -> None:
     session.answer_preparation(agent=FIRST, tools=("add",))
     status = views.answer_status(session.state, session.thread)
     assert status["agent"] == {"name": "support", "version": "v-1"}
-    assert "agent `support` v-1" in labels.describe_session(session.state, session.thread)
-    assert labels.make_label(session.state.preparation) == "support"
+    assert "agent `support` v&#45;1" in details.describe_session(session.state, session.thread, texts=True)
+    assert labels.make_label(session.state.preparation, session.state) == "agent support"

@@ -56,6 +56,8 @@ def test_a_refused_context_is_made_shorter_once() -> None:
             "context_policy": again.context_policy,
             # The worker of the first call was of the session's deployment.
             "deployment": None,
+            "hooks": None,
+            "limited": None,
         }
     )
     assert (again.iteration, budget < counted - 200) == (1, True)

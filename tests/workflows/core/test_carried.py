@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clew.contract.policy import ContextPolicy
-from clew.errors import InvalidInput
+from clew.errors import InvalidInput, NewerVersion
 from clew_workflows.core import advance
 from clew_workflows.core.carried import MAX_CARRIED_BYTES, carry, restore
 from clew_workflows.protocol import ArchiveRef, Packed
@@ -95,7 +95,7 @@ def test_what_is_carried_stays_under_its_limit() -> None:
     "value",
     [
         {},
-        {"version": 2},
+        {"version": 0},
         {"version": 1},
         {"version": 1, "zlib": "%%%"},
         {"version": 1, "zlib": "AAAA"},
@@ -108,6 +108,13 @@ def test_what_clew_has_not_written_is_refused(value: dict[str, Any]) -> None:
     """Typed, whatever it is."""
     with pytest.raises(InvalidInput, match="carried"):
         restore(value)
+
+
+def test_a_newer_session_is_refused_by_its_version() -> None:
+    """A head of a newer version is refused, also with other fields."""
+    for value in ({"version": 2}, {"version": 2, "zlib": "%%%"}):
+        with pytest.raises(NewerVersion, match="carried state is of version 2, and this version of Clew reads 1"):
+            restore(value)
 
 
 def test_a_carried_session_is_what_it_was() -> None:

@@ -17,6 +17,7 @@ from clew.contract import (
     ForkedInput,
     HibernateInput,
     MessageInput,
+    MoveInput,
     SubmitInput,
     SummarizeInput,
 )
@@ -38,6 +39,7 @@ COMMANDS: list[Command] = [
     HibernateInput(),
     SummarizeInput(),
     CloseInput(),
+    MoveInput(),
     ForkedInput(session_id="s-2", fork_seq=0),
 ]
 

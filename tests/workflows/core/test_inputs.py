@@ -181,6 +181,26 @@ def test_after_a_cancel_inputs_are_dropped() -> None:
         assert session.find_ending("r-1") == ("cancelled", "cancelled")
 
 
+@pytest.mark.parametrize("phase", ["model", "tools", "approval"])
+def test_a_cancelled_request_that_has_joined_a_run_is_not_answered_later(phase: str) -> None:
+    """Its unread message is dropped, whatever the caller wants of the other inputs."""
+    session = SessionHarness()
+    session.ask("one", "r-1")
+    if phase != "model":
+        session.reply("", "add" if phase == "tools" else "ask_first")
+    session.ask("two", "r-2", on_busy="steer")
+    session.ask("three", "r-3", on_busy="steer")
+    session.steer("a", "i-1")
+    assert session.cancel("r-2", inputs="follow_up").cancelled
+    assert session.find_ending("r-2") == ("cancelled", "cancelled")
+    assert [(entry["request_id"], entry["content"]) for entry in session.events("dropped")] == [("r-2", "two")]
+    session.reply("done")
+    session.reply("done")
+    assert session.user_texts == ["one", "a", "three"]
+    assert session.find_ending("r-3") == ("completed", "final_answer")
+    assert session.state.phase == "idle"
+
+
 def test_the_terminal_transition_has_its_order() -> None:
     """Open calls, dropped inputs, outcome; operation, configuration; then who interrupts, and later the queue."""
     session = SessionHarness()

@@ -1,51 +1,67 @@
-"""What an operator reads in the Temporal UI."""
+"""What an operator reads beside the events of a session in the Temporal UI."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clew.outcomes import Usage
-from clew_workflows.core import labels
-from tests.support.session_harness import UNKNOWN, SessionHarness
+from clew_workflows.core import approvals, labels
+from tests.support.session_harness import SessionHarness
+
+BEAR = "\U0001f43b"
 
 
-def make_label(session: SessionHarness) -> str:
-    return labels.describe_session(session.state, session.thread)
-
-
-def test_the_steps_are_labelled() -> None:
-    """With the number of the call and the model's name, and with the tool's name and the call's id."""
+def test_model_calls_count_through_the_session() -> None:
+    """With the model, at the first call of a run its message, and what the session has used before."""
     session = SessionHarness(model="openai:gpt-4o")
-    session.ask()
-    assert labels.make_label(session.call) == "model call 1 · gpt-4o"
-    session.reply("", "add")
-    assert [labels.make_label(call) for call in session.round.calls] == ["tool add · tool-1"]
+    session.ask("Where is it?")
+    assert labels.make_label(session.call, session.state) == "call 1 · gpt-4o · “Where is it?”"
+    session.reply("", "add", usage=Usage(input_tokens=2104, output_tokens=180, cost_usd=0.0123, model_calls=1))
+    session.answer_calls("3")
+    so_far = "so far 2\u202f104 → 180 tokens, 0.0123 USD"
+    assert labels.make_label(session.call, session.state) == f"call 2 · gpt-4o · {so_far}"
+    session.reply("There.")
+    session.ask("Thank you")
+    assert labels.make_label(session.call, session.state).startswith("call 3 · gpt-4o · “Thank you” · so far 2")
 
 
-def test_a_label_is_short_whatever_the_model_is_called() -> None:
-    """Temporal takes 400 bytes of it."""
-    session = SessionHarness(model="openai:" + "\U0001f43b" * 200)
-    session.ask()
-    assert len(labels.make_label(session.call).encode()) < 400
-
-
-def test_the_session_at_a_glance() -> None:
-    """Its phase, its model, its lane and what it has used; while a run is active, whom it serves and how far."""
+def test_tool_calls_and_runs_have_names() -> None:
+    """A tool call by its arguments and its id; a run by its message."""
     session = SessionHarness()
-    assert make_label(session).splitlines() == [
-        "**idle** · `openai:gpt-4o` · lane `default`",
-        "",
-        "1 entries · 0 runs · 0 model calls · 0 → 0 tokens",
-    ]
-    session.ask("the secret is 42", request_id="r-1")
-    session.reply("", "add", usage=Usage(input_tokens=2104, output_tokens=180))
-    text = make_label(session)
-    assert text.startswith("**awaiting tools**")
-    assert "3 entries · 1 runs · 1 model calls · 2\u202f104 → 180 tokens" in text
-    assert "`run-1` serves `r-1` · iteration 1 of 10" in text
-    assert text.endswith("- tool `add` · `tool-1`")
-    assert "42" not in text
+    session.ask("Add them")
+    assert labels.label_run(session.state) == "run-1 · “Add them”"
+    session.reply("", "add")
+    assert labels.label_run(session.state) is None
+    assert [labels.make_label(call, session.state) for call in session.round.calls] == ["add {} · tool-1"]
 
 
-def test_why_a_session_cannot_be_prepared_is_told() -> None:
-    session = SessionHarness(prepare=False)
-    session.answer_preparation(UNKNOWN)
-    assert make_label(session).endswith("⚠ unknown_model: no such provider")
+def test_waits_name_the_calls() -> None:
+    """The bar of an approval has the tool, its arguments and the id to approve."""
+    session = SessionHarness(tools=("ask_bank",))
+    session.ask("Pay")
+    session.reply("", "ask_bank")
+    calls = approvals.list_pending(session.state)
+    assert labels.label_approval(calls, session.state) == "waits for approval of ask_bank {} · tool-1"
+    assert labels.label_external(calls, session.state) == "waits for the result of ask_bank {} · tool-1"
+
+
+def test_texts_can_be_left_out() -> None:
+    """Where texts are encrypted labels have neither texts of the conversation nor arguments."""
+    session = SessionHarness(model="openai:gpt-4o")
+    session.state = replace(session.state, shows_texts=False)
+    session.ask("secret")
+    assert labels.label_run(session.state) == "run-1"
+    assert labels.make_label(session.call, session.state) == "call 1 · gpt-4o"
+    session.reply("", "add")
+    assert [labels.make_label(call, session.state) for call in session.round.calls] == ["add · tool-1"]
+
+
+def test_a_label_is_short_whatever_it_names() -> None:
+    """Temporal takes 400 bytes of it."""
+    session = SessionHarness(model="openai:" + BEAR * 190)
+    session.ask(BEAR * 1000)
+    assert len(labels.make_label(session.call, session.state).encode()) <= 400
+    assert 0 < len((labels.label_run(session.state) or "").encode()) <= 400
+    session.reply("", *["add"] * 50)
+    assert session.state.run
+    assert len(labels.label_external(session.state.run.tool_calls, session.state).encode()) <= 400

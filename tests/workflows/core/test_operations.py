@@ -267,6 +267,16 @@ def test_what_waits_when_the_session_closes_leaves_a_fact() -> None:
     assert list_lanes(session) == []
 
 
+def test_a_dropped_operation_is_known_when_the_session_is_opened_again() -> None:
+    """It was accepted and left a fact: a repetition after the session was closed is a duplicate."""
+    session = SessionHarness()
+    session.ask()
+    session.operate("o-1")
+    session.close()
+    session.state = replace(session.state, phase="idle")
+    assert session.operate("o-1").status == "duplicate"
+
+
 def test_a_session_that_is_taken_up_again_applies_operations_at_once() -> None:
     """Its configuration stands, so that none of several operations is superseded while a worker looks at it anew."""
     session = SessionHarness()

@@ -21,9 +21,18 @@ from clew.thread.entries import Entry
 from clew.thread.thread import Thread
 from clew_workflows.core import approvals, decisions, external_calls, outcomes, views
 from clew_workflows.core.carried import carry, restore
-from clew_workflows.core.runs import FOLLOW_UP
-from clew_workflows.protocol import ArchiveRef, CallModel, Outdated, Prepare, RequestedTool, RunTools
-from tests.support.session_harness import UNKNOWN, SessionHarness, assert_valid
+from clew_workflows.core.closing import FOLLOW_UP
+from clew_workflows.protocol import (
+    ArchiveRef,
+    CallModel,
+    Failure,
+    ModelStopped,
+    Outdated,
+    Prepare,
+    RequestedTool,
+    RunTools,
+)
+from tests.support.session_harness import UNKNOWN, SessionHarness, assert_valid, interrupt_reply
 
 POLICIES = st.sampled_from(
     [
@@ -197,9 +206,15 @@ class AnySession(RuleBasedStateMachine):
     def configure(self, changed: dict[str, Any]) -> None:
         self.ask_for(self.session.configure, **changed)
 
-    @rule(which=st.sampled_from([None, None, 0, -1, -2, 99]), left=st.sampled_from(["drop", "follow_up"]))
+    @rule(
+        which=st.sampled_from([None, None, 0, -1, -2, 99]),
+        left=st.sampled_from(["drop", "follow_up"]),
+        read=st.sampled_from([None, "", "half an ans"]),
+    )
     @precondition(is_open)
-    def cancel(self, which: int | None, left: str) -> None:
+    def cancel(self, which: int | None, left: str, read: str | None) -> None:
+        # A later message may interrupt, and a close end, with the same.
+        self.session.stopped = ModelStopped(answer=None if read is None else interrupt_reply(read))
         open_requests = self.session.state.unfinished
         request_id = None
         if which is not None:
@@ -245,6 +260,9 @@ class AnySession(RuleBasedStateMachine):
                 session.answer_preparation(UNKNOWN, tools=session.effect.tools)
             case Prepare():
                 session.answer_preparation(tools=session.effect.tools)
+            case CallModel() if error and tools:
+                failure = Failure(type=error, message=f"it was {error}")
+                session.take_event(ModelStopped(failure=failure, answer=interrupt_reply(content)))
             case _ if error:
                 session.fail(error)
             case RunTools():
@@ -268,6 +286,7 @@ class AnySession(RuleBasedStateMachine):
     def time_passes(self, seconds: int, nonsense: bool) -> None:
         self.session.time += seconds
         self.session.apply(external_calls.expire(self.session.state, self.session.now))
+        self.look()
         if nonsense and is_open(self):
             self.session.apply(decisions.reject(self.session.state, "nonsense", "unknown signal", "?"))
 

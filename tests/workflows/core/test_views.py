@@ -18,7 +18,7 @@ from clew.errors import InvalidInput
 from clew.model.canonical import compute_digest
 from clew.outcomes import Usage
 from clew.thread.entries import Draft
-from clew_activities.call_model import MAX_REPLY_BYTES
+from clew_activities.reply_in_progress import MAX_REPLY_BYTES
 from clew_workflows.core import decisions, drafts, outcomes, views
 from clew_workflows.protocol import RequestedTool
 from tests.support.session_harness import SessionHarness

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clew.errors import InvalidInput
-from clew_workflows.core.carried import VERSION, restore
+from clew_workflows.core.carried import FORMAT, restore
 from clew_workflows.protocol.packed import MAX_INFLATED_BYTES, Packed, inflate
 
 WHOLE = zlib.compress(b"x" * 1000)
@@ -38,7 +38,7 @@ def test_what_is_not_one_whole_stream_is_refused(data: bytes) -> None:
 
 
 def make_packed(text: bytes) -> dict[str, int | str]:
-    return {"version": VERSION, "zlib": base64.b64encode(zlib.compress(text, 9)).decode()}
+    return {"version": FORMAT.version, "zlib": base64.b64encode(zlib.compress(text, 9)).decode()}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_bomb_is_refused_in_little_memory() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(InvalidInput, match=f"inflates to more than {MAX_INFLATED_BYTES} bytes"):
-            restore({"version": VERSION, "zlib": base64.b64encode(bomb).decode()})
+            restore({"version": FORMAT.version, "zlib": base64.b64encode(bomb).decode()})
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

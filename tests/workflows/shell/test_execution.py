@@ -18,6 +18,7 @@ from clew_workflows.protocol import (
     Recall,
     RemoteRoute,
     Route,
+    RunHooks,
     SignCheckpoint,
     Summarize,
     Thaw,
@@ -38,6 +39,7 @@ def make_effects() -> list[Effect]:
     return [
         Prepare(model="openai:gpt-4o", tools=()),
         DescribeModel(model="openai:gpt-4o"),
+        RunHooks(point="request", request_id="r-1", items=()),
         call,
         session.round.calls[0],
         Summarize(
@@ -60,13 +62,23 @@ def test_every_effect_has_an_activity_and_a_label() -> None:
     assert tuple(type(effect) for effect in make_effects()) == get_args(Effect)
     assert len({plan.activity for plan in make_plans().values()}) == len(get_args(Effect))
     for effect in make_effects():
-        assert 0 < len(labels.make_label(effect).encode()) < 400
+        assert 0 < len(labels.make_label(effect, SessionHarness().state).encode()) < 400
 
 
 def test_models_and_tools_have_queues_of_their_own() -> None:
     """However many of them hang, there is room for what every session needs at once."""
     queues = {kind: plan.queue for kind, plan in make_plans().items() if plan.queue}
-    assert queues == {CallModel: "clew-models", Summarize: "clew-models", PlannedCall: "clew-tools"}
+    models, tools = "clew-models", "clew-tools"
+    assert queues == {RunHooks: tools, CallModel: models, Summarize: models, PlannedCall: tools}
+
+
+def test_a_limited_provider_has_a_queue_of_its_own() -> None:
+    """For model calls and summaries. Those of other providers stay on the queue of all model calls."""
+    for effect in make_effects():
+        if isinstance(effect, CallModel | Summarize):
+            provider = effect.model.partition(":")[0]
+            assert make_plan(effect, LEFT, "clew", [provider]).queue == f"clew-models-{provider}"
+            assert make_plan(effect, LEFT, "clew", ["another"]).queue == "clew-models"
 
 
 def test_nothing_takes_longer_than_there_is_time() -> None:

@@ -8,8 +8,10 @@ import pytest
 from temporalio import exceptions
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, RetryState, TimeoutType
 
+from clew.outcomes import Usage
 from clew_workflows.protocol import Failure
-from clew_workflows.shell.failures import make_failure
+from clew_workflows.shell.failures import LOST_BEGINNING, make_failure, make_stopped
+from tests.support.session_harness import make_reply
 
 
 def make_activity_error(
@@ -30,9 +32,9 @@ def make_activity_error(
 
 
 def make_timeout(
-    kind: TimeoutType | None, last: BaseException | None = None, beat: Any = None
+    kind: TimeoutType | None, last: BaseException | None = None, beat: Any = None, *more: Any
 ) -> exceptions.TimeoutError:
-    beats = [] if beat is None else [beat]
+    beats = [] if beat is None else [beat, *more]
     error = exceptions.TimeoutError("activity timeout", type=kind, last_heartbeat_details=beats)
     error.__cause__ = last
     return error
@@ -117,3 +119,52 @@ def test_an_error_without_a_type_is_internal() -> None:
 def test_a_message_has_an_end(error: ActivityError) -> None:
     """An activity may fail with whatever a library put into its message; the thread keeps the beginning."""
     assert len(make_failure(error).message) == 2000
+
+
+def make_beat(**progress: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Make what a heartbeat of a model call holds."""
+    answer = make_reply(stop_reason="interrupted", usage=Usage(input_tokens=7, estimated_calls=1))
+    names = {"request_id": "r-1", "run_id": "run-1", "call_id": "call-1", "attempt": 2, "iteration": 1}
+    return names | progress, answer.model_dump(mode="json", exclude_defaults=True)
+
+
+@pytest.mark.parametrize("kind", [TimeoutType.HEARTBEAT, TimeoutType.SCHEDULE_TO_CLOSE])
+def test_what_a_lost_worker_has_read_is_in_its_last_heartbeat(kind: TimeoutType) -> None:
+    """A reply of which only the end is known begins with a note."""
+    for offset, content in ((0, "half"), (9, f"{LOST_BEGINNING.format(9)}half")):
+        stopped = make_stopped(make_activity_error(make_timeout(kind, None, *make_beat(offset=offset, text="half"))))
+        assert stopped.failure is not None
+        assert stopped.answer is not None
+        assert stopped.answer.reply.content == content
+        assert stopped.answer.reply.usage.estimated_calls == 1
+
+
+@pytest.mark.parametrize(
+    "beats",
+    [
+        (),
+        (make_beat()[0],),
+        ("no object", make_beat()[1]),
+        ({"text": "of something else"}, make_beat()[1]),
+        (make_beat()[0], {"no": "answer"}),
+        (make_beat()[0], "no object"),
+        (*make_beat(), "more"),
+    ],
+)
+def test_another_heartbeat_holds_no_reply(beats: tuple[Any, ...]) -> None:
+    """It fails nothing."""
+    timeout = make_timeout(TimeoutType.HEARTBEAT, None, *beats)
+    assert make_stopped(make_activity_error(timeout)).answer is None
+
+
+def test_a_failure_has_what_its_worker_has_read() -> None:
+    """The details of the error stay apart from it."""
+    answer = make_beat()[1] | {"reply": {"content": "half", "stop_reason": "interrupted"}}
+    cause = ApplicationError("cut off", {"status": 500}, answer, type="truncated_stream", non_retryable=True)
+    stopped = make_stopped(make_activity_error(cause, RetryState.NON_RETRYABLE_FAILURE))
+    assert stopped.failure == Failure(type="truncated_stream", message="cut off", details={"status": 500})
+    assert stopped.answer is not None
+    assert stopped.answer.reply.content == "half"
+    for odd in ("no answer", {"reply": 1}):
+        cause = ApplicationError("cut off", {}, odd, type="truncated_stream")
+        assert make_stopped(make_activity_error(cause)).answer is None

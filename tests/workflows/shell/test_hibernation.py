@@ -16,11 +16,13 @@ from clew import Clew, Closed
 from clew.errors import ArchiveUnavailable, ThreadMismatch
 from clew.local import Reply
 from clew_activities.archive import Archive, Head
+from clew_workflows.core.state import State
 from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
 from clew_workflows.shell import execution
 from tests.support.impatient import IMPATIENT
-from tests.support.rolling import FailingStore, list_runs, make_id, run_rolling_worker, wait_until
+from tests.support.rolling import FailingStore, list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +149,10 @@ async def test_a_close_that_meets_a_rollover_is_answered(stack: Stack, monkeypat
     """The session is about to go on in a new run, and waits for the answer to another update: it ends instead."""
     carry_out: Any = execution.carry_out
 
-    async def slowly(effect: Effect, time_left: timedelta | None) -> Any:
+    async def slowly(effect: Effect, time_left: timedelta | None, state: State) -> Any:
         if isinstance(effect, SignCheckpoint):
             await workflow.sleep(3)
-        return await carry_out(effect, time_left)
+        return await carry_out(effect, time_left, state)
 
     monkeypatch.setattr(execution, "carry_out", slowly)
     async with run_rolling_worker(stack, RolloverThresholds(updates=5)) as clew:

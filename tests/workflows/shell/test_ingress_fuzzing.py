@@ -1,4 +1,4 @@
-"""Whatever bytes or JSON arrive, a handler's decoder returns a command or a small refusal."""
+"""For any bytes and any JSON a handler's decoder returns a command or a small refusal."""
 
 from __future__ import annotations
 

@@ -11,11 +11,13 @@ from temporalio import workflow
 
 from clew.local import Reply, ToolCall
 from clew_workflows.core import carried
+from clew_workflows.core.state import State
 from clew_workflows.protocol import Effect, Failure, Recall, RolloverThresholds
 from clew_workflows.shell import execution
 from tests.support.impatient import IMPATIENT
-from tests.support.rolling import list_runs, make_id, run_rolling_worker, wait_until
+from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 
 async def test_a_run_that_is_carried_over_can_be_cancelled_while_the_store_is_away(
@@ -25,13 +27,13 @@ async def test_a_run_that_is_carried_over_can_be_cancelled_while_the_store_is_aw
     carry_out: Any = execution.carry_out
     away, recalls = False, 0
 
-    async def unless_away(effect: Effect, time_left: timedelta) -> Any:
+    async def unless_away(effect: Effect, time_left: timedelta, state: State) -> Any:
         if away and isinstance(effect, Recall):
             nonlocal recalls
             recalls += 1
             await workflow.sleep(time_left)
             return Failure(type="timeout", message="the store is away", retryable=True)
-        return await carry_out(effect, time_left)
+        return await carry_out(effect, time_left, state)
 
     def script(body: dict[str, Any]) -> Reply:
         nonlocal away

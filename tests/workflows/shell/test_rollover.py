@@ -20,8 +20,9 @@ from clew.local import Reply, ToolCall
 from clew_activities.archive import Archive, Head
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.impatient import IMPATIENT, RESIGNED
-from tests.support.rolling import FailingStore, list_runs, make_id, run_rolling_worker, wait_until
+from tests.support.rolling import FailingStore, SlowModel, list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -296,6 +297,62 @@ async def test_what_was_archived_without_an_answer_is_gone_on_from(stack: Stack)
         entries = await session.entries()
         assert [entry.seq for entry in entries] == list(range(1 + 3 * (said + 1)))
         await session.close()
+
+
+async def test_a_run_that_is_stopped_during_a_rollover_ends(stack: Stack) -> None:
+    """A run is cancelled between two model calls, while the archive is written: what waits for its end is served."""
+    store, model = FailingStore(), SlowModel()
+    thresholds = RolloverThresholds(updates=5)
+    async with run_rolling_worker(stack, thresholds, store) as clew:
+        session = await clew.open(make_id(), model=stack.add_model(model), on_busy="queue")
+        first = await session.message("one")
+        await model.wait_for_call()
+        for number in range(8):
+            await session.steer(f"input {number}")
+        store.ready.clear()
+        model.release()
+
+        async def archives() -> bool:
+            described = await clew.temporal.get_workflow_handle(session.id).describe()
+            pending = described.raw_description.pending_activities
+            return any(activity.activity_type.name == "archive" for activity in pending)
+
+        await wait_until(archives)
+        await session.cancel(first.request_id)
+        second = await session.message("two")
+        store.ready.set()
+        assert (await first.result()).status == "cancelled"
+        model.release(10)
+        assert (await second.result()).status == "completed"
+        assert await has_rolled(clew, session)
+        await session.close()
+
+
+async def test_an_old_head_is_not_continued(stack: Stack) -> None:
+    """The store shows a head that is older than the session knows: the next one holds the thread without a gap."""
+    store = FailingStore()
+    async with run_rolling_worker(stack, store=store) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
+        archive, path = Archive(store, "default"), f"default/sessions/s-{session.id}.json"
+        said = 0
+
+        async def roll(runs: int) -> None:
+            nonlocal said
+            while len(await list_runs(clew, session.id)) < runs:
+                said += 1
+                await session.ask(f"turn {said}")
+
+        await roll(2)
+        old = await store.get(path)
+        await roll(3)
+        await store.put(path, old)
+        await roll(4)
+        await session.close()
+        head = await archive.read_head(session.id)
+        assert head is not None
+        entries = [entry async for entry in archive.read(head.family, head.root)]
+        assert [entry.seq for entry in entries] == list(range(head.last_seq + 1))
+        assert sum(entry.kind == "run" for entry in entries) == said
 
 
 async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(stack: Stack, clew: Clew) -> None:

@@ -11,6 +11,7 @@ import pytest
 from temporalio import workflow
 
 from clew import ContextPolicy
+from clew_workflows.core.state import State
 from clew_workflows.protocol import Effect, SignCheckpoint
 from clew_workflows.shell import execution
 from tests.support.rolling import make_id, run_rolling_worker
@@ -26,8 +27,8 @@ async def test_many_large_checkpoints_at_once_are_answered(stack: Stack, monkeyp
     carry_out: Any = execution.carry_out
     signed = 0
 
-    async def together(effect: Effect, time_left: timedelta | None) -> Any:
-        answer = await carry_out(effect, time_left)
+    async def together(effect: Effect, time_left: timedelta | None, state: State) -> Any:
+        answer = await carry_out(effect, time_left, state)
         if isinstance(effect, SignCheckpoint):
             nonlocal signed
             signed += 1

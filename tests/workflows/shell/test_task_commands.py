@@ -20,12 +20,14 @@ from clew.errors import Idle
 from clew.local import temporal_server
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
+from clew_workflows.core.state import State
 from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
 from clew_workflows.shell import execution
 from tests.support.impatient import IMPATIENT
-from tests.support.rolling import SlowModel, list_runs, make_id, run_rolling_worker, wait_until
+from tests.support.rolling import SlowModel, list_runs, make_id, run_rolling_worker
 from tests.support.scenarios import control, reply_as_scenario
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 SIGNALS = 4
 COMMANDS = {
@@ -34,7 +36,7 @@ COMMANDS = {
         *("ACTIVITY_TASK_SCHEDULED", "ACTIVITY_TASK_CANCEL_REQUESTED", "TIMER_STARTED", "TIMER_CANCELED"),
         *("WORKFLOW_EXECUTION_UPDATE_ACCEPTED", "WORKFLOW_EXECUTION_UPDATE_COMPLETED"),
         *("WORKFLOW_EXECUTION_COMPLETED", "WORKFLOW_EXECUTION_CONTINUED_AS_NEW", "WORKFLOW_EXECUTION_FAILED"),
-        "WORKFLOW_PROPERTIES_MODIFIED",
+        *("WORKFLOW_PROPERTIES_MODIFIED", "UPSERT_WORKFLOW_SEARCH_ATTRIBUTES"),
     )
 }
 """Events that the server writes for what a task of the session's workflow commands."""
@@ -114,11 +116,16 @@ async def test_a_task_whose_timer_ends_no_wait_has_a_command(stack: Stack) -> No
         model.release()
         await session.ask("one")
         request = await session.message("two")
-        await asyncio.sleep(4)
+        handle = clew.temporal.get_workflow_handle(session.id)
+
+        async def have_fired() -> bool:
+            events = (await handle.fetch_history()).events
+            return sum(event.event_type == EventType.EVENT_TYPE_TIMER_FIRED for event in events) > 2
+
+        await wait_until(have_fired)
         model.release()
         await request.result()
-        history = await clew.temporal.get_workflow_handle(session.id).fetch_history()
-    assert sum(event.event_type == EventType.EVENT_TYPE_TIMER_FIRED for event in history.events) > 2
+        history = await handle.fetch_history()
     assert _without_command(history.events) == []
 
 
@@ -128,10 +135,10 @@ async def test_the_task_in_which_a_rollover_begins_to_wait_has_a_command(
     """It waits for the answer to another update."""
     carry_out: Any = execution.carry_out
 
-    async def slowly(effect: Effect, time_left: timedelta | None) -> Any:
+    async def slowly(effect: Effect, time_left: timedelta | None, state: State) -> Any:
         if isinstance(effect, SignCheckpoint):
             await workflow.sleep(3)
-        return await carry_out(effect, time_left)
+        return await carry_out(effect, time_left, state)
 
     monkeypatch.setattr(execution, "carry_out", slowly)
     async with run_rolling_worker(stack, RolloverThresholds(updates=5)) as clew:

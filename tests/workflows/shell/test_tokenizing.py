@@ -17,9 +17,10 @@ from clew.model.tokens import load_encoding
 from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.shell.task_budget import MAX_TASK_BYTES
 from tests.support import toolbox
-from tests.support.rolling import make_id, run_rolling_worker, wait_until
+from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 from tests.support.tokenizing import Tokenized, record_tokenizing
+from tests.support.waiting import wait_until
 
 CALLS = 64
 CHARACTERS = 65_000

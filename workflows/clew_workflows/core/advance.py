@@ -10,8 +10,10 @@ from clew.model.tokens import Encoding, load_encoding
 from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread
 from clew_workflows.core.decision import Decision
+from clew_workflows.core.listed import note_entries
+from clew_workflows.core.run import Input, Request
 from clew_workflows.core.stamps import Stamps
-from clew_workflows.core.state import Input, Request, State
+from clew_workflows.core.state import State
 from clew_workflows.protocol import SessionEffect
 
 T = TypeVar("T", Request, Input)
@@ -40,11 +42,13 @@ class Step:
         session: The session afterwards.
         entries: The committed entries.
         gave_up: The decision has given up the effect that is being carried out: its answer no longer matters.
+        stops: The decision stops the effect that is being carried out, and awaits its answer.
     """
 
     session: Session
     entries: tuple[Entry, ...]
     gave_up: bool
+    stops: bool = False
 
 
 def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
@@ -57,11 +61,14 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
         entry = noted.commit(session.thread.rev, stamps.make_entry_id(), stamps.make_timestamp(), encoding)
         session.thread.append(entry)
         entries.append(entry)
+    if entries:
+        after = replace(after, listed=note_entries(after.listed, entries))
     gave_up = _gives_up(before, after)
     # While only results from outside are awaited, the activities of the round have all returned.
     is_over = gave_up or after.phase == "awaiting_external"
     effect = decision.effect or (None if is_over else session.effect)
-    return Step(Session(after, session.thread, effect), tuple(entries), gave_up)
+    stops = after.stopping and not before.stopping
+    return Step(Session(after, session.thread, effect), tuple(entries), gave_up, stops)
 
 
 def _note_changes(thread: Thread, draft: Draft) -> Draft:

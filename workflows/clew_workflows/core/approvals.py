@@ -16,7 +16,8 @@ from clew_workflows.core import drafts, runs, tool_rounds
 from clew_workflows.core.argument_schemas import find_argument_problem
 from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import Moment, Run, State
+from clew_workflows.core.run import Run
+from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import ToolAnswered
 
 

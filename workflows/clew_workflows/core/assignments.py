@@ -12,7 +12,8 @@ from clew.thread.thread import Thread
 from clew_workflows.core import outcomes, requests
 from clew_workflows.core.calls import Assignment
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import Moment, Run, State
+from clew_workflows.core.run import Run
+from clew_workflows.core.state import Moment, State
 
 
 def assign(state: State, task: Task) -> State:

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from clew.contract.policy import ContextPolicy
 from clew_workflows.core.learned import EIGHTHS, Learned
-from clew_workflows.core.state import Request, State
+from clew_workflows.core.run import Request
+from clew_workflows.core.state import State
 from clew_workflows.protocol import CallModel, Failure, ModelAnswered
 
 MAX_EIGHTHS = 4 * EIGHTHS

@@ -1,4 +1,4 @@
-"""Tool calls as a session's state holds them, and the sessions on both sides of a call of a subagent."""
+"""Tool calls and checks as a session's state holds them, and the sessions on both sides of a call of a subagent."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class RequestedCall:
         name: The tool.
         arguments: The model's arguments, or those that a person has replaced them by.
         needs_approval: A person must approve the call first.
+        checked: The hooks have checked the call.
         idempotent: The call may be repeated.
         route: How the call is carried out.
         edited: A person has changed the arguments.
@@ -32,6 +33,7 @@ class RequestedCall:
     name: str
     arguments: dict[str, Any]
     needs_approval: bool = False
+    checked: bool = False
     idempotent: bool = False
     route: Route = FUNCTION
     edited: bool = False
@@ -48,6 +50,19 @@ class RequestedCall:
     def is_outside(self) -> bool:
         """Whether the result comes from outside: no activity is started for the call."""
         return isinstance(self.route, ExternalRoute | AgentRoute)
+
+
+@dataclass(frozen=True, slots=True)
+class Checking:
+    """What hooks are checking for a run.
+
+    Attributes:
+        step: Inputs before a model call (`inputs`) or after a reply (`reply`), the round's calls, or the answer.
+        input_ids: The inputs.
+    """
+
+    step: Literal["inputs", "reply", "tools", "answer"]
+    input_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from clew.context.retention import retain
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
+from clew.formats import Format
 from clew.thread.entries import Entry
 from clew.thread.lane import Gap
 from clew.thread.thread import Retained, Thread
@@ -24,12 +25,13 @@ from clew_workflows.protocol import (
     Packed,
     Prepare,
     Recalled,
+    RunHooks,
     RunTools,
     SessionEffect,
     Summarize,
 )
 
-VERSION = 1
+FORMAT = Format("carried state")
 MAX_CARRIED_BYTES = 500_000
 """Largest carried session, in bytes. Contexts that need more of the thread fetch it from the archive."""
 MAX_ROLLED_BYTES = 524_288
@@ -45,6 +47,7 @@ _state: TypeAdapter[State] = TypeAdapter(State)
 _effects: dict[str, type[SessionEffect]] = {
     "prepare": Prepare,
     "describe_model": DescribeModel,
+    "run_hooks": RunHooks,
     "call_model": CallModel,
     "run_tools": RunTools,
     "summarize": Summarize,
@@ -74,7 +77,7 @@ def carry(session: Session, *, recent_entries: int = RECENT_ENTRIES) -> dict[str
     while True:
         packed = _pack(state, thread, effect, retain(thread, first_seq, policies, room, upto), first_seq)
         if len(packed.zlib) <= MAX_CARRIED_BYTES or not room:
-            return {"version": VERSION, **packed.model_dump()}
+            return {"version": FORMAT.version, **packed.model_dump()}
         room = room // 2 if room > MAX_CARRIED_BYTES // 8 else 0
 
 
@@ -87,12 +90,12 @@ def restore(carried: Mapping[str, Any]) -> Session:
     """Read a session that `carry` has written.
 
     Raises:
-        InvalidInput: The value is malformed, or of another version of Clew.
+        InvalidInput: The value is malformed.
+        NewerVersion: A newer version of Clew has written it.
     """
-    if carried.get("version") != VERSION:
-        raise InvalidInput(f"carried: version {carried.get('version')!r} is not one that this worker reads")
     try:
-        value = Packed.model_validate(carried).value
+        version = FORMAT.check(carried.get("version"))
+        value = FORMAT.upgrade(Packed.model_validate(carried).value, version)
         thread = value["thread"]
         retained = thread["retained"]
         effect = value["effect"]

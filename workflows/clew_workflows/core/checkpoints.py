@@ -26,6 +26,7 @@ from clew.contract.mcp_names import selects
 from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, Busy, InvalidOperation, TooLarge, UnknownLane
+from clew.formats import Format
 from clew.model.canonical import compute_digest
 from clew.model.messages import ToolSpec
 from clew.thread.thread import Thread
@@ -33,8 +34,8 @@ from clew_workflows.core.profiles import find_agent_policy
 from clew_workflows.core.state import State
 from clew_workflows.protocol import CheckpointSignature, ResolvedAgent
 
-PREFIX = "rt2"
-VERSION = 2
+FORMAT = Format("checkpoint", 2)
+PREFIX = f"rt{FORMAT.version}"
 # Base64 makes four bytes of three. The signature and the fields that a worker adds take less than 1000 bytes.
 _MAX_PAYLOAD_BYTES = MAX_TOKEN_BYTES * 3 // 4 - 1_000
 
@@ -87,7 +88,7 @@ def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int
     projected = build_context(thread, context_ref=context_ref, at_seq=at_seq, policy=policy, standalone=True)
     context = _make_snapshot(projected, thread, at_seq)
     payload = {
-        "v": VERSION,
+        "v": FORMAT.version,
         "session_id": state.session_id,
         "context_ref": context_ref,
         "at_seq": at_seq,

@@ -18,6 +18,7 @@ from clew.contract import (
     ForkedInput,
     HibernateInput,
     MessageInput,
+    MoveInput,
     SubagentResultInput,
     SubmitInput,
     SummarizeInput,
@@ -38,10 +39,10 @@ from clew_workflows.core import (
     subagents,
     summaries,
 )
+from clew_workflows.core.closing import FOLLOW_UP
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.outcomes import is_known
 from clew_workflows.core.requests import make_request
-from clew_workflows.core.runs import FOLLOW_UP
 from clew_workflows.core.state import Moment, State
 
 Command = (
@@ -57,6 +58,7 @@ Command = (
     | HibernateInput
     | SummarizeInput
     | CloseInput
+    | MoveInput
     | ForkedInput
     | SubagentResultInput
 )
@@ -126,7 +128,7 @@ class SummaryAwaited:
 
 
 Answer = Outcome | Configured | Checkpointing | Hibernating | Closing | SummaryAwaited | Receipt | None
-"""The answer to an update at once, as a receipt, or what the answer will be; None for Clew's own signals."""
+"""The answer to an update at once, as a receipt, or what the answer will be; None for signals without an update."""
 
 _DISPLACING = (
     MessageInput,
@@ -156,7 +158,7 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
     if not isinstance(command, CloseInput):
         if state.closed:
             raise Closed("the session is closed: open it again, or another one")
-        if state.phase == "hibernating" and not isinstance(command, ForkedInput | SubagentResultInput):
+        if state.phase == "hibernating" and not isinstance(command, MoveInput | ForkedInput | SubagentResultInput):
             raise Closed("the session hibernates: open it again")
     if not (state.own_summary and isinstance(command, _DISPLACING)):
         return _decide(state, thread, command, own_id, at)
@@ -206,6 +208,9 @@ def _decide(  # noqa: PLR0912 - one case for each command
         case CloseInput():
             # A close may be repeated while the store is away: its answer waits for the end again.
             return decisions.close(state, at, command.reason), Closing()
+        case MoveInput():
+            # The workflow task of the signal has told the session whether it has to move: `Rollover.due`.
+            return Decision(state), None
         case ForkedInput():
             return forking.record_fork(state, thread, command), None
         case SubagentResultInput():

@@ -15,22 +15,30 @@ from clew.contract.policy import ContextPolicy, resolve
 from clew.errors import ArchiveUnavailable, Busy, Closed
 from clew_workflows.core import (
     assignments,
+    checks,
+    closing,
     configuration,
     drafts,
     inputs,
     operations,
     preparation,
     profiles,
+    repetition,
     runs,
+    stopping,
     summaries,
 )
 from clew_workflows.core.decision import Decision
+from clew_workflows.core.run import Ending
 from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import (
+    OUTAGES,
     Event,
     Failure,
+    HooksAnswered,
     ModelAnswered,
     ModelProfile,
+    ModelStopped,
     Outdated,
     Prepared,
     Summarized,
@@ -63,6 +71,8 @@ def take_event(state: State, event: Event, at: Moment) -> Decision:
     """Decide what follows from the result of an effect. A closed session ignores it."""
     if state.closed:
         return Decision(state)
+    if state.stopping:
+        return _follow_stop(state, event, at)
     match event:
         case Prepared():
             return take_preparation(state, event, at)
@@ -70,22 +80,37 @@ def take_event(state: State, event: Event, at: Moment) -> Decision:
             return runs.take_profile(state, event, at)
         case ModelAnswered():
             return runs.take_reply(state, event, at)
+        case ModelStopped():
+            failure = event.failure or Failure(type="internal", message="the model call was cancelled")
+            return stopping.commit_unfinished(state, event).then(
+                lambda state, at: _take_failure(state, failure, at), at
+            )
         case Outdated():
-            return runs.prepare_again(state)
+            return checks.prepare_again(state) if state.phase == "checking" else runs.prepare_again(state)
+        case HooksAnswered():
+            return checks.take_answer(state, event, at)
         case ToolReturned():
             return runs.take_result(state, event, at)
         case Summarized():
             return _follow_summary(summaries.commit_summary(state, event, at), at)
-        case Failure() if state.phase == "summarizing":
-            return _follow_summary(summaries.note_failure(state, event, at), at)
-        case Failure() if state.phase == "preparing" and not state.describing:
-            return take_preparation(state, Prepared(tools=state.tools or (), problem=event), at)
-        case Failure(type="timeout"):
-            return runs.fail_run(state, runs.make_timeout(runs.get_run(state), event.message), at)
-        case Failure(type="context_length_exceeded"):
-            return runs.shorten_context(state, event, at)
         case Failure():
-            return runs.fail_run(state, event, at)
+            return _take_failure(state, event, at)
+
+
+def _take_failure(state: State, failure: Failure, at: Moment) -> Decision:
+    if state.phase == "checking":
+        return checks.take_failure(state, failure, at)
+    if state.phase == "summarizing":
+        return _follow_summary(summaries.note_failure(state, failure, at), at)
+    if state.phase == "preparing" and not state.describing:
+        return take_preparation(state, _make_problem(state, failure), at)
+    if failure.type == "timeout":
+        return runs.fail_run(state, runs.make_timeout(runs.get_run(state), failure.message), at)
+    if failure.type == "context_length_exceeded":
+        return repetition.shorten_context(state, failure, at)
+    if failure.type in OUTAGES and state.phase == "awaiting_model":
+        return repetition.fall_back(state, failure, at)
+    return runs.fail_run(state, failure, at)
 
 
 def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
@@ -101,6 +126,10 @@ def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
     # Operations that wait beside a queued request arrived after it, so they wait for its end.
     apply = configuration.apply_config if state.queue else operations.apply_deferred
     return ready.then(apply, at).then(_open_first_run, at)
+
+
+def _make_problem(state: State, problem: Failure) -> Prepared:
+    return Prepared(tools=state.tools or (), problem=problem, search_attributes=state.attributes)
 
 
 def reject(state: State, signal: str, reason: str, content: str) -> Decision:
@@ -146,9 +175,14 @@ def end(state: State) -> Decision:
 
 
 def close(state: State, at: Moment, reason: str | None = None) -> Decision:
-    """Close the session: the active run is cancelled, and each queued request gets its outcome."""
+    """Close the session: the active run is cancelled, and each queued request gets its outcome.
+
+    A model call in flight is stopped first; a session that is stopping already closes at once.
+    """
     if state.closed:
         return Decision(state)
+    if state.phase == "awaiting_model":
+        return stopping.end_run(state, Ending("closed", explanation=reason), at)
     ended = _end_all(state, "closed", at, reason)
     # A thread begins with a `config` entry: a session that was never prepared commits nothing.
     closing = (drafts.draft_session(state, "closed", reason),) if at.rev else ()
@@ -168,10 +202,19 @@ def recover(state: State, at: Moment) -> Decision:
     return Decision(after, ended.commit)
 
 
+def _follow_stop(state: State, event: Event, at: Moment) -> Decision:
+    """End the run whose model call has stopped, as the caller wanted."""
+    kept, ending = stopping.commit_unfinished(state, event), runs.get_run(state).ending
+    assert ending is not None, "a run that is stopping has an ending"
+    if ending.reason == "closed":
+        return kept.then(lambda state, at: close(state, at, ending.explanation), at)
+    return kept.then(lambda state, at: stopping.finish_run(state, ending, at), at)
+
+
 def _end_all(state: State, reason: str, at: Moment, explanation: str | None = None) -> Decision:
     """Cancel the active run or summary, and drop all that waits; requests get outcomes, the rest `input` entries."""
     decision = (
-        runs.end_run(state, "cancelled", reason, at, inputs="drop", explanation=explanation)
+        closing.close_run(state, state.run, "cancelled", reason, at, inputs="drop", explanation=explanation)
         if state.run
         else summaries.give_up(state, reason)
     )

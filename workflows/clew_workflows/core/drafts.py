@@ -25,7 +25,8 @@ from clew.model.messages import ToolCall
 from clew.outcomes import OutcomeError, Usage
 from clew.thread.entries import Draft, Refs
 from clew_workflows.core.calls import RequestedCall
-from clew_workflows.core.state import Input, Request, Run, State
+from clew_workflows.core.run import Input, Request, Run
+from clew_workflows.core.state import State
 from clew_workflows.protocol import Failure, ModelAnswered, ResolvedAgent, ResolvedTool, ToolAnswered
 
 _OTHER_FIELDS = {"content", "request_id", "metadata", "output_schema"}
@@ -92,6 +93,7 @@ def draft_assistant_message(
         tool_calls=calls or None,
         thinking=reply.thinking or None,
         provider_data=reply.provider_data or None,
+        interrupted=reply.stop_reason == "interrupted",
         recipe=_make_recipe(run, answer),
     )
     return Draft(payload, make_run_refs(state, run) | make_call_refs(run), answer.tokens)
@@ -237,6 +239,7 @@ def draft_run(
         # Absent without subagents.
         subagent_usage=subagent_usage if subagent_usage != Usage() else None,
         iterations=run.iteration,
+        fallback=run.fallback,
         answer_seq=answer_seq,
         error=_make_error(failure) if failure else None,
         reason=explanation or None,

@@ -18,16 +18,19 @@ from clew.errors import (
     RequestMismatch,
 )
 from clew.thread.thread import Thread
-from clew_workflows.core import drafts, operations, runs, summaries
+from clew_workflows.core import closing, drafts, operations, runs, stopping, summaries
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.outcomes import is_known
-from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES, Input, Moment, Request, Run, State
+from clew_workflows.core.run import Ending, Input, Request, Run
+from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES, Moment, State
 
 MAX_RECEIPTS = 1000
 """Receipts of inputs that a session remembers, to recognize a repetition."""
 _MINTED_ID = re.compile(r"input-[0-9]+")
 """The form of the ids that the session gives to inputs without one."""
-RUN_SETTINGS = ("model", "model_options", "context_policy", "max_iterations", "timeout_seconds", "output_schema")
+RUN_SETTINGS = (
+    "model", "fallbacks", "model_options", "context_policy", "max_iterations", "timeout_seconds", "output_schema",
+)  # fmt: skip
 """The settings of a message that apply to a whole run, so that a message that joins one must not have them."""
 
 
@@ -51,7 +54,7 @@ def take_message(state: State, request: Request, on_busy: OnBusy, at: Moment) ->
         run = replace(state.run, joined=(*state.run.joined, request.request_id))
         return Decision(replace(state, run=run, inbox=(*state.inbox, joining), inputs=number))
     if on_busy == "interrupt" and state.run:
-        return runs.finish_run(state, "cancelled", "interrupted", at, inputs="drop", first=request)
+        return stopping.end_run(replace(state, queue=(request, *state.queue)), Ending("interrupted"), at)
     if on_busy == "interrupt":
         waiting = replace(state, queue=(request, *state.queue))
         return summaries.give_up(waiting, "interrupted").then(runs.open_next_run, at)
@@ -110,9 +113,12 @@ def cancel_request(state: State, thread: Thread, command: CancelInput, at: Momen
     request_id = command.request_id or state.request_id or ""
     run = state.run
     if run and request_id in (run.request.request_id, *run.joined):
-        decision = runs.finish_run(
-            state, "cancelled", "cancelled", at, inputs=command.inputs, explanation=command.reason
-        )
+        # Of a request that has joined the run, the message may be unread: it is not to be answered later.
+        own = [unread for unread in state.inbox if unread.request_id == request_id]
+        kept = replace(state, inbox=tuple(unread for unread in state.inbox if unread not in own))
+        dropped = Decision(kept, tuple(drafts.draft_dropped_input(state, unread, "cancelled") for unread in own))
+        ending = Ending("cancelled", command.inputs, command.reason)
+        decision = dropped.then(lambda state, at: stopping.end_run(state, ending, at), at)
         return decision, CancelReceipt(request_id=request_id, cancelled=True)
     for waiting in state.queue:
         if waiting.request_id == request_id:
@@ -137,7 +143,7 @@ def drop_request(
     remaining = replace(state, queue=tuple(waiting for waiting in state.queue if waiting is not request))
     # Without an active run, the waiting inputs belong to the first request of the queue.
     is_next = state.request_id == request.request_id
-    unread = runs.leave_unread(remaining, run, reason, inputs) if is_next else Decision(remaining)
+    unread = closing.leave_unread(remaining, run, reason, inputs) if is_next else Decision(remaining)
     entries = (
         *unread.commit,
         *drafts.draft_dropped_request(state, request, reason),

@@ -90,11 +90,15 @@ def apply_before_interrupt(state: State, at: Moment) -> Decision:
 
 
 def drop_deferred(state: State, reason: str) -> Decision:
-    """Drop the operations that waited for a run to end."""
-    entries = [
-        drafts.draft_input(state, "dropped", "modify_context", reason, _make_excerpt(waiting), op_id=waiting.op_id)
-        for waiting in state.pending_ops
-    ]
+    """Drop the operations that waited for a run to end. A repetition of one is answered as a duplicate."""
+    entries = []
+    for waiting in state.pending_ops:
+        state = remember_operation(state, waiting.op_id)
+        entries.append(
+            drafts.draft_input(
+                state, "dropped", "modify_context", reason, _make_excerpt(waiting), op_id=waiting.op_id
+            )
+        )
     return Decision(replace(state, pending_ops=()), tuple(entries))
 
 

@@ -8,7 +8,8 @@ from clew.contract.payloads import RunPayload
 from clew.outcomes import RequestOutcome, Usage
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
-from clew_workflows.core.state import Run, State
+from clew_workflows.core.run import Run
+from clew_workflows.core.state import State
 
 MAX_OUTCOMES = 1000
 """Outcomes that a session remembers when their entries are in the archive."""
@@ -38,6 +39,7 @@ def make_running_outcome(state: State, thread: Thread, request_id: str) -> Reque
         status="running",
         last_seq=thread.last_seq,
         iterations=run.iteration if run else 0,
+        fallback=run.fallback if run else None,
         usage=_find_usage(run, request_id),
         subagent_usage=run.subagent_usage if run and run.subagent_usage != Usage() else None,
     )
@@ -77,6 +79,7 @@ def _read_outcome(request_id: str, ended: Entry) -> RequestOutcome:
         answer_seq=payload.answer_seq,
         last_seq=ended.seq,
         iterations=payload.iterations,
+        fallback=payload.fallback,
         usage=payload.usage,
         subagent_usage=payload.subagent_usage,
         error=payload.error,

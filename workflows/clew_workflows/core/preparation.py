@@ -43,6 +43,10 @@ def adopt_preparation(state: State, answer: Prepared) -> State:
         problem=problem,
         agent_due=state.agent_due and problem is not None,
         deployment=answer.deployment or state.deployment,
+        attributes=answer.search_attributes,
+        hooks=state.hooks if answer.hooks is None else answer.hooks,
+        limited=state.limited if answer.limited is None else answer.limited,
+        shows_texts=state.shows_texts if answer.shows_texts is None else answer.shows_texts,
         config_due=False,
         phase="idle",
     )

@@ -20,7 +20,8 @@ from clew.thread.entries import Draft, Refs
 from clew.thread.thread import Thread
 from clew_workflows.core import budgets
 from clew_workflows.core.requests import make_request
-from clew_workflows.core.state import Request, State
+from clew_workflows.core.run import Request
+from clew_workflows.core.state import State
 
 
 def build_preview(state: State, thread: Thread, query: ContextQuery, pending: Sequence[PendingMessage]) -> Projection:

@@ -7,16 +7,19 @@ from dataclasses import replace
 from clew.context.projection import find_projector
 from clew.contract import MessageInput
 from clew_workflows.core.profiles import is_known
-from clew_workflows.core.state import Input, Request, State
+from clew_workflows.core.run import Input, Request
+from clew_workflows.core.state import State
 
 DEFAULT_OUTPUT_TOKENS = 4096
 """Most tokens of a reply under a policy that reserves none: some providers require a number."""
 
 
-def make_request(state: State, message: MessageInput, request_id: str) -> Request:
-    """Resolve a message's settings over the session's.
+def make_request(
+    state: State, message: MessageInput, request_id: str, failed_models: tuple[str, ...] = ()
+) -> Request:
+    """Resolve a message's settings over the session's. Its model is the first one that has not failed.
 
-    A message that names another model gets the policy that a worker has chosen for that model, unless the session's
+    Another model than the session's gets the policy that a worker has chosen for that model, unless the session's
     configuration has a policy. Until a worker has described the model, before the run's first call, the session's
     policy is used unchecked.
 
@@ -25,7 +28,10 @@ def make_request(state: State, message: MessageInput, request_id: str) -> Reques
         InvalidTokenBudget: The policy leaves no budget.
     """
     config, policy = state.config, message.context_policy
-    model = message.model or state.model
+    fallbacks = config.fallbacks if message.fallbacks is None else message.fallbacks
+    first = message.model or state.model
+    remaining = [model for model in dict.fromkeys((first, *fallbacks)) if model not in failed_models]
+    model, *remaining = remaining or [first]
     own = state.profiles.get(model)
     if own and model != state.model and config.context_policy is None:
         policy = own.policy.overlay(policy)
@@ -49,6 +55,7 @@ def make_request(state: State, message: MessageInput, request_id: str) -> Reques
         message.metadata,
         message.output_schema,
         message,
+        fallbacks=tuple(remaining),
     )
 
 
@@ -59,12 +66,15 @@ def _find_timeout(state: State, message: MessageInput, request_id: str) -> int:
     return min(seconds, task.timeout_seconds) if task and task.request_id == request_id else seconds
 
 
-def make_follow_up(state: State, request_id: str, inputs: tuple[Input, ...]) -> Request:
+def make_follow_up(
+    state: State, request_id: str, inputs: tuple[Input, ...], failed_models: tuple[str, ...] = ()
+) -> Request:
     """Make the request of a run that answers inputs which an earlier run has not read."""
-    return replace(make_request(state, MessageInput(content=""), request_id), message=None, inputs=inputs)
+    made = make_request(state, MessageInput(content=""), request_id, failed_models)
+    return replace(made, message=None, inputs=inputs)
 
 
-def renew_request(state: State, request: Request) -> Request:
+def renew_request(state: State, request: Request, failed_models: tuple[str, ...] = ()) -> Request:
     """Resolve a request's settings again, under the lane and the configuration in force now.
 
     Raises:
@@ -72,5 +82,5 @@ def renew_request(state: State, request: Request) -> Request:
         InvalidTokenBudget: Its policy and the session's present one leave no budget.
     """
     if request.message is None:
-        return make_follow_up(state, request.request_id, request.inputs)
-    return replace(make_request(state, request.message, request.request_id), tokens=request.tokens)
+        return make_follow_up(state, request.request_id, request.inputs, failed_models)
+    return replace(make_request(state, request.message, request.request_id, failed_models), tokens=request.tokens)

@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from clew.contract.payloads import Retried
 from clew.errors import Refusal
-from clew.outcomes import Usage
-from clew.thread.entries import Draft
 from clew_workflows.core import (
-    assignments,
     budgets,
     children,
+    clock,
+    closing,
     drafts,
+    hooks,
     limits,
     operations,
     profiles,
@@ -27,7 +26,8 @@ from clew_workflows.core import (
 )
 from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import Input, Moment, Request, Run, State
+from clew_workflows.core.run import Input, Request, Run
+from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import (
     CallModel,
     DescribeModel,
@@ -38,9 +38,6 @@ from clew_workflows.protocol import (
     ToolReturned,
 )
 
-FOLLOW_UP = "followup:"
-"""The prefix of the ids of follow-up requests, which the session makes itself."""
-
 
 def open_next_run(state: State, at: Moment) -> Decision:
     """Open the run of the first request in the queue, if the session is idle."""
@@ -49,12 +46,17 @@ def open_next_run(state: State, at: Moment) -> Decision:
     return open_run(replace(state, queue=state.queue[1:]), state.queue[0], at)
 
 
-def open_run(state: State, request: Request, at: Moment, prepared_now: bool = False) -> Decision:
-    """Open a run: its messages are committed before any model is called.
+def open_run(
+    state: State, request: Request, at: Moment, prepared_now: bool = False, checked: bool = False
+) -> Decision:
+    """Open a run: its messages are committed before any model is called. Hooks check them first.
 
     If the configuration could not be resolved, a worker is asked to resolve it again first: workers may have been
-    updated. `prepared_now`: a worker has just answered, so that the run fails at once instead.
+    updated. `prepared_now`: a worker has just answered, so that the run fails at once instead. `checked`: the hooks
+    have accepted the messages.
     """
+    if "request" in state.hooks and not checked:
+        return hooks.check_request(state, request, compares=not prepared_now)
     refused: Failure | None = None
     try:
         request = requests.renew_request(state, request)
@@ -91,47 +93,61 @@ def _prepare(state: State) -> Decision:
 
 
 def start_run(state: State, at: Moment) -> Decision:
-    """Make the run's first model call, or have a worker describe the model first."""
-    model = get_run(state).request.model
+    """Call the run's model for the first time, or have a worker describe the model first."""
+    run = get_run(state)
+    model = run.request.model
     if profiles.is_known(state, model):
-        return call_model(state, at)
-    run = replace(get_run(state), describing=True)
+        return _begin_calls(state, at)
+    run = replace(run, describing=True)
     return Decision(replace(state, run=run, phase="preparing"), (), DescribeModel(model=model))
+
+
+def _begin_calls(state: State, at: Moment) -> Decision:
+    """Make the run's first model call, or repeat the one of a model that had an outage."""
+    failed = get_run(state).call
+    return start_call(state, at, instead_of=failed) if failed else call_model(state, at)
 
 
 def resume_run(state: State, at: Moment) -> Decision:
     """Resolve the request's settings again, under the configuration prepared during the run, and start the run."""
     try:
-        return start_run(_renew_request(state), at)
+        return start_run(renew_request(state), at)
     except Refusal as refusal:
         return fail_run(state, Failure(type=refusal.type, message=refusal.message), at)
 
 
 def take_profile(state: State, profile: ModelProfile, at: Moment) -> Decision:
-    """Resolve the request's settings again, under the profile of its model, and make the first model call."""
-    state = replace(profiles.remember_profile(state, profile), run=replace(get_run(state), describing=False))
+    """Resolve the request's settings again, under the profile of its model, and call the model.
+
+    It is the run's first call, or follows one of a model that had an outage.
+    """
+    run = replace(get_run(state), describing=False)
+    state = replace(profiles.remember_profile(state, profile), run=run)
     try:
-        return call_model(_renew_request(state), at)
+        return _begin_calls(renew_request(state), at)
     except Refusal as refusal:
         return fail_run(state, Failure(type=refusal.type, message=refusal.message), at)
 
 
-def _renew_request(state: State) -> State:
+def renew_request(state: State) -> State:
+    """Resolve the settings of the run's request again, for the first of its models that has had no outage."""
     run = get_run(state)
-    request = requests.renew_request(state, run.request)
+    request = requests.renew_request(state, run.request, run.failed_models)
     deadline = run.deadline + request.timeout_seconds - run.request.timeout_seconds
     return replace(state, run=replace(run, request=request, deadline=deadline))
 
 
 def call_model(state: State, at: Moment) -> Decision:
-    """Commit the inputs that wait for the next step, and make the run's next model call."""
+    """Commit the inputs that wait for the next step, and make the run's next model call. Hooks check them first."""
     steps = tuple(unread for unread in state.inbox if unread.at == "step")
-    if steps:
-        return _commit_inputs(state, steps).then(_start_call, at)
-    return _start_call(state, at)
+    if unchecked := hooks.list_unchecked_inputs(state, steps):
+        return hooks.check_inputs(state, get_run(state), unchecked, "inputs")
+    committed = _commit_inputs(state, steps) if steps else Decision(state)
+    return committed.then(start_call, at)
 
 
-def _start_call(state: State, at: Moment, instead_of: CallModel | None = None) -> Decision:
+def start_call(state: State, at: Moment, instead_of: CallModel | None = None) -> Decision:
+    """Make a model call. `instead_of`: the call that has failed and that the new one repeats."""
     run = get_run(state)
     if problem := limits.find_reached_limit(state):
         return fail_run(state, problem, at)
@@ -139,9 +155,7 @@ def _start_call(state: State, at: Moment, instead_of: CallModel | None = None) -
         return fail_run(state, make_timeout(run, ", ".join(run.timed_out_calls)), at)
     request = run.request
     ratio = state.learned.get(request.model, budgets.NOTHING_LEARNED).ratio
-    parent = run.call.call_id if run.call else None
-    if instead_of:
-        parent = instead_of.parent_call_id
+    parent = instead_of.parent_call_id if instead_of else run.call and run.call.call_id
     call = CallModel(
         request_id=request.request_id,
         run_id=run.run_id,
@@ -158,7 +172,10 @@ def _start_call(state: State, at: Moment, instead_of: CallModel | None = None) -
         priced=limits.find_cost_limit(state) is not None,
         # Only the first call of a run: the others have the tools that the run began with.
         deployment=None if run.call or run.prepared or state.keeps_agent else state.deployment,
+        hooks=None if run.call or run.prepared else state.hooks,
+        limited=None if run.call or run.prepared else state.limited,
         parent_call_id=parent,
+        has_fallback=bool(request.fallbacks),
     )
     run = replace(run, iteration=call.iteration, call=call, tool_calls=())
     return Decision(replace(state, run=run, calls=state.calls + 1, phase="awaiting_model"), (), call)
@@ -179,6 +196,8 @@ def take_reply(state: State, answer: ModelAnswered, at: Moment) -> Decision:
         usage=run.usage.plus(used),
         answer_seq=at.rev if reply.content else run.answer_seq,
         tool_calls=calls_of_round,
+        reply_reason="max_output_tokens" if reply.stop_reason == "length" else "final_answer",
+        schema_problem=answer.schema_problem,
     )
     state = replace(
         state,
@@ -187,39 +206,46 @@ def take_reply(state: State, answer: ModelAnswered, at: Moment) -> Decision:
         tool_calls=state.tool_calls + len(calls_of_round),
         summary_due=run.request.context_ref if answer.needs_summary and state.policy.writes_summaries else None,
     )
-    committed, exhausted = Decision(state, (message, *refused)), run.iteration >= run.request.max_iterations
-    if calls_of_round or (state.inbox and exhausted):
-        if exhausted:
-            return committed.then(lambda state, at: finish_run(state, "completed", "max_iterations", at), at)
+    committed = Decision(state, (message, *refused))
+    if calls_of_round and not _is_exhausted(run):
         return committed.then(start_tools, at)
-    if state.inbox:
-        return committed.then(lambda state, at: _commit_inputs(state, state.inbox).then(call_model, at), at)
-    if answer.schema_problem is not None:
-        return committed.then(lambda state, at: _ask_again(state, answer.schema_problem or "", exhausted, at), at)
-    reason = "max_output_tokens" if reply.stop_reason == "length" else "final_answer"
-    return committed.then(lambda state, at: finish_run(state, "completed", reason, at), at)
+    return committed.then(follow_reply, at)
 
 
-def shorten_context(state: State, refusal: Failure, at: Moment) -> Decision:
-    """Repeat a model call that the provider refused as too long, with a smaller budget, once a run."""
+def follow_reply(state: State, at: Moment) -> Decision:
+    """Commit the inputs that wait for the answer, have a wrong answer corrected, or end the run."""
     run = get_run(state)
-    call = run.call
-    budget = None if run.tightened or call is None else budgets.compute_budget_left(state, call, refusal)
-    if call is None or budget is None:
-        return fail_run(state, refusal, at)
-    again = Retried(call_id=f"call-{state.calls + 1}", model=call.model, budget=budget)
-    error = drafts.draft_error(state, run, refusal, drafts.make_call_refs(run), retried=again)
-    learned = budgets.learn_refusal(state.learned, call.model, budget)
-    state = replace(state, learned=learned, run=replace(run, tightened=True))
-    return Decision(state, (error,)).then(lambda state, at: _start_call(state, at, instead_of=call), at)
+    if _is_exhausted(run) and (run.tool_calls or state.inbox):
+        return _complete(state, "max_iterations", at)
+    if state.inbox:
+        if unchecked := hooks.list_unchecked_inputs(state, state.inbox):
+            return hooks.check_inputs(state, run, unchecked, "reply")
+        return _commit_inputs(state, state.inbox).then(call_model, at)
+    if run.schema_problem is not None:
+        return _ask_again(state, run.schema_problem, _is_exhausted(run), at)
+    return _complete(state, run.reply_reason, at)
+
+
+def _is_exhausted(run: Run) -> bool:
+    return run.iteration >= run.request.max_iterations
+
+
+def _complete(state: State, reason: str, at: Moment) -> Decision:
+    """End the run as completed, once the hooks have accepted its answer."""
+    run = get_run(state)
+    if hooks.needs_answer_check(state, run):
+        return hooks.check_answer(state, run)
+    return finish_run(state, "completed", reason, at)
 
 
 def start_tools(state: State, at: Moment) -> Decision:
     """Run the tool calls of a round in parallel, once all that need approval are approved or denied."""
     run = get_run(state)
     if tool_rounds.list_unapproved(run.tool_calls):
-        return Decision(replace(state, run=_stop_clock(run, at), phase="awaiting_approval"))
-    run = tool_rounds.open_outside(state, _resume_clock(run, at), at)
+        return Decision(replace(state, run=clock.stop(run, at), phase="awaiting_approval"))
+    if hooks.needs_tool_checks(state, run):
+        return hooks.check_tools(state, clock.resume(run, at))
+    run = tool_rounds.open_outside(state, clock.resume(run, at), at)
     return children.open_children(replace(state, run=run), at).then(_begin_round, at)
 
 
@@ -247,25 +273,12 @@ def _continue_round(state: State, at: Moment) -> Decision:
     run = get_run(state)
     waiting = [call for call in run.tool_calls if not call.returned]
     if not waiting:
-        return call_model(replace(state, run=_resume_clock(run, at)), at)
+        return call_model(replace(state, run=clock.resume(run, at)), at)
     if not all(call.is_outside for call in waiting):
         return Decision(state)
     if run.paused_at is None and at.time >= run.deadline:
         return fail_run(state, make_timeout(run, ", ".join(run.timed_out_calls)), at)
-    return Decision(replace(state, run=_stop_clock(run, at), phase="awaiting_external"))
-
-
-def _stop_clock(run: Run, at: Moment) -> Run:
-    """Stop the request's clock, if it does not stand still already."""
-    return run if run.paused_at is not None else replace(run, paused_at=at.time)
-
-
-def _resume_clock(run: Run, at: Moment) -> Run:
-    """Let the request's clock go on: the time in which it stood still does not count, but for a subagent's work."""
-    if run.paused_at is None:
-        return replace(run, worked_seconds=0.0)
-    waited = max(at.time - run.paused_at - run.worked_seconds, 0.0)
-    return replace(run, deadline=run.deadline + waited, paused_at=None, worked_seconds=0.0)
+    return Decision(replace(state, run=clock.stop(run, at), phase="awaiting_external"))
 
 
 def fail_run(state: State, failure: Failure, at: Moment) -> Decision:
@@ -284,83 +297,22 @@ def finish_run(
     failure: Failure | None = None,
     inputs: Literal["drop", "follow_up"] = "follow_up",
     explanation: str | None = None,
-    first: Request | None = None,
+    interrupts: bool = False,
 ) -> Decision:
     """End the run, and begin what waits for its end, in this order.
 
     1. A result is committed for each tool call without one, then the outcome.
     2. The deferred context operations and the deferred configuration are applied.
-    3. The next run is opened: an interrupting message (`first`), the follow-up run of unread inputs, the queue.
+    3. The next run is opened: the follow-up run of unread inputs, or the first request of the queue. `interrupts`: a
+       message that has interrupted the run is the first, and operations that wait for its own end stay.
     4. A summary that is due is started, if the run has completed and nothing waits.
     """
-    ended = end_run(state, status, reason, at, failure=failure, inputs=inputs, explanation=explanation)
-    if first is None:
-        followed = ended.then(operations.apply_deferred, at)
-    else:
-        ended = replace(ended, state=replace(ended.state, queue=(first, *ended.state.queue)))
-        followed = ended.then(operations.apply_before_interrupt, at)
-    followed = followed.then(open_next_run, at)
+    ended = closing.close_run(
+        state, get_run(state), status, reason, at, failure=failure, inputs=inputs, explanation=explanation
+    )
+    apply = operations.apply_before_interrupt if interrupts else operations.apply_deferred
+    followed = ended.then(apply, at).then(open_next_run, at)
     return followed.then(summaries.begin_due, at) if status == "completed" else followed
-
-
-def end_run(
-    state: State,
-    status: Literal["completed", "failed", "cancelled"],
-    reason: str,
-    at: Moment,
-    *,
-    failure: Failure | None = None,
-    inputs: Literal["drop", "follow_up"] = "follow_up",
-    explanation: str | None = None,
-) -> Decision:
-    """End the run: commit a result for each tool call and an outcome for each request of the run.
-
-    `explanation` is the reason that a caller has sent with a cancellation.
-    """
-    run = get_run(state)
-    closers, late = tool_rounds.close_calls(state, run, reason)
-    unread = leave_unread(assignments.note_work(children.release_children(state), run, at), run, reason, inputs)
-
-    def draft_outcome(request_id: str) -> Draft:
-        # One of the requests that shared the run has its usage, so that the sum over requests is right.
-        opened = run.request.request_id
-        return drafts.draft_run(
-            state,
-            run,
-            request_id,
-            status=status,
-            reason=reason,
-            usage=run.usage if request_id == opened else Usage(shared_with=opened),
-            subagent_usage=run.subagent_usage if request_id == opened else Usage(),
-            answer_seq=run.answer_seq,
-            failure=failure,
-            explanation=explanation,
-        )
-
-    waiting = {request.request_id for request in unread.state.queue}
-    joined = tuple(draft_outcome(joined) for joined in run.joined if joined not in waiting)
-    ended = replace(unread.state, run=None, phase="idle", late_calls=(*state.late_calls, *late))
-    return Decision(ended, (*closers, *unread.commit, draft_outcome(run.request.request_id), *joined))
-
-
-def leave_unread(state: State, run: Run, reason: str, inputs: Literal["drop", "follow_up"]) -> Decision:
-    """Put the inputs that a run has not read into a follow-up request, which is next, or commit them as dropped."""
-    keeps = inputs == "follow_up"
-    following = tuple(i for i in state.inbox if keeps and not i.request_id and i.on_failure == "follow_up")
-    rejoining = tuple(i for i in state.inbox if keeps and i.request_id)
-    dropped = tuple(
-        drafts.draft_dropped_input(state, dropped, reason)
-        for dropped in state.inbox
-        if dropped not in following and dropped not in rejoining
-    )
-    later = tuple(
-        replace(requests.make_request(state, i.joined, i.request_id or ""), tokens=i.tokens)
-        for i in rejoining
-        if i.joined
-    )
-    if following:
-        later = (requests.make_follow_up(state, f"{FOLLOW_UP}{run.run_id}", following), *later)
-    return Decision(replace(state, inbox=(), queue=(*later, *state.queue)), dropped)
 
 
 def make_timeout(run: Run, last: str | None = None) -> Failure:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
-from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig
+from clew.contract import ConfigureInput, ContextOperation, SessionConfig
 from clew.contract.policy import ContextPolicy
 from clew.contract.receipts import InputReceipt
+from clew.hooks import HookPoint
 from clew.outcomes import RequestOutcome, Usage
-from clew_workflows.core.calls import Assignment, Child, LateCall, RequestedCall
+from clew_workflows.core.calls import Assignment, Child, LateCall
 from clew_workflows.core.learned import Learned
+from clew_workflows.core.listed import Listed
+from clew_workflows.core.run import Input, Request, Run
 from clew_workflows.protocol import (
     ArchiveRef,
-    CallModel,
     Failure,
     ModelProfile,
     Prepare,
@@ -25,7 +27,9 @@ from clew_workflows.protocol import (
 Phase = Literal[
     "preparing",
     "idle",
+    "checking",
     "awaiting_model",
+    "stopping",
     "awaiting_tools",
     "awaiting_approval",
     "awaiting_external",
@@ -56,123 +60,6 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
-    """An input for the active run, not committed yet.
-
-    Attributes:
-        input_id: The id of the input.
-        kind: `steer`, `inject`, `repair`, or `message` for a message that joins the run.
-        content: The text.
-        at: When it is committed: before the next model call (`step`), or after a reply that
-            would end the run (`terminal`).
-        on_failure: What becomes of it if the run ends before it is committed.
-        source: The source that its entry names.
-        request_id: The request of a message that joins the run.
-        joined: The message that joins the run.
-        tokens: The tokens of its message, counted when it begins to wait.
-    """
-
-    input_id: str
-    kind: str
-    content: str
-    at: Literal["terminal", "step"]
-    on_failure: Literal["follow_up", "drop"]
-    source: str
-    request_id: str | None = None
-    joined: MessageInput | None = None
-    tokens: int | None = None
-
-    @property
-    def metadata(self) -> dict[str, str] | None:
-        """The metadata of the message that joins the run."""
-        return self.joined.metadata if self.joined else None
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """An accepted message with its settings resolved, or the inputs that a follow-up run answers.
-
-    The settings are resolved again when the run starts, so that a queued request runs under the configuration that is
-    in force by then.
-
-    Attributes:
-        request_id: The id of the request.
-        content: The text of the message.
-        context_ref: The lane.
-        model: `provider:model`.
-        options: The model's options.
-        context_policy: The request's changes to the session's policy. If the request names a model and the
-            configuration has no policy, they are the complete policy of that model.
-        max_iterations: Most model calls of the run.
-        timeout_seconds: The time for the run, without the time it waits for nothing but approvals, or results from
-            outside.
-        metadata: The message's metadata.
-        output_schema: The JSON Schema of the answer.
-        message: The message; None for a follow-up run.
-        inputs: The inputs that a follow-up run answers.
-        tokens: The tokens of its message, counted when it begins to wait.
-    """
-
-    request_id: str
-    content: str
-    context_ref: str
-    model: str
-    options: ModelOptions
-    context_policy: ContextPolicy | None
-    max_iterations: int
-    timeout_seconds: int
-    metadata: dict[str, str] | None = None
-    output_schema: dict[str, Any] | None = None
-    message: MessageInput | None = None
-    inputs: tuple[Input, ...] = ()
-    tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The ReAct loop that serves a request, and the requests that have joined it.
-
-    Attributes:
-        run_id: The id of the run.
-        request: The request that opened the run.
-        deadline: When the run times out, in seconds of the workflow's clock.
-        opened_seq: The seq of the message that opened the run.
-        joined: The ids of the requests that have joined the run.
-        paused_at: When the run began to wait for nothing but approvals, or results from outside, in seconds of the
-            workflow's clock; None if it does not.
-        tightened: A refused context was shortened, which happens once a run.
-        prepared: The configuration was prepared anew during the run, which happens once a run.
-        describing: A worker is asked to describe the model that the request names.
-        iteration: The number of the newest model call; 0 before the first.
-        call: The newest model call.
-        tool_calls: The tool calls of the newest reply.
-        timed_out_calls: The tool calls that the deadline interrupted, for the message of the timeout.
-        answer_seq: The seq of the newest reply that has text.
-        usage: The tokens and the cost of the run.
-        subagent_usage: Those of the subagents that the run has started.
-        worked_seconds: The most seconds that a subagent of the newest round has worked.
-    """
-
-    run_id: str
-    request: Request
-    deadline: float
-    opened_seq: int
-    joined: tuple[str, ...] = ()
-    paused_at: float | None = None
-    tightened: bool = False
-    prepared: bool = False
-    describing: bool = False
-    iteration: int = 0
-    call: CallModel | None = None
-    tool_calls: tuple[RequestedCall, ...] = ()
-    timed_out_calls: tuple[str, ...] = ()
-    answer_seq: int | None = None
-    usage: Usage = Usage()
-    subagent_usage: Usage = Usage()
-    worked_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Summarizing:
     """A summary that is being written.
 
@@ -200,6 +87,10 @@ class State:
         agent_due: The agent that `own` names has not been resolved, also where the session is pinned.
         tools: The tools as a worker has resolved them; None until one has.
         deployment: The deployment of the worker that has resolved the configuration; None until one has.
+        hooks: The points for which the workers have hooks.
+        limited: The providers whose rate the workers limit: their calls have task queues of their own.
+        shows_texts: Labels, details, titles and search attributes may hold texts of the conversation: a worker that
+            does not encrypt has said so.
         problem: Why a worker could not resolve the configuration.
         run: The active run.
         own_policy: The policy fields that `configure` has set, over those of the configuration's policy.
@@ -229,6 +120,8 @@ class State:
         summaries: The number of summaries so far.
         summary_due: A lane that has reached the policy's threshold for a summary.
         no_summary_before: The number of runs before which no automatic summary is tried, because one has failed.
+        listed: What lists of sessions show of the entries.
+        attributes: The search attributes that the namespace has.
     """
 
     session_id: str
@@ -239,6 +132,9 @@ class State:
     agent_due: bool = True
     tools: tuple[ResolvedTool, ...] | None = None
     deployment: str | None = None
+    hooks: tuple[HookPoint, ...] = ()
+    limited: tuple[str, ...] = ()
+    shows_texts: bool = False
     problem: Failure | None = None
     run: Run | None = None
     own_policy: ContextPolicy | None = None
@@ -268,6 +164,8 @@ class State:
     summaries: int = 0
     summary_due: str | None = None
     no_summary_before: int = 0
+    listed: Listed = field(default_factory=Listed)
+    attributes: tuple[str, ...] = ()
 
     @property
     def config(self) -> SessionConfig:
@@ -288,6 +186,11 @@ class State:
     def closed(self) -> bool:
         """Whether the session has ended."""
         return self.phase == "closed"
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the active run ends as soon as its model call has stopped."""
+        return self.phase == "stopping"
 
     @property
     def request_id(self) -> str | None:
@@ -329,12 +232,18 @@ class State:
         if self.own.agent is None or self.keeps_agent:
             clears = self.policy.clear_tool_results is not None
             return Prepare(
-                model=self.model, tools=self.config.tools, archived=archived, clears=clears, encoding=encoding
+                model=self.model,
+                fallbacks=self.config.fallbacks or None,
+                tools=self.config.tools,
+                archived=archived,
+                clears=clears,
+                encoding=encoding,
             )
         policy = (self.own.context_policy or ContextPolicy()).overlay(self.own_policy)
         return Prepare(
             agent=self.own.agent,
             model=self.own.model,
+            fallbacks=self.own.fallbacks if "fallbacks" in self.own.model_fields_set else None,
             tools=self.own.tools if "tools" in self.own.model_fields_set else None,
             archived=archived,
             clears=policy.clear_tool_results is not None if "clear_tool_results" in policy.model_fields_set else None,

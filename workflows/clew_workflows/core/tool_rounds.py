@@ -16,7 +16,8 @@ from clew_workflows.core import drafts
 from clew_workflows.core.argument_schemas import ArgumentChecks
 from clew_workflows.core.calls import LateCall, RequestedCall
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import Moment, Run, State
+from clew_workflows.core.run import Run
+from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import (
     Failure,
     FunctionRoute,

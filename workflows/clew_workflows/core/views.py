@@ -149,7 +149,7 @@ def describe_live_status(state: State, thread: Thread) -> LiveStatus:
         status=state.phase,
         request_id=state.request_id,
         run_id=run.run_id if run else None,
-        call_id=run.call.call_id if run and run.call and state.phase == "awaiting_model" else None,
+        call_id=run.call.call_id if run and run.call and state.phase in ("awaiting_model", "stopping") else None,
         iteration=run.iteration if run else 0,
         unfinished_request_ids=state.unfinished,
         running_calls=tuple(map(_describe_call, tool_rounds.list_running(state))),

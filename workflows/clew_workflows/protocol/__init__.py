@@ -1,6 +1,14 @@
 """The inputs and the answers of activities, and the task queues between workflows and activities."""
 
-from clew_workflows.protocol.archive import ArchiveRef, Archiving, Recall, Recalled, Thaw, Thawed
+from clew_workflows.protocol.archive import (
+    ArchiveRef,
+    Archiving,
+    Recall,
+    Recalled,
+    Thaw,
+    Thawed,
+    WrittenArchive,
+)
 from clew_workflows.protocol.checkpoints import (
     CheckpointSignature,
     DraftQuery,
@@ -11,17 +19,26 @@ from clew_workflows.protocol.checkpoints import (
 from clew_workflows.protocol.effects import Effect, Event, SessionEffect
 from clew_workflows.protocol.failures import Failure
 from clew_workflows.protocol.forks import Fork
+from clew_workflows.protocol.hooks import HOOK_SECONDS, CheckedItem, HooksAnswered, RunHooks
 from clew_workflows.protocol.model_calls import (
+    OUTAGES,
     CallModel,
     ModelAnswered,
     ModelReply,
+    ModelStopped,
     Outdated,
     RequestedTool,
+    describe_read,
     number_tool_calls,
 )
 from clew_workflows.protocol.packed import Packed, inflate
 from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared, ResolvedAgent
-from clew_workflows.protocol.queues import name_model_queue, name_tool_queue
+from clew_workflows.protocol.queues import (
+    choose_model_queue,
+    name_model_queue,
+    name_provider_queue,
+    name_tool_queue,
+)
 from clew_workflows.protocol.rollover import RolloverThresholds
 from clew_workflows.protocol.summaries import Summarize, Summarized, WrittenSummary
 from clew_workflows.protocol.tools import (
@@ -44,11 +61,14 @@ from clew_workflows.protocol.tools import (
 
 __all__ = [
     "FUNCTION",
+    "HOOK_SECONDS",
+    "OUTAGES",
     "STORING_SECONDS",
     "AgentRoute",
     "ArchiveRef",
     "Archiving",
     "CallModel",
+    "CheckedItem",
     "CheckpointSignature",
     "DescribeModel",
     "DraftQuery",
@@ -58,10 +78,12 @@ __all__ = [
     "Failure",
     "Fork",
     "FunctionRoute",
+    "HooksAnswered",
     "McpRoute",
     "ModelAnswered",
     "ModelProfile",
     "ModelReply",
+    "ModelStopped",
     "OpenCheckpoint",
     "OpenedCheckpoint",
     "Outdated",
@@ -77,6 +99,7 @@ __all__ = [
     "ResolvedTool",
     "RolloverThresholds",
     "Route",
+    "RunHooks",
     "RunTool",
     "RunTools",
     "SessionEffect",
@@ -87,10 +110,14 @@ __all__ = [
     "Thawed",
     "ToolAnswered",
     "ToolReturned",
+    "WrittenArchive",
     "WrittenSummary",
+    "choose_model_queue",
+    "describe_read",
     "inflate",
     "make_idempotency_key",
     "name_model_queue",
+    "name_provider_queue",
     "name_tool_queue",
     "number_tool_calls",
 ]

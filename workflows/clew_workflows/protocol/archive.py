@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clew.contract.policy import ContextPolicy
 from clew.thread.layers import Layers
 from clew_workflows.protocol._value import Value
@@ -41,6 +39,18 @@ class Archiving(Value):
     closed: bool = False
 
 
+class WrittenArchive(Value):
+    """The archive after a write.
+
+    Attributes:
+        archive: The archive.
+        search_attributes: The names of the search attributes of sessions that the namespace has.
+    """
+
+    archive: ArchiveRef
+    search_attributes: tuple[str, ...] = ()
+
+
 class Thaw(Value):
     """Fetch the state that an archived session continues from.
 
@@ -57,12 +67,12 @@ class Thawed(Packed):
     """The state that an archived session continues from, compressed.
 
     Attributes:
+        version: The version of its format.
         archive: The archive as it is now.
-        newer: Entries that have been added to the archive since the state was written, as JSON.
     """
 
+    version: int = 1
     archive: ArchiveRef | None = None
-    newer: tuple[dict[str, Any], ...] = ()
 
 
 class Recall(Value):

@@ -10,16 +10,38 @@ from __future__ import annotations
 from clew_workflows.protocol.archive import Archiving, Recall, Thaw
 from clew_workflows.protocol.checkpoints import SignCheckpoint
 from clew_workflows.protocol.failures import Failure
-from clew_workflows.protocol.model_calls import CallModel, ModelAnswered, Outdated
+from clew_workflows.protocol.hooks import HooksAnswered, RunHooks
+from clew_workflows.protocol.model_calls import CallModel, ModelAnswered, ModelStopped, Outdated
 from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared
 from clew_workflows.protocol.summaries import Summarize, Summarized
 from clew_workflows.protocol.tools import PlannedCall, RunTools, ToolReturned
 
-SessionEffect = Prepare | DescribeModel | CallModel | RunTools | Summarize
+SessionEffect = Prepare | DescribeModel | RunHooks | CallModel | RunTools | Summarize
 """The effects of decisions, one at a time. The tool calls of a round run in parallel."""
 
-Effect = Prepare | DescribeModel | CallModel | PlannedCall | Summarize | Archiving | Thaw | Recall | SignCheckpoint
+Effect = (
+    Prepare
+    | DescribeModel
+    | RunHooks
+    | CallModel
+    | PlannedCall
+    | Summarize
+    | Archiving
+    | Thaw
+    | Recall
+    | SignCheckpoint
+)
 """The input of one activity: `clew_workflows.shell.execution.make_plan` names the activity and its timeouts."""
 
-Event = Prepared | ModelProfile | ModelAnswered | Outdated | ToolReturned | Summarized | Failure
+Event = (
+    Prepared
+    | ModelProfile
+    | ModelAnswered
+    | ModelStopped
+    | HooksAnswered
+    | Outdated
+    | ToolReturned
+    | Summarized
+    | Failure
+)
 """The result of an effect."""

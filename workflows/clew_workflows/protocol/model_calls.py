@@ -9,11 +9,16 @@ from pydantic import Field
 
 from clew.contract import ModelOptions
 from clew.contract.policy import ContextPolicy
+from clew.hooks import HookPoint
 from clew.model.messages import ProviderData, ToolCall
 from clew.model.prices import Prices
 from clew.model.tokens import EncodingName
 from clew.outcomes import Usage
 from clew_workflows.protocol._value import Value
+from clew_workflows.protocol.failures import Failure
+
+OUTAGES = frozenset({"insufficient_quota", "overloaded", "provider_unavailable", "rate_limited", "truncated_stream"})
+"""The types of failures after which a run goes on with a fallback: the provider does not serve the model now."""
 
 
 class CallModel(Value):
@@ -36,7 +41,12 @@ class CallModel(Value):
         priced: The session has a cost limit: the call fails unless the model's prices are known.
         deployment: The worker deployment that has resolved the configuration: a worker of another one answers
             `Outdated`. None: any worker makes the call.
+        hooks: The points for which the worker that resolved the configuration has hooks: a worker with hooks for
+            others answers `Outdated`. None: any worker makes the call.
+        limited: The providers whose rate the worker limits that resolved the configuration: a worker that limits
+            others answers `Outdated`. None: any worker makes the call.
         parent_call_id: The call whose tool results this one reads; None for the first of a run.
+        has_fallback: Another model is called if this one has an outage, so that the call gives up soon.
     """
 
     request_id: str
@@ -53,7 +63,10 @@ class CallModel(Value):
     earlier_tool_calls: int = 0
     priced: bool = False
     deployment: str | None = None
+    hooks: tuple[HookPoint, ...] | None = None
+    limited: tuple[str, ...] | None = None
     parent_call_id: str | None = None
+    has_fallback: bool = False
 
 
 class RequestedTool(Value):
@@ -78,7 +91,7 @@ class ModelReply(Value):
         thinking: The model's reasoning, where the provider shows it.
         tool_calls: The tool calls that the model requests.
         provider_data: Data that the same provider wants back with the next call.
-        stop_reason: Why the model stopped.
+        stop_reason: Why the model stopped; `interrupted`: the call ended before the reply was complete.
         usage: The tokens, and the cost where the prices are known.
     """
 
@@ -86,12 +99,14 @@ class ModelReply(Value):
     thinking: str | None = None
     tool_calls: tuple[RequestedTool, ...] = ()
     provider_data: ProviderData | None = None
-    stop_reason: Literal["stop", "length", "tool_calls"] = "stop"
+    stop_reason: Literal["stop", "length", "tool_calls", "interrupted"] = "stop"
     usage: Usage = Usage()
 
 
 class ModelAnswered(Value):
     """The result of `CallModel`: the reply, and the measures of the context that the model was sent.
+
+    The reply of a call that was cancelled is what had been read of it (`interrupted`).
 
     Attributes:
         reply: The reply.
@@ -125,6 +140,18 @@ class ModelAnswered(Value):
     tokens: int | None = None
 
 
+class ModelStopped(Value):
+    """A model call that has ended without a complete reply.
+
+    Attributes:
+        failure: Why it failed; None: it was cancelled.
+        answer: What had been read of the reply; None: nothing.
+    """
+
+    failure: Failure | None = None
+    answer: ModelAnswered | None = None
+
+
 class Outdated(Value):
     """The answer to `CallModel` of a worker whose deployment is not the call's: no model was called.
 
@@ -133,6 +160,13 @@ class Outdated(Value):
     """
 
     deployment: str
+
+
+def describe_read(characters: int) -> str:
+    """Describe how much of a reply was read when the time was over."""
+    if characters:
+        return f"the reply was being streamed, {characters} characters had arrived"
+    return "the model had not begun to reply"
 
 
 def number_tool_calls(tools: Iterable[RequestedTool], earlier: int) -> list[ToolCall]:

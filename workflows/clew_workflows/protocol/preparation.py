@@ -8,6 +8,7 @@ from pydantic import field_serializer
 
 from clew.contract import SessionConfig
 from clew.contract.policy import ContextPolicy
+from clew.hooks import HookPoint
 from clew.model.prices import Prices
 from clew.model.tokens import EncodingName
 from clew_workflows.protocol._value import Value
@@ -43,6 +44,7 @@ class Prepare(Value):
     Attributes:
         agent: The name of the agent; None: the session has none, or keeps the version that it has.
         model: `provider:model`; None: the agent's.
+        fallbacks: The models that are tried while that one has an outage; None: the agent's, or none.
         tools: The names of the tools; None: the agent's.
         execution: The id of the workflow execution that starts. With it the worker also looks for an archive of the
             session; where there is one, the session continues from it.
@@ -54,6 +56,7 @@ class Prepare(Value):
 
     agent: str | None = None
     model: str | None = None
+    fallbacks: tuple[str, ...] | None = None
     tools: tuple[str, ...] | None = None
     execution: str | None = None
     archived: bool = False
@@ -95,17 +98,26 @@ class Prepared(Value):
         problem: The first agent, tool or model that the worker does not know.
         agent: The agent that the configuration names; None if the worker does not know it.
         deployment: The digest of all agents and tools of the worker; None if no worker has answered.
+        shows_texts: Whether labels and search attributes may hold texts of the conversation: the worker does not
+            encrypt. None if no worker has answered.
+        hooks: The points for which the worker has hooks; None if no worker has answered.
+        limited: The providers whose rate is limited; None if no worker has answered.
         profile: The profile of the configuration's model; None if no worker has answered.
         archive: The session's archive; None if the worker has no store.
         state: The name of the archived state that the session continues from; None for a new session.
         mismatch: Why the session cannot continue from its archive.
+        search_attributes: The names of the search attributes of sessions that the namespace has.
     """
 
     tools: tuple[ResolvedTool, ...] = ()
     problem: Failure | None = None
     agent: ResolvedAgent | None = None
     deployment: str | None = None
+    shows_texts: bool | None = None
+    hooks: tuple[HookPoint, ...] | None = None
+    limited: tuple[str, ...] | None = None
     profile: ModelProfile | None = None
     archive: ArchiveRef | None = None
     state: str | None = None
     mismatch: str | None = None
+    search_attributes: tuple[str, ...] = ()

@@ -1,5 +1,7 @@
 """Task queues: a deployment's own, which clients know, and one each for model calls and for tool calls.
 
+A provider whose calls are limited has a queue of its own: Temporal limits the rate of a queue.
+
 A worker's slots belong to a queue, not to an activity type. With queues of their own, hanging model calls take no
 slot from tools, and neither take one from the short activities that every session needs (`prepare`, `archive`,
 `thaw`, …), which stay on the deployment's own queue.
@@ -7,10 +9,23 @@ slot from tools, and neither take one from the short activities that every sessi
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 
 def name_model_queue(task_queue: str) -> str:
     """Name the task queue of a deployment's model calls. One may wait minutes for the network."""
     return f"{task_queue}-models"
+
+
+def name_provider_queue(task_queue: str, provider: str) -> str:
+    """Name the task queue that a provider's calls have if their rate is limited."""
+    return f"{name_model_queue(task_queue)}-{provider}"
+
+
+def choose_model_queue(task_queue: str, model: str, limited: Collection[str]) -> str:
+    """Choose the task queue of a call of a model. `limited` are the providers with a queue of their own."""
+    provider = model.partition(":")[0]
+    return name_provider_queue(task_queue, provider) if provider in limited else name_model_queue(task_queue)
 
 
 def name_tool_queue(task_queue: str) -> str:

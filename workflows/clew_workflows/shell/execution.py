@@ -1,11 +1,12 @@
 """Carrying out effects: each runs as an activity. `make_plan` names the activity and its timeouts.
 
-This module does not read the session's state, which may change while an activity runs.
+This module reads the session's state only when it starts an activity: the state may change while the activity runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, overload
@@ -16,9 +17,10 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from clew_workflows.core import labels
+from clew_workflows.core.state import State
 from clew_workflows.protocol import (
+    HOOK_SECONDS,
     STORING_SECONDS,
-    ArchiveRef,
     Archiving,
     CallModel,
     CheckpointSignature,
@@ -26,8 +28,10 @@ from clew_workflows.protocol import (
     Effect,
     Failure,
     FunctionRoute,
+    HooksAnswered,
     ModelAnswered,
     ModelProfile,
+    ModelStopped,
     Outdated,
     PlannedCall,
     Prepare,
@@ -35,21 +39,26 @@ from clew_workflows.protocol import (
     Recall,
     Recalled,
     RemoteRoute,
+    RunHooks,
     SignCheckpoint,
     Summarize,
     Thaw,
     Thawed,
     ToolAnswered,
+    WrittenArchive,
     WrittenSummary,
-    name_model_queue,
+    choose_model_queue,
     name_tool_queue,
 )
-from clew_workflows.shell.failures import make_failure
+from clew_workflows.shell.failures import make_failure, make_stopped
+from clew_workflows.shell.priorities import make_priority
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 PREPARE_TIMEOUT = timedelta(seconds=30)
 ARCHIVE_TIMEOUT = timedelta(minutes=5)
 SUMMARY_TIMEOUT = timedelta(minutes=10)
+HOOK_TIMEOUT = timedelta(seconds=HOOK_SECONDS + 5)
+HOOKS_TIMEOUT = timedelta(minutes=2)
 SIGN_TIMEOUT = timedelta(seconds=20)
 WORKERS_PER_TOOL_CALL = 3
 """Workers that may be lost to one tool call beside its retries: the tool may crash each of them."""
@@ -61,6 +70,8 @@ _PATIENT = RetryPolicy(
 )
 # A session is busy while a summary is written, and can do without it.
 _SUMMARY_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=4)
+# Nothing passes unchecked, so that a request fails if its hooks do.
+_HOOK_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=3)
 # For the archive while a caller waits. More than one attempt, because a worker may be lost.
 _STORE_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=3)
 
@@ -77,7 +88,7 @@ class Plan:
         attempt: The time for one attempt; None: no limit but `within`.
         retries: The retry policy; None: the server's default, until the time is over.
         queue: The task queue; None: the deployment's own.
-        run_id: The run that the Temporal UI groups it under.
+        in_run: The Temporal UI groups it under the active run.
         waits: A cancelled activity is waited for, since it may still return a result.
         heartbeat: The longest time between two heartbeats; None: the activity need not send any.
         activity_id: The id of the activity; None: the SDK makes one.
@@ -90,15 +101,17 @@ class Plan:
     attempt: timedelta | None = None
     retries: RetryPolicy | None = None
     queue: str | None = None
-    run_id: str | None = None
+    in_run: bool = False
     waits: bool = False
     heartbeat: timedelta | None = HEARTBEAT_TIMEOUT
     activity_id: str | None = None
 
 
-def make_plan(effect: Effect, time_left: timedelta | None, task_queue: str) -> Plan:
-    """Plan the activity of an effect. `time_left` is the time for all attempts; None: no limit."""
-    models = name_model_queue(task_queue)
+def make_plan(effect: Effect, time_left: timedelta | None, task_queue: str, limited: Collection[str] = ()) -> Plan:
+    """Plan the activity of an effect. `time_left` is the time for all attempts; None: no limit.
+
+    `limited` are the providers whose calls have a task queue of their own.
+    """
     attempt = min(PREPARE_TIMEOUT, time_left or PREPARE_TIMEOUT)
     match effect:
         case Prepare():
@@ -107,15 +120,28 @@ def make_plan(effect: Effect, time_left: timedelta | None, task_queue: str) -> P
             return Plan("describe_model", effect, ModelProfile, time_left, attempt)
         case CallModel():
             return Plan(
-                "call_model", effect, ModelAnswered | Outdated, time_left, None, _PATIENT, models, effect.run_id
+                "call_model",
+                effect,
+                ModelAnswered | Outdated,
+                time_left,
+                None,
+                _PATIENT,
+                choose_model_queue(task_queue, effect.model, limited),
+                in_run=True,
+                waits=True,
             )
+        case RunHooks():
+            within = min(HOOKS_TIMEOUT, time_left or HOOKS_TIMEOUT)
+            answer, queue = HooksAnswered | Outdated, name_tool_queue(task_queue)
+            return Plan("run_hooks", effect, answer, within, HOOK_TIMEOUT, _HOOK_RETRIES, queue, in_run=True)
         case PlannedCall():
             return _plan_call(effect, time_left, task_queue)
         case Summarize():
-            return Plan("summarize", effect, WrittenSummary, SUMMARY_TIMEOUT, None, _SUMMARY_RETRIES, models)
+            queue = choose_model_queue(task_queue, effect.model, limited)
+            return Plan("summarize", effect, WrittenSummary, SUMMARY_TIMEOUT, None, _SUMMARY_RETRIES, queue)
         case Archiving():
             retries = _PATIENT if time_left is None else _STORE_ATTEMPTS
-            return Plan("archive", effect, ArchiveRef, time_left, ARCHIVE_TIMEOUT, retries)
+            return Plan("archive", effect, WrittenArchive, time_left, ARCHIVE_TIMEOUT, retries)
         case Thaw():
             return Plan("thaw", effect, Thawed, time_left, ARCHIVE_TIMEOUT, _PATIENT)
         case Recall():
@@ -139,7 +165,7 @@ def _plan_call(planned: PlannedCall, time_left: timedelta | None, task_queue: st
             min(tool_time, time_left or tool_time),
             RetryPolicy(maximum_attempts=attempts),
             route.task_queue,
-            call.run_id,
+            in_run=True,
             waits=True,
             heartbeat=None,
             activity_id=call.tool_call_id,
@@ -156,55 +182,68 @@ def _plan_call(planned: PlannedCall, time_left: timedelta | None, task_queue: st
         min(tool_time, time_left or tool_time),
         RetryPolicy(maximum_attempts=attempts),
         name_tool_queue(own_queue or task_queue),
-        call.run_id,
+        in_run=True,
         waits=True,
     )
 
 
 @overload
-async def carry_out(effect: Prepare, time_left: timedelta | None) -> Prepared | Failure: ...
+async def carry_out(effect: Prepare, time_left: timedelta | None, state: State) -> Prepared | Failure: ...
 
 
 @overload
-async def carry_out(effect: DescribeModel, time_left: timedelta | None) -> ModelProfile | Failure: ...
+async def carry_out(effect: DescribeModel, time_left: timedelta | None, state: State) -> ModelProfile | Failure: ...
 
 
 @overload
-async def carry_out(effect: CallModel, time_left: timedelta | None) -> ModelAnswered | Outdated | Failure: ...
+async def carry_out(
+    effect: RunHooks, time_left: timedelta | None, state: State
+) -> HooksAnswered | Outdated | Failure: ...
 
 
 @overload
-async def carry_out(effect: Summarize, time_left: timedelta | None) -> WrittenSummary | Failure: ...
+async def carry_out(
+    effect: CallModel, time_left: timedelta | None, state: State
+) -> ModelAnswered | Outdated | ModelStopped: ...
 
 
 @overload
-async def carry_out(effect: Archiving, time_left: timedelta | None) -> ArchiveRef | Failure: ...
+async def carry_out(effect: Summarize, time_left: timedelta | None, state: State) -> WrittenSummary | Failure: ...
 
 
 @overload
-async def carry_out(effect: Thaw, time_left: timedelta | None) -> Thawed | Failure: ...
+async def carry_out(effect: Archiving, time_left: timedelta | None, state: State) -> WrittenArchive | Failure: ...
 
 
 @overload
-async def carry_out(effect: Recall, time_left: timedelta | None) -> Recalled | Failure: ...
+async def carry_out(effect: Thaw, time_left: timedelta | None, state: State) -> Thawed | Failure: ...
 
 
 @overload
-async def carry_out(effect: SignCheckpoint, time_left: timedelta | None) -> CheckpointSignature | Failure: ...
+async def carry_out(effect: Recall, time_left: timedelta | None, state: State) -> Recalled | Failure: ...
 
 
-async def carry_out(effect: Effect, time_left: timedelta | None) -> Any:
+@overload
+async def carry_out(
+    effect: SignCheckpoint, time_left: timedelta | None, state: State
+) -> CheckpointSignature | Failure: ...
+
+
+async def carry_out(effect: Effect, time_left: timedelta | None, state: State) -> Any:
     """Run the activity of an effect; return its answer, or a failure. `time_left` None: no limit.
 
+    The session's state as it is now labels the activity, and says its priority and its task queue.
+
     Raises:
-        asyncio.CancelledError: The effect was given up.
+        asyncio.CancelledError: The effect was given up, or stopped before there was an answer.
     """
-    return await await_answer(start(effect, time_left))
+    translate = make_stopped if isinstance(effect, CallModel) else make_failure
+    return await await_answer(start(effect, time_left, state), translate)
 
 
-def start(effect: Effect, time_left: timedelta | None) -> workflow.ActivityHandle[Any]:
-    """Start the activity of an effect."""
-    plan = make_plan(effect, time_left, workflow.info().task_queue)
+def start(effect: Effect, time_left: timedelta | None, state: State) -> workflow.ActivityHandle[Any]:
+    """Start the activity of an effect. The state as it is now labels it, and says its priority and its task queue."""
+    plan = make_plan(effect, time_left, workflow.info().task_queue, state.limited)
     stopping = workflow.ActivityCancellationType
     return workflow.start_activity(
         plan.activity,
@@ -217,13 +256,22 @@ def start(effect: Effect, time_left: timedelta | None) -> workflow.ActivityHandl
         retry_policy=plan.retries,
         cancellation_type=stopping.WAIT_CANCELLATION_COMPLETED if plan.waits else stopping.TRY_CANCEL,
         activity_id=plan.activity_id,
-        summary=labels.make_label(effect),
-        event_groups=[workflow.create_event_group(plan.run_id)] if plan.run_id else None,
+        priority=make_priority(state),
+        summary=labels.make_label(effect, state),
+        event_groups=group_by_run(state) if plan.in_run else None,
     )
 
 
-async def await_answer(activity: workflow.ActivityHandle[Any]) -> Any:
-    """Wait for an activity; return its answer, or a failure.
+def group_by_run(state: State) -> list[workflow.EventGroup]:
+    """Make the event group of the active run."""
+    label = labels.label_run(state)
+    return [workflow.create_event_group(state.run.run_id, label=label)] if state.run else []
+
+
+async def await_answer(
+    activity: workflow.ActivityHandle[Any], translate: Callable[[ActivityError], Any] = make_failure
+) -> Any:
+    """Wait for an activity; return its answer, or what `translate` makes of its failure.
 
     Raises:
         asyncio.CancelledError: The activity was cancelled.
@@ -234,4 +282,4 @@ async def await_answer(activity: workflow.ActivityHandle[Any]) -> Any:
         # Only the workflow cancels activities: report it like a cancelled task.
         if is_cancelled_exception(error):
             raise asyncio.CancelledError from error
-        return make_failure(error)
+        return translate(error)

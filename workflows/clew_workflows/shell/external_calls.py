@@ -8,7 +8,8 @@ from functools import partial
 
 from temporalio import workflow
 
-from clew_workflows.core import external_calls
+from clew_workflows.core import external_calls, labels, tool_rounds
+from clew_workflows.shell import execution
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
 
@@ -32,7 +33,8 @@ class ExternalCalls:
                 await workflow.wait_condition(
                     partial(self._has_changed, expiry),
                     timeout=max(expiry - workflow.time(), 0.001),
-                    timeout_summary="an external call times out",
+                    timeout_summary=labels.label_external(tool_rounds.list_outside(runtime.state), runtime.state),
+                    event_groups=execution.group_by_run(runtime.state),
                 )
             if self._next == expiry:
                 before = runtime.effect

@@ -104,7 +104,7 @@ class Hibernation:
             await self._sleep(left if left > 0 else seconds)
 
     async def _sleep(self, seconds: float) -> None:
-        await workflow.sleep(seconds, summary="hibernates when idle")
+        await workflow.sleep(seconds, summary="hibernates then, if nothing happens")
         state = self._runtime.state
         if state.busy or state.late_calls or state.closed:
             # Nothing follows from the timer: the task that handles it would have no command.

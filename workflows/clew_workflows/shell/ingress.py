@@ -6,10 +6,12 @@ would fail the workflow task again and again at a wrong number of arguments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import from_json
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
@@ -18,33 +20,21 @@ from clew.contract import (
     MAX_MESSAGE_BYTES,
     MAX_SYSTEM_PROMPT_BYTES,
     MAX_TOOL_RESULT_BYTES,
-    ApprovalInput,
-    AwaitRequestInput,
-    CancelInput,
-    CheckpointInput,
-    CloseInput,
     ConfigureInput,
     ContextOperation,
     ContextQuery,
-    EntriesQuery,
-    FollowQuery,
-    ForkedInput,
-    HibernateInput,
     MessageInput,
     Replace,
     SessionConfig,
     SessionId,
     SessionStart,
     SteerInput,
-    SubagentResultInput,
     SubmitInput,
-    SummarizeInput,
-    ToolResultInput,
-    TranscriptQuery,
     WindowQuery,
 )
 from clew.contract.policy import ContextPolicy
 from clew.contract.validation import translate_validation_error
+from clew.encryption.admission import UNDECODABLE
 from clew.errors import (
     ClewError,
     ContextOverflow,
@@ -53,13 +43,17 @@ from clew.errors import (
     InvalidTokenBudget,
     Refusal,
     TooLarge,
+    UnknownKey,
     UnsupportedStrategy,
 )
 from clew.model.canonical import canonicalize, check_depth
+from clew_workflows.core import carried
 from clew_workflows.core.commands import Command
-from clew_workflows.protocol import DraftQuery
+from clew_workflows.shell.admission import QueryRefused
+from clew_workflows.shell.handlers import QUERIES, SIGNALS, UPDATES, Handler, Query
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T", bound=BaseModel | None)
 C = TypeVar("C", bound=ContextQuery)
 
 MAX_START_BYTES = 2_000_000
@@ -95,6 +89,7 @@ def decode_start(
     Only a start by the workflow `parent_id` may have a task, which names that workflow.
 
     Raises:
+        NewerVersion: A newer version of Clew has written the carried session.
         InvalidInput: The session id or the argument is malformed, or the argument carries a session or a task of a
             caller's.
         TooLarge: The argument or a system prompt is too large.
@@ -105,6 +100,8 @@ def decode_start(
     except ValidationError:
         raise InvalidInput("a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'") from None
     carries = len(args) == 1 and b'"carried"' in args[0].payload.data
+    if is_continued:
+        _check_version(args)
     start = _decode(args, SessionStart, MAX_START_BYTES if carries else MAX_MESSAGE_BYTES)
     if start.carried is not None and not is_continued:
         raise InvalidInput("carried: only a session's own earlier workflow run sets this field. Leave it out")
@@ -118,34 +115,14 @@ def decode_start(
     return start
 
 
-UPDATES: dict[str, type[Command]] = {
-    "message": MessageInput,
-    "await_request": AwaitRequestInput,
-    "submit_input": SubmitInput,
-    "submit_context_operation": ContextOperation,
-    "configure": ConfigureInput,
-    "cancel_request": CancelInput,
-    "resolve_approval": ApprovalInput,
-    "submit_tool_result": ToolResultInput,
-    "checkpoint": CheckpointInput,
-    "hibernate": HibernateInput,
-    "close_session": CloseInput,
-    "summarize": SummarizeInput,
-}
-"""The inputs of the updates, by name."""
-SIGNALS: dict[str, type[Command | SteerInput]] = {
-    "steer": SteerInput,
-    "inject": SteerInput,
-    "modify_context": ContextOperation,
-    "cancel": CancelInput,
-    "close": CloseInput,
-    # Clew's own.
-    "forked": ForkedInput,
-    "subagent_result": SubagentResultInput,
-}
-"""The inputs of the signals, by name."""
-BARE = ("cancel_request", "cancel", "checkpoint", "close", "close_session", "hibernate", "summarize")
-"""The updates and signals that may come without an argument: all fields of their inputs are optional."""
+def _check_version(args: Sequence[RawValue]) -> None:
+    """Check the version of a carried session, before the rest is decoded: a newer one may have other fields.
+
+    Raises:
+        NewerVersion: A newer version of Clew has written it.
+    """
+    with suppress(ValueError, LookupError, TypeError):
+        carried.FORMAT.check(from_json(args[0].payload.data)["carried"]["version"])
 
 
 def decode_update(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
@@ -154,9 +131,8 @@ def decode_update(name: str, args: Sequence[RawValue], config: SessionConfig) ->
     Raises:
         Refusal: There is no such update, or its input is malformed or too large.
     """
-    if name not in UPDATES:
-        raise InvalidInput(f"unknown update {name[:50]!r}: one of {', '.join(UPDATES)}")
-    return _check_command(_decode(args, UPDATES[name], config.limits.max_message_bytes, optional=name in BARE))
+    handler = _find(UPDATES, "update", name)
+    return _check_command(_decode(args, handler.input, config.limits.max_message_bytes, optional=handler.is_bare))
 
 
 def decode_signal(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
@@ -165,11 +141,10 @@ def decode_signal(name: str, args: Sequence[RawValue], config: SessionConfig) ->
     Raises:
         Refusal: There is no such signal, or its input is malformed or too large.
     """
-    if name not in SIGNALS:
-        raise InvalidInput(f"unknown signal {name[:50]!r}: one of {', '.join(SIGNALS)}")
+    handler = _find(SIGNALS, "signal", name)
     # The session's limit is for callers. A byte of a subagent's text takes up to six of JSON.
     max_bytes = MAX_SUBAGENT_RESULT_BYTES if name == "subagent_result" else config.limits.max_message_bytes
-    decoded = _decode(args, SIGNALS[name], max_bytes, optional=name in BARE)
+    decoded = _decode(args, handler.input, max_bytes, optional=handler.is_bare)
     if isinstance(decoded, SteerInput):
         decoded = SubmitInput.model_validate(decoded.model_dump(exclude_unset=True) | {"kind": name})
     return _check_command(decoded)
@@ -194,35 +169,29 @@ def _check_command(command: Command) -> Command:
     return command
 
 
-Query = ContextQuery | TranscriptQuery | EntriesQuery | FollowQuery | WindowQuery | DraftQuery
-
-
 def decode_query(name: str, args: Sequence[RawValue]) -> Query | None:
-    """Decode the input of a query; None for `status`, which has none.
+    """Decode the input of a query; None for one that has none.
 
     Raises:
         Refusal: There is no such query, or its input is malformed or too large.
     """
-    match name:
-        case "status":
-            return None
-        case "context":
-            return check_context(_decode(args, ContextQuery, optional=True))
-        case "transcript":
-            return _decode(args, TranscriptQuery, optional=True)
-        case "entries":
-            return _decode(args, EntriesQuery, optional=True)
-        case "follow":
-            return _decode(args, FollowQuery, optional=True)
-        case "window":
-            decoded = _decode(args, WindowQuery)
-            if decoded.token_budget < 1:
-                raise InvalidTokenBudget("a token budget is at least 1")
-            return decoded
-        case "checkpoint":
-            return _decode(args, DraftQuery)
-        case _:
-            raise InvalidInput(f"unknown query {name[:50]!r}: context, entries, follow, status, transcript or window")
+    handler = _find(QUERIES, "query", name)
+    if not issubclass(handler.input, BaseModel):
+        return None
+    decoded = _decode(args, handler.input, optional=handler.is_bare)
+    match decoded:
+        case ContextQuery():
+            return check_context(decoded)
+        case WindowQuery() if decoded.token_budget < 1:
+            raise InvalidTokenBudget("a token budget is at least 1")
+    return decoded
+
+
+def _find(handlers: Mapping[str, Handler[T]], kind: str, name: str) -> Handler[T]:
+    if handler := handlers.get(name):
+        return handler
+    names = ", ".join(known for known, handler in handlers.items() if not handler.is_internal)
+    raise InvalidInput(f"unknown {kind} {name[:50]!r}: one of {names}")
 
 
 def check_context(query: C) -> C:
@@ -269,7 +238,7 @@ def make_application_error(error: ClewError) -> ApplicationError:
 def make_query_error(error: ClewError) -> ApplicationError:
     """Convert a refused query's error. Clients get only its message, so the message begins with the word."""
     refused = make_application_error(error)
-    return ApplicationError(f"{refused.type}: {error}", type=refused.type, non_retryable=True)
+    return QueryRefused(f"{refused.type}: {error}", type=refused.type, non_retryable=True)
 
 
 def _decode(
@@ -280,6 +249,8 @@ def _decode(
     if len(args) != 1:
         raise InvalidInput(f"one argument is expected, a JSON object; {len(args)} came")
     payload = args[0].payload
+    if payload.metadata.get("encoding") == UNDECODABLE:
+        raise UnknownKey("the worker cannot decrypt the input: it does not have its key, or the input was changed")
     if len(payload.data) > max_bytes:
         raise TooLarge(f"the input has {len(payload.data)} bytes, at most {max_bytes} are taken")
     if payload.metadata.get("encoding") != b"json/plain":

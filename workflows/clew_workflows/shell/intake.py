@@ -1,13 +1,15 @@
 """The intake: it decides updates and signals in the order of their arrival.
 
 They wait until start-up has finished, and then for a workflow task whose budget they fit, because their texts are
-tokenized when they are decided.
+tokenized when they are decided. While a model call is being stopped they wait for the end of its run.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+
+from temporalio import workflow
 
 from clew.contract import MAX_SYSTEM_PROMPT_BYTES, CloseInput, ConfigureInput, SubagentResultInput, ToolResultInput
 from clew.errors import ClewError, Closed, QueueFull, Refusal
@@ -117,11 +119,11 @@ class Intake:
     @property
     def is_behind(self) -> bool:
         """Whether arrivals wait for a decision, so that the present state is not what the next one will meet."""
-        return not self.is_open or bool(self._waiting)
+        return not self.is_open or bool(self._waiting) or self._runtime.state.stopping
 
     def _settle_waiting(self) -> None:
         """Decide arrivals while they fit the budget of this workflow task. The next tasks decide the others."""
-        while self._waiting and self._fits(self._waiting[0]):
+        while self._waiting and not self._runtime.state.stopping and self._fits(self._waiting[0]):
             arrival = self._waiting.popleft()
             if not arrival.settled:
                 self._settle(arrival)
@@ -129,7 +131,10 @@ class Intake:
             start_background_task(self._continue())
 
     async def _continue(self) -> None:
-        await self._budget.wait_for_next_task()
+        if self._runtime.state.stopping:
+            await workflow.wait_condition(lambda: not self._runtime.state.stopping)
+        else:
+            await self._budget.wait_for_next_task()
         self._settle_waiting()
 
     def _fits(self, arrival: Arrival) -> bool:

@@ -10,7 +10,17 @@ from pydantic import BaseModel
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import PydanticPayloadConverter
-from temporalio.converter import DataConverter, DefaultFailureConverter, DefaultPayloadConverter, PayloadConverter
+from temporalio.converter import (
+    DataConverter,
+    DefaultFailureConverter,
+    DefaultFailureConverterWithEncodedAttributes,
+    DefaultPayloadConverter,
+    PayloadConverter,
+)
+
+from clew.encryption import admit_payloads
+from clew.errors import UnknownKey
+from clew_workflows.shell.admission import KeyMissing, QueryRefused
 
 
 # The SDK checks for such references before any converter or codec of ours sees the payload. These two methods are not
@@ -22,6 +32,20 @@ class _WithoutExternalStorage(DataConverter):
 
     async def _external_retrieve_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
         return list(payloads)
+
+
+class SharedPayloadConverter(PydanticPayloadConverter):
+    """The SDK's converter for pydantic's types. All instances of a process have the same validators.
+
+    The SDK makes an instance for each workflow, and for each payload where the codec depends on the workflow. Each
+    would build the validators of all its types anew, and keep them.
+    """
+
+    def __init__(self) -> None:
+        self._set_converters(*_CONVERTERS)
+
+
+_CONVERTERS = tuple(PydanticPayloadConverter().converters.values())
 
 
 class TolerantFailureConverter(DefaultFailureConverter):
@@ -43,14 +67,38 @@ class TolerantFailureConverter(DefaultFailureConverter):
             return super().from_failure(bare, payload_converter)
 
 
+class EncryptingFailureConverter(TolerantFailureConverter):
+    """The same, and moves messages and stack traces to where the codec encrypts them.
+
+    Those of refused queries stay readable, since the server drops the other place, and those that name a missing key.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(encode_common_attributes=True)
+        self._readable = TolerantFailureConverter()
+
+    def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
+        """Convert an exception to a failure."""
+        if isinstance(exception, QueryRefused | KeyMissing | UnknownKey):
+            self._readable.to_failure(exception, payload_converter, failure)
+            failure.stack_trace = ""
+        else:
+            super().to_failure(exception, payload_converter, failure)
+
+
 def make_tolerant(converter: DataConverter) -> DataConverter:
     """Make a converter that treats a reference to external storage like any other payload, and drops odd details.
 
     Any caller can write such a reference into a signal. Where no external storage is configured the SDK fails the
     workflow task that reads it, again and again; the session itself refuses the signal and goes on.
     """
+    converter = admit_payloads(converter)
+    if converter.payload_converter_class is PydanticPayloadConverter:
+        converter = replace(converter, payload_converter_class=SharedPayloadConverter)
     if converter.failure_converter_class is DefaultFailureConverter:
         converter = replace(converter, failure_converter_class=TolerantFailureConverter)
+    if converter.failure_converter_class is DefaultFailureConverterWithEncodedAttributes:
+        converter = replace(converter, failure_converter_class=EncryptingFailureConverter)
     if converter.external_storage is not None or isinstance(converter, _WithoutExternalStorage):
         return converter
     return _WithoutExternalStorage(**{f.name: getattr(converter, f.name) for f in fields(DataConverter) if f.init})
@@ -66,7 +114,7 @@ class SessionPayloadConverter(PayloadConverter):
     team_class: ClassVar[type[PayloadConverter]] = DefaultPayloadConverter
 
     def __init__(self) -> None:
-        self._own = PydanticPayloadConverter()
+        self._own = SharedPayloadConverter()
         self._team = self.team_class()
 
     def to_payloads(self, values: Sequence[Any]) -> list[Payload]:

@@ -35,7 +35,7 @@ class Recalling:
             info = workflow.info()
             events, size = info.get_current_history_length(), info.get_current_history_size()
             effect = self._make_effect(archive, context_ref, policy)
-            fetched = await execution.carry_out(effect, time_limit or runtime.waits.store_timeout)
+            fetched = await execution.carry_out(effect, time_limit or runtime.waits.store_timeout, runtime.state)
             if isinstance(fetched, Failure):
                 return fetched
             runtime.thread = carried.add_recalled(runtime.thread, context_ref, fetched)

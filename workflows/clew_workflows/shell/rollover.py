@@ -1,5 +1,8 @@
 """Rollover: before its history is full, a session archives its entries and continues in a new workflow run.
 
+The next run begins on the version of the workers that is current then, if they have versions. If that is another one
+than the session's, it rolls over before its next step.
+
 `due` says when, `roll` does it. `put_away` archives a session that hibernates or closes.
 """
 
@@ -14,14 +17,15 @@ from pydantic_core import to_json
 from temporalio import workflow
 
 from clew.errors import TooLarge, make_refusal
-from clew_workflows.core import carried
-from clew_workflows.protocol import ArchiveRef, Archiving, Failure
-from clew_workflows.shell import execution
+from clew_workflows.core import carried, lists
+from clew_workflows.protocol import Archiving, Failure, WrittenArchive
+from clew_workflows.shell import execution, telemetry
 from clew_workflows.shell.fullness import FULL, PRESSING, Fullness
 from clew_workflows.shell.recalling import Recalling
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.startup import make_unavailable
 from clew_workflows.shell.task_commands import TaskCommands
+from clew_workflows.shell.visibility import Visibility
 from clew_workflows.shell.waiters import Waiters
 
 # Phases that must end in this workflow run. A summary adds few events, and its caller waits for the answer.
@@ -38,12 +42,15 @@ class Rollover:
         recalling: Recalling,
         waiters: Waiters,
         task_commands: TaskCommands,
+        *,
+        visibility: Visibility,
     ) -> None:
         self._runtime = runtime
         self._recalling = recalling
         self._fullness = fullness
         self._waiters = waiters
         self._task_commands = task_commands
+        self._visibility = visibility
         self._ask_again_at = 0.0
         self._full_when_asked = False
         self._writing = asyncio.Lock()
@@ -52,16 +59,24 @@ class Rollover:
 
     @property
     def due(self) -> bool:
-        """Whether the next workflow run should begin: between requests, between steps if it is urgent."""
+        """Whether the next workflow run should begin: between requests, between steps if it is urgent.
+
+        It is urgent if the history is nearly full, and if the session has to move to another worker version.
+        """
         state = self._runtime.state
         if state.archive is None or self.store_retry_delay:
             return False
         if state.phase in _STAYING:
             return False
-        if self._says_closed:
+        if self._says_closed or self._must_move:
             return True
         enough = PRESSING if state.busy or state.late_calls or state.phase == "preparing" else 1.0
         return self._fullness.measure(state.archive.thresholds) >= enough
+
+    @property
+    def _must_move(self) -> bool:
+        """Whether another version of the workers is to serve the session. The results of late calls are awaited."""
+        return workflow.info().is_target_worker_deployment_version_changed() and not self._runtime.state.late_calls
 
     @property
     def full(self) -> bool:
@@ -87,7 +102,7 @@ class Rollover:
             return
         # Entries that operations have just brought back into contexts are carried to the next workflow run.
         await self._recalling.recall_changed()
-        if runtime.state.phase in _STAYING:
+        if runtime.state.phase in _STAYING or runtime.state.stopping:
             self._ask_again_at = 0.0
             return
         # The queues may be too large to be carried. They shrink as the session works.
@@ -99,10 +114,22 @@ class Rollover:
             self._task_commands.ensure()
         # A close that arrives now is answered in this workflow run, after the session has ended.
         await workflow.wait_condition(
-            lambda: runtime.state.closed or (workflow.all_handlers_finished() and not runtime.unconfirmed)
+            lambda: (
+                runtime.state.closed
+                or runtime.state.stopping
+                or (workflow.all_handlers_finished() and not runtime.unconfirmed)
+            )
         )
-        if not runtime.state.closed:
-            workflow.continue_as_new(args=[self._make_start()])
+        if runtime.state.stopping:
+            # Handlers wait for the end of the run that is being stopped, which the caller of `roll` brings about.
+            runtime.rolling, self._ask_again_at = False, 0.0
+        elif not runtime.state.closed:
+            telemetry.count_rollover()
+            workflow.continue_as_new(
+                args=[self._make_start()],
+                memo=self._visibility.memo,
+                initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
+            )
 
     async def put_away(self, time_limit: timedelta | None = None) -> None:
         """Archive the session at its end in this execution.
@@ -127,7 +154,7 @@ class Rollover:
                     raise (
                         make_unavailable(answer) if answer.retryable else make_refusal(answer.type, answer.message)
                     )
-                self._put_away_upto = answer.upto
+                self._put_away_upto = answer.archive.upto
         except TimeoutError:
             raise make_unavailable(None) from None
 
@@ -144,7 +171,8 @@ class Rollover:
         packed = carried.carry(replace(runtime.session, state=state))
         if carried.measure_size(packed) > carried.MAX_START_BYTES:
             raise TooLarge("the queues are too large to be archived: they shrink as the session works")
-        return {"last_seq": last_seq, "carried": packed}
+        summary = lists.summarize_session(state).as_json()
+        return {"last_seq": last_seq, "carried": packed, "summary": summary}
 
     def _make_start(self) -> dict[str, Any]:
         """Make the argument of the next workflow run."""
@@ -152,14 +180,14 @@ class Rollover:
         config = runtime.state.own.model_dump(mode="json", exclude_unset=True)
         return {"config": config, "carried": carried.carry(runtime.session)}
 
-    async def _archive(self, time_limit: timedelta | None, closed: bool = False) -> ArchiveRef | Failure:
+    async def _archive(self, time_limit: timedelta | None, closed: bool = False) -> WrittenArchive | Failure:
         runtime = self._runtime
         # One write at a time: the last one decides whether the head says that the session ended.
         async with self._writing:
             assert runtime.state.archive is not None
             effect = Archiving(archive=runtime.state.archive, closed=closed)
-            answer = await execution.carry_out(effect, time_limit)
-            if isinstance(answer, ArchiveRef):
-                runtime.state = replace(runtime.state, archive=answer)
+            answer = await execution.carry_out(effect, time_limit, runtime.state)
+            if isinstance(answer, WrittenArchive):
+                runtime.state = replace(runtime.state, archive=answer.archive, attributes=answer.search_attributes)
                 self._says_closed = self._says_closed and closed
         return answer

@@ -10,12 +10,13 @@ from temporalio import workflow
 from clew.context.projection import Projection
 from clew.contract import ContextQuery
 from clew.thread.thread import Thread
-from clew_workflows.core import labels, views
+from clew_workflows.core import views
 from clew_workflows.core.advance import Session, advance
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.stamps import Stamps
 from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import Event, SessionEffect
+from clew_workflows.shell import telemetry
 from clew_workflows.shell.time_limits import TimeLimits
 
 PREPARE_TIMEOUT = timedelta(minutes=10)
@@ -62,7 +63,6 @@ class Runtime:
     def resume(self, session: Session) -> None:
         """Replace the hosted session."""
         self.state, self.thread, self.effect = session.state, session.thread, session.effect
-        workflow.set_current_details(labels.describe_session(self.state, self.thread))
 
     def apply(self, decision: Decision) -> None:
         """Commit a decision. The loop of `AgentSession` carries out its effect."""
@@ -74,9 +74,10 @@ class Runtime:
                 and entry.lane not in self.changed_lanes
             ):
                 self.changed_lanes.append(entry.lane)
-        if step.gave_up and self.task:
+        if (step.gave_up or step.stops) and self.task:
             self.task.cancel()
         self.active_at = workflow.time()
+        telemetry.report_turns(step.entries, self.state)
         self.resume(step.session)
 
     def project(self, query: ContextQuery) -> Projection:

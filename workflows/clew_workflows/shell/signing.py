@@ -60,7 +60,7 @@ class Signing:
             )
             self._drafts[number] = draft
             effect = SignCheckpoint(number=number, expires_seconds=checkpointing.expires_seconds)
-            signed = await execution.carry_out(effect, None)
+            signed = await execution.carry_out(effect, None, self._runtime.state)
             if isinstance(signed, Failure):
                 raise _make_refusal(signed)
         finally:

@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from temporalio import workflow
 
-from clew.errors import ArchiveUnavailable, InvalidInput, Refusal, ThreadMismatch, make_refusal
-from clew.thread.entries import Entry
+from clew.errors import ArchiveUnavailable, InvalidInput, NewerVersion, Refusal, ThreadMismatch, make_refusal
 from clew_workflows.core import carried, decisions
 from clew_workflows.core.advance import Session
 from clew_workflows.protocol import ArchiveRef, Failure, Thaw
@@ -53,7 +52,8 @@ class Startup:
                     finding.cancel()
                     intake.confirm_close()
                     return None
-        if isinstance(refused := finding.exception(), Refusal):
+        # A worker that is too old for the state fails the workflow task: the session waits for a newer one.
+        if isinstance(refused := finding.exception(), Refusal) and not isinstance(refused, NewerVersion):
             intake.turn_away(refused)
             return refused
         await finding
@@ -70,26 +70,28 @@ class Startup:
         """
         runtime = self._runtime
         effect = runtime.state.preparation.model_copy(update={"execution": workflow.info().first_execution_run_id})
-        prepared = await self._retry_until_answered(lambda time_limit: execution.carry_out(effect, time_limit))
+        prepared = await self._retry_until_answered(
+            lambda time_limit: execution.carry_out(effect, time_limit, runtime.state)
+        )
         if prepared.mismatch:
             raise ThreadMismatch(prepared.mismatch)
         runtime.effect = None
         if prepared.state and runtime.state.assignment:
             raise InvalidInput("there is an archived session of this id: a subagent begins with a new one")
         if prepared.state and prepared.archive:
-            runtime.resume(await self._thaw(prepared.archive, prepared.state))
+            runtime.resume(await self._thaw(prepared.archive, prepared.state, prepared.search_attributes))
         else:
             runtime.state = replace(runtime.state, archive=prepared.archive)
             runtime.apply(decisions.take_event(runtime.state, prepared, runtime.now))
 
-    async def _thaw(self, archive: ArchiveRef, state: str) -> Session:
+    async def _thaw(self, archive: ArchiveRef, state: str, attributes: tuple[str, ...]) -> Session:
         """Fetch the archived session. A worker will resolve its configuration again."""
         effect = Thaw(archive=archive, state=state)
-        thawed = await self._retry_until_answered(lambda time_limit: execution.carry_out(effect, time_limit))
-        session = carried.restore({"version": carried.VERSION, "zlib": thawed.zlib})
-        for row in thawed.newer:
-            session.thread.append(Entry.from_json(row))
-        waking = replace(session.state, archive=thawed.archive or archive, phase="preparing")
+        thawed = await self._retry_until_answered(
+            lambda time_limit: execution.carry_out(effect, time_limit, self._runtime.state)
+        )
+        session = carried.restore({"version": thawed.version, "zlib": thawed.zlib})
+        waking = replace(session.state, archive=thawed.archive or archive, phase="preparing", attributes=attributes)
         return replace(session, state=waking, effect=waking.preparation)
 
     async def _retry_until_answered(self, attempt: Callable[[timedelta | None], Awaitable[T | Failure]]) -> T:
@@ -108,7 +110,10 @@ class Startup:
         return answer
 
 
-def make_unavailable(failure: Failure | None) -> ArchiveUnavailable:
-    """Make the refusal for callers while the store fails or does not answer."""
+def make_unavailable(failure: Failure | None) -> Refusal:
+    """Make the refusal for callers while the archive cannot be used: the store fails, or the worker is too old."""
+    # When the time for the attempts is over, the failure's message begins with the type of the last one.
+    if failure and failure.message.startswith(prefix := f"{NewerVersion.type}: "):
+        return NewerVersion(failure.message.removeprefix(prefix))
     reason = failure.message if failure else "no answer"
     return ArchiveUnavailable(f"the session's archive cannot be reached, try again later: {reason}")

@@ -20,6 +20,7 @@ from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import State
 from clew_workflows.shell.background import start_background_task
 from clew_workflows.shell.intake import Intake
+from clew_workflows.shell.priorities import make_priority
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
 
@@ -109,6 +110,7 @@ class Subagents:
                     parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                     cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    priority=make_priority(self._runtime.state),
                     static_summary=f"subagent · {child.agent} · {child.tool_call_id} of {parent}"[:200],
                 )
             finally:

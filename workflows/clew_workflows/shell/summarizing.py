@@ -29,7 +29,7 @@ async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -
         ranged = summaries.find_range(runtime.state, runtime.thread, effect)
     except Refusal as refused:
         return Failure(type=refused.type, message=str(refused))
-    match await execution.carry_out(ranged, None):
+    match await execution.carry_out(ranged, None, runtime.state):
         case Failure() as failure:
             return failure
         case summary:

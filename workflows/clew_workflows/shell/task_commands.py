@@ -28,3 +28,7 @@ class TaskCommands:
         if task != self._given_at:
             self._given_at = task
             workflow.upsert_memo({MEMO_KEY: task})
+
+    def note(self) -> None:
+        """Note that the current task has been given another command."""
+        self._given_at = workflow.info().get_current_history_length()

@@ -34,7 +34,7 @@ class ToolCalls:
         runtime.apply(tool_rounds.mark_scheduled(runtime.state))
         activities = []
         for tool_call in effect.calls:
-            activity = execution.start(tool_call, runtime.time_left)
+            activity = execution.start(tool_call, runtime.time_left, runtime.state)
             activities.append(activity)
             start_background_task(self._commit(tool_call, activity))
         try:

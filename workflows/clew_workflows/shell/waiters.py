@@ -27,7 +27,11 @@ class Waiter:
 
 
 class Waiters:
-    """The waiters of one workflow run. They share one timer, so that a turn adds no timer to the history."""
+    """The waiters of one workflow run. They share one timer, so that a turn adds no timer to the history.
+
+    Attributes:
+        expired: The number of waits whose time was over.
+    """
 
     def __init__(self, longest: timedelta, task_commands: TaskCommands) -> None:
         self._task_commands = task_commands
@@ -35,6 +39,7 @@ class Waiters:
         self._waiting: set[Waiter] = set()
         self._expiring = False
         self._dismissed = False
+        self.expired = 0
 
     @property
     def has_any(self) -> bool:
@@ -70,9 +75,14 @@ class Waiters:
     async def _expire_long_waits(self) -> None:
         while waiting := [waiter for waiter in self._waiting if not waiter.expired]:
             oldest = min(waiter.since for waiter in waiting)
-            await workflow.sleep(max(oldest + self._longest_seconds - workflow.time(), 1), summary="long waits end")
-            for waiter in self._waiting:
-                waiter.expired |= workflow.time() - waiter.since >= self._longest_seconds
+            await workflow.sleep(
+                max(oldest + self._longest_seconds - workflow.time(), 1),
+                summary="callers that wait are answered by then",
+            )
+            for waiter in waiting:
+                if workflow.time() - waiter.since >= self._longest_seconds:
+                    waiter.expired = True
+                    self.expired += 1
         self._expiring = False
         if not self._waiting:
             # The timer has released no waiter: the task that handles it would have no command.

@@ -61,6 +61,7 @@ class ConfigPayload(Payload):
         agent: The agent whose configuration it is; absent: the session has none, or no worker has resolved it yet.
         pin: Whether the session keeps this version of the agent and these schemas.
         model: The model, as `provider:model`; empty: it is the agent's, and no worker has resolved the agent yet.
+        fallbacks: The models that a run tries while its model has an outage.
         strategy: How a run is led: `react`.
         system_prompt: The system prompt.
         tools: The schemas of the tools, as the worker resolved them.
@@ -77,6 +78,7 @@ class ConfigPayload(Payload):
         limits: The limits (`Limits`) that are set.
         idle_timeout_seconds: After so many seconds without work the session hibernates.
         metadata: The session's metadata.
+        priority: Which calls the workers take first: 1 the first, 5 the last.
         own: What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent.
         changes: The fields that differ from the `config` entry before, but for `own`; absent in the first one.
         tokens: The tokens of the system prompt and of the tool schemas.
@@ -101,6 +103,8 @@ class ConfigPayload(Payload):
     limits: Json
     idle_timeout_seconds: int | None
     metadata: dict[str, str]
+    fallbacks: tuple[str, ...] = ()
+    priority: int = 3
     tool_names: list[str] | None = None
     own: Json | None = None
     changes: list[str] | None = None

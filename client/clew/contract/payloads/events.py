@@ -9,17 +9,17 @@ from clew.contract.payloads.base import EntryKind, Json, Payload, RunError, Stor
 
 @stored
 class Retried(Stored):
-    """A model call that follows one whose context was too long.
+    """A model call that follows one that failed: with a shorter context, or of a fallback.
 
     Attributes:
         call_id: The new call.
         model: The model, as `provider:model`.
-        budget: The largest context of the model from now on, in tokens.
+        budget: The largest context of the model from now on, in tokens; absent: the new call is of a fallback.
     """
 
     call_id: str
     model: str
-    budget: int
+    budget: int | None = None
 
 
 @stored
@@ -62,6 +62,7 @@ class RunPayload(Payload):
         usage: The usage of the run. Of requests that shared a run, one has the numbers and the others name it.
         subagent_usage: The usage of the subagents that the run has started, and of theirs.
         iterations: Model calls of the run.
+        fallback: The fallback that the run ended with, as `provider:model`; absent: its model had no outage.
         answer_seq: The seq of the answer; absent where there is none.
         error: Why the request failed.
         reason: The reason that the caller gave for a cancellation.
@@ -75,6 +76,7 @@ class RunPayload(Payload):
     usage: Usage
     subagent_usage: Usage | None = None
     iterations: int
+    fallback: str | None = None
     answer_seq: int | None = None
     error: RunError | None = None
     reason: str | None = None

@@ -16,6 +16,8 @@ from clew.model.tokens import Encoding
 
 EDITED = "[a person changed this call before it ran; its arguments were {}]\n"
 """Precedes the result of a call that was approved with other arguments than the model's."""
+INTERRUPTED = "\n[interrupted: this reply ends here]"
+"""Follows the text of an interrupted reply in contexts."""
 MAX_EDITED_CHARACTERS = 1000
 """Characters of the changed arguments in that note; the entry has all of them."""
 
@@ -90,6 +92,7 @@ class AssistantMessage(MessagePayload):
         tool_calls: The tool calls, with ids that are unique in the thread.
         thinking: The text of the model's reasoning; no context shows it.
         provider_data: Blocks that go back to the provider verbatim.
+        interrupted: The call was cancelled, or failed, before the reply was complete: `content` is what had arrived.
         recipe: The recipe of the model call.
     """
 
@@ -97,6 +100,7 @@ class AssistantMessage(MessagePayload):
     tool_calls: SkipValidation[list[ToolCall]] | None = None
     thinking: str | None = None
     provider_data: SkipValidation[ProviderData] | None = None
+    interrupted: bool = False
     recipe: Recipe | None = None
 
     @property
@@ -105,7 +109,8 @@ class AssistantMessage(MessagePayload):
 
         It has `provider_data` only beside tool calls: the provider reads it together with their results.
         """
-        message: Message = {"role": "assistant", "content": self.content}
+        note = INTERRUPTED if self.interrupted else ""
+        message: Message = {"role": "assistant", "content": self.content + note}
         if self.tool_calls:
             message["tool_calls"] = self.tool_calls
             if self.provider_data:

@@ -22,9 +22,10 @@ class Recipe(Stored):
         policy_hash: The hash of the context policy in force.
         digest: SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`.
         input_tokens: Tokens of the context under the session's encoding.
-        usage: The usage that the provider reported.
+        usage: The usage that the provider reported; of an interrupted reply an estimate (`estimated_calls`).
         attempt: The number of the attempt that returned the reply, from 1 on.
-        stop_reason: `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools.
+        stop_reason: `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools;
+            `interrupted`: the call was cancelled, or failed.
         epoch: The seqs at which the window of an epoch was truncated; absent for sliding windows.
         shared_prefix_tokens: Tokens that the context shares with the beginning of the lane's call before it; absent
             for sliding windows.
@@ -46,7 +47,7 @@ class Recipe(Stored):
     input_tokens: int
     usage: Usage
     attempt: int
-    stop_reason: Literal["stop", "length", "tool_calls"]
+    stop_reason: Literal["stop", "length", "tool_calls", "interrupted"]
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     cleared_tool_results: int | None = None

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from clew.contract import EntriesQuery, FollowQuery
 from clew.contract.outputs import LiveStatus
 from clew.contract.payloads import UserMessage
-from clew.errors import Closed, UnknownRequest
+from clew.errors import Closed, NotFound, UnknownRequest
 from clew.session._reader import read_entries
 from clew.session.events.feed import Feed
 from clew.session.events.hub import Hub, get_hub
@@ -89,7 +89,7 @@ async def _find_start(handle: SessionHandle, request_id: str) -> int:
     try:
         status = LiveStatus.model_validate((await handle.query("follow", FollowQuery(), only_open=True))["status"])
         page = await handle.query_entries(query, only_open=True)
-    except Closed:
+    except (Closed, NotFound):
         page = status = None
     if page and page.rows and (page.first_live_seq == 0 or isinstance(page.rows[0].body, UserMessage)):
         return page.rows[0].seq

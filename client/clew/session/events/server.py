@@ -15,9 +15,12 @@ from temporalio.api.workflowservice.v1 import (
     DescribeWorkflowExecutionResponse,
     GetWorkflowExecutionHistoryRequest,
 )
+from temporalio.converter import DataConverter, WorkflowSerializationContext
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.contract.outputs import ReplyProgress, ToolProgress
+from clew.encryption.failures import read_message
+from clew.errors import UnknownKey
 from clew.session.events.snapshot import Flight, Retry
 from clew.session.handle import SessionHandle
 
@@ -151,19 +154,24 @@ _PROGRESS: dict[str, type[ReplyProgress | ToolProgress]] = {MODEL_CALL: ReplyPro
 
 
 async def _read_flight(handle: SessionHandle, pending: PendingActivityInfo) -> Flight:
-    name = pending.activity_type.name
+    name, converter = pending.activity_type.name, _make_converter(handle)
     progress: ReplyProgress | ToolProgress | None = None
     if pending.heartbeat_details.payloads:
         # A remote tool may have an activity of these names: its heartbeats have another form.
         try:
-            (details,) = await handle.client.data_converter.decode(pending.heartbeat_details.payloads, [dict])
+            (details,) = await converter.decode(pending.heartbeat_details.payloads[:1], [dict])
             progress = _PROGRESS[name].model_validate(details)
-        except (ValueError, KeyError, RuntimeError):
+        except (ValueError, KeyError, RuntimeError, UnknownKey):
             progress = None
-    return Flight(pending.activity_id, name == MODEL_CALL, progress, _read_retry(pending))
+    return Flight(pending.activity_id, name == MODEL_CALL, progress, await _read_retry(pending, converter))
 
 
-def _read_retry(pending: PendingActivityInfo) -> Retry | None:
+def _make_converter(handle: SessionHandle) -> DataConverter:
+    client = handle.client
+    return client.data_converter.with_context(WorkflowSerializationContext(client.namespace, handle.session_id))
+
+
+async def _read_retry(pending: PendingActivityInfo, converter: DataConverter) -> Retry | None:
     """Read why the last attempt of an activity failed; None while an attempt runs, or before the first."""
     waits = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
     if not waits or pending.attempt < 2 or not pending.HasField("last_failure"):
@@ -173,7 +181,11 @@ def _read_retry(pending: PendingActivityInfo) -> Retry | None:
         # The attempts have no time limit but that of their heartbeats.
         error, message = "worker_lost", "the worker stopped answering"
     else:
-        error, message = failure.application_failure_info.type or "error", failure.message
+        error = failure.application_failure_info.type or "error"
+        try:
+            message = await read_message(failure, converter)
+        except (ValueError, KeyError, RuntimeError, UnknownKey):
+            message = "the worker's message cannot be decrypted"
     next_at = None
     if pending.HasField("next_attempt_schedule_time"):
         moment = pending.next_attempt_schedule_time.ToDatetime(UTC)

@@ -21,6 +21,11 @@ class _Event:
     request_id: str | None = None
     run_id: str | None = None
 
+    @property
+    def cursor(self) -> int | None:
+        """The `from_seq` of `Session.follow` that continues after this event; None: it is between two entries."""
+        return None
+
     def as_json(self) -> dict[str, Any]:
         """The event as a JSON object, without absent fields."""
         names = sorted((field.name for field in fields(self)), key=lambda name: name != "type")
@@ -45,6 +50,11 @@ class EntryCommitted(_Event):
     type: Literal["entry"] = "entry"
     seq: int
     entry: Entry
+
+    @property
+    def cursor(self) -> int:
+        """The `from_seq` of `Session.follow` that continues after this entry."""
+        return self.seq + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

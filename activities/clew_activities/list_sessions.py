@@ -1,0 +1,85 @@
+"""The activity of the workflow `ListSessions`: one page of the sessions that have an archive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_core import to_json
+from temporalio import activity
+
+from clew.contract import MAX_PAGE_BYTES
+from clew.contract.lists import ListSessionsInput, SessionsPage, SessionSummary, matches
+from clew.errors import NewerVersion
+from clew_activities.archive import Archive, ObjectDamaged
+from clew_activities.archive.errors import KeyMissing
+from clew_activities.error_translation import translate_archive_errors
+from clew_activities.heartbeat import send_heartbeats
+
+MAX_ROWS = 500
+"""Most sessions of a page."""
+MAX_SCANNED = 2_000
+"""Most heads that are read for one page, so that a page of rare sessions takes bounded time."""
+BATCH = 500
+"""Heads whose names are listed at a time."""
+READERS = 16
+"""Heads that are read at the same time."""
+
+
+class ListingActivities:
+    """Lists sessions for clients, from the heads of their archives."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+
+    @activity.defn(name="list_sessions")
+    async def list_sessions(self, query: ListSessionsInput) -> dict[str, Any]:
+        """List the sessions after `query.after`, in the order of their ids."""
+        async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
+            page = await self._fill_page(query)
+        return page.as_json()
+
+    async def _fill_page(self, query: ListSessionsInput) -> SessionsPage:
+        rows: list[SessionSummary] = []
+        after, room, scanned = query.after, MAX_PAGE_BYTES, 0
+        while scanned < MAX_SCANNED:
+            session_ids = await self._archive.list_sessions(after, BATCH)
+            for summary in await self._read_summaries(session_ids):
+                if summary and matches(summary, query):
+                    room -= len(to_json(summary.as_json())) + 1
+                    if rows and (room < 0 or len(rows) == MAX_ROWS):
+                        return SessionsPage(sessions=tuple(rows), next_after=after)
+                    rows.append(summary)
+                after = summary.session_id if summary else after
+            if len(session_ids) < BATCH:
+                return SessionsPage(sessions=tuple(rows))
+            after, scanned = session_ids[-1], scanned + len(session_ids)
+        return SessionsPage(sessions=tuple(rows), next_after=after)
+
+    async def _read_summaries(self, session_ids: Sequence[str]) -> list[SessionSummary | None]:
+        limit = asyncio.Semaphore(READERS)
+
+        async def read(session_id: str) -> SessionSummary | None:
+            async with limit:
+                return await self._read_summary(session_id)
+
+        return list(await asyncio.gather(*map(read, session_ids)))
+
+    async def _read_summary(self, session_id: str) -> SessionSummary | None:
+        """Read what lists show of a session; None: it has been deleted meanwhile.
+
+        Of a head that this worker cannot read, only the id is known.
+        """
+        try:
+            head = await self._archive.read_head(session_id)
+        except (KeyMissing, NewerVersion, ObjectDamaged):
+            return SessionSummary(session_id=session_id, archived=True)
+        if head is None:
+            return None
+        summary = head.summary or SessionSummary(session_id=session_id)
+        if head.status == "live":
+            # A later workflow run has changed it since, or its workflow was terminated.
+            return summary.model_copy(update={"status": "interrupted"})
+        ended = summary.status if summary.status == "closed" else "hibernated"
+        return summary.model_copy(update={"status": ended, "archived": True})

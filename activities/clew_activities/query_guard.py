@@ -1,0 +1,133 @@
+"""A guard against a fault of Temporal's SDK: a query advances a workflow to events of a task that has not started.
+
+A worker that was paused gets the queries that have waited for it together with a history whose newest events no
+workflow task has brought yet. The SDK hands these events to the cached workflow before the query. When their task
+comes, with an update or a signal, a replay would handle the update first: the history cannot be replayed from then on
+(docs/upstream/query_ahead.md). The guard fails such a query instead, which evicts the workflow from the cache. The
+caller repeats the query, and the next task replays the history in its order.
+
+An eviction may lose a task that has started. A query may then bring its events, as if the task was there; the guard
+notices it at the next task, whose history lacks the events of what the workflow did, and fails that task once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from temporalio.bridge.proto.workflow_commands import WorkflowCommand
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from temporalio.converter import SerializationContext, StorageDriverStoreContext
+from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
+from temporalio.workflow import Info
+
+from clew.errors import Starting
+
+QUERY_AHEAD = f"{Starting.type}: the worker has not begun the session's next task: ask again in a moment"
+"""The failure of such a query."""
+
+
+class QueryGuard(WorkflowRunner):
+    """Runs workflows without a sandbox, and keeps queries from advancing them."""
+
+    def __init__(self) -> None:
+        self._runner = UnsandboxedWorkflowRunner()
+
+    def prepare_workflow(self, defn: Any) -> None:
+        """Check the workflow's definition."""
+        self._runner.prepare_workflow(defn)
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        """Make a guarded instance."""
+        return _Guarded(self._runner.create_instance(det))
+
+    def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
+        """Pass on the exceptions that fail workflows."""
+        self._runner.set_worker_level_failure_exception_types(types)
+
+
+class _Guarded(WorkflowInstance):
+    def __init__(self, instance: WorkflowInstance) -> None:
+        self._instance = instance
+        self._length = self._size = self._started_at = 0
+        # Events that the history must have before the next task; 0: not known, after a replay, and after a task that
+        # has rejected an update: the server writes no events for a task that does only that.
+        self._least_length = 0
+
+    def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        """Pass an activation on, unless it is out of order."""
+        if any(job.HasField("query_workflow") or job.HasField("remove_from_cache") for job in act.jobs):
+            return self._instance.activate(act)
+        if self._is_ahead(act) or self._lacks_events(act):
+            completion = WorkflowActivationCompletion()
+            completion.failed.failure.message = QUERY_AHEAD
+            completion.failed.failure.application_failure_info.type = "QueryAhead"
+            return completion
+        completion = self._instance.activate(act)
+        if act.is_replaying or _rejects_update(completion):
+            self._least_length = 0
+        elif act.history_length == self._length:
+            # The same task goes on.
+            self._least_length += _count_events(completion)
+        else:
+            self._least_length = act.history_length + 1 + _count_events(completion)
+        self._length, self._size = act.history_length, act.history_size_bytes
+        self._started_at = act.timestamp.ToNanoseconds()
+        return completion
+
+    def _is_ahead(self, act: WorkflowActivation) -> bool:
+        """Whether there are new events, but no new task has started: size and time are those of the task before.
+
+        A task that the server starts as it takes the results of the one before has its size, but not its time.
+        """
+        return (
+            act.history_length > self._length > 0
+            and self._size == act.history_size_bytes > 0
+            and self._started_at == act.timestamp.ToNanoseconds()
+        )
+
+    def _lacks_events(self, act: WorkflowActivation) -> bool:
+        """Whether the history lacks events of the task before: it was lost, after a query had brought its events."""
+        if not self._least_length or act.history_length == self._length:
+            return False
+        brought = sum(job.HasField("signal_workflow") or job.HasField("fire_timer") for job in act.jobs)
+        return act.history_length < self._least_length + brought + 2
+
+    def get_serialization_context(self, command_info: Any) -> SerializationContext | None:
+        return self._instance.get_serialization_context(command_info)
+
+    def get_external_store_context(self, command_info: Any) -> StorageDriverStoreContext:
+        return self._instance.get_external_store_context(command_info)
+
+    def get_info(self) -> Info:
+        return self._instance.get_info()
+
+    def get_thread_id(self) -> int | None:
+        return self._instance.get_thread_id()
+
+
+def _rejects_update(completion: WorkflowActivationCompletion) -> bool:
+    return any(command.update_response.HasField("rejected") for command in completion.successful.commands)
+
+
+def _count_events(completion: WorkflowActivationCompletion) -> int:
+    """Count the events that commands surely make. What is cancelled in its own task makes none."""
+    commands = completion.successful.commands
+    cancelled = any(command.WhichOneof("variant") in _CANCELLING for command in commands)
+    return sum(_makes_event(command, cancelled=cancelled) for command in commands)
+
+
+def _makes_event(command: WorkflowCommand, *, cancelled: bool) -> bool:
+    match command.WhichOneof("variant"):
+        case "upsert_workflow_search_attributes" | "modify_workflow_properties":
+            return True
+        case "start_timer" | "schedule_activity":
+            return not cancelled
+        case "update_response":
+            return not command.update_response.HasField("rejected")
+        case _:
+            return False
+
+
+_CANCELLING = ("cancel_timer", "request_cancel_activity")

@@ -1,0 +1,179 @@
+"""The interceptor of a worker's activities: metrics, and one log line for a retry, without content."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
+
+from clew_activities.telemetry.attempts import TimeLeft, compute_retry_delay, list_ids
+from clew_activities.telemetry.metrics import record_answer, record_failure
+from clew_workflows.shell.tracing import TRACING, FinishedTurn, TracingInterceptor, read_traceparent
+
+log = logging.getLogger("clew.retry")
+
+MODULES = "clew_activities."
+"""Where Clew's own activities are. Those of a team are left alone."""
+RETRY = "the attempt failed and is repeated"
+"""The message of a log line for a retry."""
+UNSEEN = ("archive",)
+"""Activities whose last failure is in no turn's line, and that no caller waits for."""
+_REPORTED = "_clew_reported"
+"""The attribute of an exception that has a log line."""
+
+
+class Attempt(Protocol):
+    """The span of one attempt."""
+
+    def finish(self, answer: object) -> None:
+        """Add what the attempt has answered."""
+        ...
+
+
+class Spans(Protocol):
+    """Makes spans."""
+
+    def observe(self, request: Any, traceparent: str | None) -> AbstractContextManager[Attempt | None]:
+        """Make the span of an attempt, or none."""
+        ...
+
+    def end_turn(self, turn: FinishedTurn) -> None:
+        """Make the span of a turn that has ended."""
+        ...
+
+    def close(self) -> None:
+        """Send the spans that have not been sent."""
+        ...
+
+
+_SPANS: list[Spans] = []
+"""What makes the spans of this process: one, or none."""
+
+
+@contextmanager
+def trace_with(spans: Spans | None) -> Iterator[None]:
+    """Make the spans of this process while the context is open; None: make none."""
+    if spans is None:
+        yield
+        return
+    _SPANS.append(spans)
+    TRACING.end_turn = spans.end_turn
+    try:
+        yield
+    finally:
+        TRACING.end_turn = None
+        _SPANS.remove(spans)
+        spans.close()
+
+
+def observe_attempt(request: Any, traceparent: str | None) -> AbstractContextManager[Attempt | None]:
+    """Make the span of an attempt, if this process makes spans."""
+    return _SPANS[0].observe(request, traceparent) if _SPANS else nullcontext()
+
+
+class TelemetryInterceptor(Interceptor):
+    """Observes the attempts of Clew's activities. The failures that it reports are logged without a traceback."""
+
+    def __init__(self) -> None:
+        hide_expected_failures()
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002
+        """Observe one attempt."""
+        return _Attempt(next)
+
+    def workflow_interceptor_class(
+        self,
+        input: WorkflowInterceptorClassInput,  # noqa: A002, ARG002
+    ) -> type[WorkflowInboundInterceptor]:
+        """Pass traces on to the activities of sessions."""
+        return TracingInterceptor
+
+
+class _Attempt(ActivityInboundInterceptor):
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002
+        if not _is_own(input.fn):
+            return await self.next.execute_activity(input)
+        time_left, request = TimeLeft(), input.args[0] if input.args else None
+        try:
+            with observe_attempt(request, read_traceparent(input.headers)) as attempt:
+                answer = await self.next.execute_activity(input)
+                if attempt is not None:
+                    attempt.finish(answer)
+        except ApplicationError as failure:
+            _report_failure(failure, input, time_left)
+            raise
+        except RPCError as error:
+            # The server is away or refuses the call. To the workflow the failure is the one that the SDK would make.
+            unreachable = ApplicationError(str(error), type=type(error).__name__)
+            _report_failure(unreachable, input, time_left)
+            raise unreachable from error
+        except asyncio.CancelledError as stop:
+            if activity.is_worker_shutdown():
+                fields = list_ids(input.args) | {"error": "worker_stopped", "attempt": activity.info().attempt}
+                log.warning(RETRY, extra={"fields": fields})
+                setattr(stop, _REPORTED, True)
+            raise
+        record_answer(request, answer, time_left.passed.total_seconds())
+        return answer
+
+
+def _is_own(function: Any) -> bool:
+    return str(getattr(function, "__module__", "")).startswith(MODULES)
+
+
+def _report_failure(failure: ApplicationError, input: ExecuteActivityInput, time_left: TimeLeft) -> None:  # noqa: A002
+    """Count a failure, and log it if an attempt follows. The last one of a call is in the turn's line."""
+    delay = compute_retry_delay(failure, time_left.measure())
+    record_failure(
+        input.args[0] if input.args else None,
+        failure.type or "unknown",
+        tuple(failure.details),
+        time_left.passed.total_seconds(),
+        repeated=delay is not None,
+    )
+    fields = list_ids(input.args) | {"error": failure.type, "attempt": activity.info().attempt}
+    if status := _find_status(failure):
+        fields["status"] = status
+    setattr(failure, _REPORTED, True)
+    if delay is None:
+        level = logging.WARNING if fields["activity"] in UNSEEN else logging.DEBUG
+        log.log(level, "the attempt failed, and none follows", extra={"fields": fields})
+        return
+    log.warning(RETRY, extra={"fields": fields | {"next_seconds": round(delay.total_seconds(), 3)}})
+
+
+def _find_status(failure: ApplicationError) -> int | None:
+    """Find the HTTP status in the failure of a provider."""
+    details = failure.details[0] if failure.details else None
+    status = details.get("status") if isinstance(details, Mapping) else None
+    return status if isinstance(status, int) else None
+
+
+class _ExpectedFailures(logging.Filter):
+    """Drops the SDK's log lines about failures that the interceptor reports."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if getattr(record, "__temporal_error_identifier", None) != "ActivityFailure" or not record.exc_info:
+            return True
+        return not getattr(record.exc_info[1], _REPORTED, False)
+
+
+_EXPECTED_FAILURES = _ExpectedFailures()
+
+
+def hide_expected_failures() -> None:
+    """Keep the SDK from logging a traceback for each failure that the interceptor reports, in this process."""
+    activity.logger.base_logger.addFilter(_EXPECTED_FAILURES)

@@ -1,0 +1,112 @@
+"""The floor of `bench.load`: a bare workflow with one update and one activity, on the SDK's defaults.
+
+It keeps no context, counts no tokens and archives nothing. `ask` answers from a constant; `ask_model` first sends the
+question to the model's server and reads the reply as bytes, which every agent has to do.
+
+    python -m bench.floor serve             # a worker, on TEMPORAL_ADDRESS
+    python -m bench.floor query WORKFLOW    # one query by a client of its own
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from datetime import timedelta
+
+from temporalio import activity, workflow
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+QUEUE = "floor"
+READY = "floor ready"
+ANSWER = "An answer that a model might give, with this and that. " * 17
+TIMEOUT = timedelta(seconds=60)
+
+
+@activity.defn
+async def answer(question: str) -> str:
+    """Answer at once."""
+    return ANSWER if question else ""
+
+
+class Caller:
+    """Calls the model's server."""
+
+    def __init__(self, base_url: str) -> None:
+        # Not at the module's level: the sandbox imports the module for each workflow.
+        import httpx  # noqa: PLC0415
+
+        self._url = f"{base_url}/chat/completions"
+        self._http = httpx.AsyncClient(trust_env=False, timeout=60)
+
+    @activity.defn
+    async def answer_from_model(self, question: str) -> str:
+        """Send the question alone, and read the reply without decoding it."""
+        body = {"model": "any", "stream": True, "messages": [{"role": "user", "content": question}]}
+        response = await self._http.post(self._url, json=body)
+        response.raise_for_status()
+        return ANSWER
+
+
+@workflow.defn
+class Floor:
+    """A workflow that answers updates until it is terminated."""
+
+    def __init__(self) -> None:
+        self._turns = 0
+
+    @workflow.run
+    async def run(self) -> None:
+        """Wait for ever."""
+        await workflow.wait_condition(lambda: False)
+
+    @workflow.update
+    async def ask(self, question: str) -> str:
+        """Answer from a constant."""
+        self._turns += 1
+        return await workflow.execute_activity(answer, question, start_to_close_timeout=TIMEOUT)
+
+    @workflow.update
+    async def ask_model(self, question: str) -> str:
+        """Answer from the model's server."""
+        self._turns += 1
+        reply: str = await workflow.execute_activity(
+            "answer_from_model", question, result_type=str, start_to_close_timeout=TIMEOUT
+        )
+        return reply
+
+    @workflow.query
+    def count_turns(self) -> int:
+        """Count the turns."""
+        return self._turns
+
+
+async def serve() -> None:
+    """Run a worker until SIGTERM."""
+    client = await Client.connect(os.environ["TEMPORAL_ADDRESS"])
+    caller, stopped = Caller(os.environ["MODEL_URL"]), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    activities = [answer, caller.answer_from_model]
+    async with Worker(client, task_queue=QUEUE, workflows=[Floor], activities=activities):
+        print(READY, flush=True)
+        await stopped.wait()
+
+
+async def query(workflow_id: str) -> None:
+    """Query a workflow once."""
+    client = await Client.connect(os.environ["TEMPORAL_ADDRESS"])
+    print(await client.get_workflow_handle(workflow_id).query(Floor.count_turns), flush=True)
+    # The SDK's threads may crash an interpreter that ends.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["serve"]:
+            asyncio.run(serve())
+        case ["query", name]:
+            asyncio.run(query(name))
+        case _:
+            sys.exit(__doc__)

@@ -1,0 +1,135 @@
+"""Clew and the floor as `bench.load` measures them: one worker process each, on one server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client, WorkflowHandle
+
+from bench.floor import QUEUE, READY, Floor
+from clew import Clew, ContextPolicy
+from clew.local import worker_process
+from clew.local.child import child_process
+
+Turn = Callable[[str], Awaitable[object]]
+"""Sends one message to one session and waits for the answer."""
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+MOST_MEMORY = 12_000_000_000
+"""Most bytes of data of a worker process, stacks of threads included: one that leaks ends itself, not the machine."""
+START_SECONDS = 60.0
+
+
+@dataclass
+class Process:
+    """A worker process.
+
+    Attributes:
+        pid: Its id.
+        start_seconds: Seconds from its start until it was ready.
+    """
+
+    pid: int
+    start_seconds: float
+
+    def measure_cpu(self) -> float:
+        """Measure the seconds of CPU time so far, of user and system."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def measure_memory(self) -> int:
+        """Measure the resident bytes."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE
+
+
+@dataclass
+class System:
+    """A system that serves sessions.
+
+    Attributes:
+        name: Its name in tables.
+        client: Connected to the server.
+        process: Its worker.
+        open: Opens a session and returns how a turn of it is taken.
+        get_handle: Gets the workflow of a session.
+    """
+
+    name: str
+    client: Client
+    process: Process
+    open: Callable[[str], Awaitable[Turn]]
+    sessions: dict[str, Turn] = field(default_factory=dict)
+
+    async def list_turns(self, prefix: str, count: int) -> list[Turn]:
+        """Open sessions `prefix-0` and so on, those that are not open yet, and return their turns."""
+        names = [f"{prefix}-{number}" for number in range(count)]
+        gate = asyncio.Semaphore(16)
+
+        async def open_one(name: str) -> None:
+            async with gate:
+                self.sessions[name] = turn = await self.open(name)
+                await turn("the first message")
+
+        await asyncio.gather(*(open_one(name) for name in names if name not in self.sessions))
+        return [self.sessions[name] for name in names]
+
+    def get_handle(self, name: str) -> WorkflowHandle[Any, Any]:
+        """Get the workflow of a session."""
+        return self.client.get_workflow_handle(f"{self.name}-{name}")
+
+
+@asynccontextmanager
+async def run_clew(address: str, model_url: str, store: str) -> AsyncIterator[System]:
+    """Run a worker of Clew's."""
+    env = {"CLEW_STORE": store, "CLEW_PROVIDER_BENCH_BASE_URL": model_url}
+    clew = await Clew.connect(address)
+
+    async def open_session(name: str) -> Turn:
+        policy = ContextPolicy.short_context()
+        return (await clew.open(f"clew-{name}", model="bench:any", context_policy=policy)).ask
+
+    begun = time.perf_counter()
+    async with worker_process(address, env=env) as worker:
+        process = Process(worker.pid, time.perf_counter() - begun)
+        _limit_memory(process)
+        yield System("clew", clew.temporal, process, open_session)
+
+
+@asynccontextmanager
+async def run_floor(address: str, model_url: str) -> AsyncIterator[tuple[System, System]]:
+    """Run a worker of the floor's; the second system is the same worker without calls of the model's server."""
+    client = await Client.connect(address)
+    env = {**os.environ, "TEMPORAL_ADDRESS": address, "MODEL_URL": model_url}
+    begun = time.perf_counter()
+    async with child_process("floor", [sys.executable, "-m", "bench.floor", "serve"], env=env) as child:
+
+        async def ready() -> bool:
+            return READY in child.log.read_text(errors="replace")
+
+        await child.wait_until(ready, START_SECONDS)
+        process = Process(child.pid, time.perf_counter() - begun)
+        _limit_memory(process)
+        yield (
+            System("floor", client, process, partial(_open_floor, client, "floor", Floor.ask_model)),
+            System("silent", client, process, partial(_open_floor, client, "silent", Floor.ask)),
+        )
+
+
+async def _open_floor(client: Client, prefix: str, update: Any, session: str) -> Turn:
+    handle = await client.start_workflow(Floor.run, id=f"{prefix}-{session}", task_queue=QUEUE)
+    return partial(handle.execute_update, update)
+
+
+def _limit_memory(process: Process) -> None:
+    resource.prlimit(process.pid, resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))

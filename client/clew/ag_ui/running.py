@@ -1,0 +1,257 @@
+"""Serve the inputs of AG-UI clients: what a client wants of a session, and the events that answer it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import aclosing, suppress
+from typing import Any, Unpack
+
+from ag_ui.core import (
+    PROTOCOL_VERSION,
+    BaseEvent,
+    Interrupt,
+    ResumeEntry,
+    RunAgentInput,
+    RunErrorEvent,
+    RunFinishedCancelledOutcome,
+    RunFinishedEvent,
+    RunFinishedInterruptOutcome,
+    RunFinishedSuccessOutcome,
+    RunStartedEvent,
+    TokenUsage,
+)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from clew.ag_ui.mapping import RunEvents
+from clew.ag_ui.messages import convert_thread, get_new_message, list_new_results, read_result, read_text
+from clew.contract.outputs import PendingCall
+from clew.contract.payloads import RunPayload
+from clew.errors import AlreadyAnswered, AlreadyResolved, ClewError, InvalidInput
+from clew.outcomes import Usage
+from clew.session import Session
+from clew.session.events import ApprovalRequired, EntryCommitted, ResultRequired, SessionEvent, StatusChanged
+from clew.session.options import MessageOptions
+
+
+class Approval(BaseModel):
+    """A person's answer to the interrupt of a tool call, as the payload of a resume entry.
+
+    Attributes:
+        approved: Whether the tool may run.
+        edited_args: The arguments that replace the model's.
+        reason: The reason. The model reads that of a denial.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    approved: bool
+    edited_args: dict[str, Any] | None = Field(default=None, alias="editedArgs")
+    reason: str | None = None
+
+
+_APPROVAL_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "approved": {"type": "boolean"},
+        "editedArgs": {"type": "object", "description": "Arguments that replace the model's."},
+        "reason": {"type": "string", "description": "The model reads the reason of a denial."},
+    },
+    "required": ["approved"],
+}
+"""The JSON Schema of `Approval`, for clients that make a form of it."""
+
+
+async def run_agent(
+    session: Session,
+    run: RunAgentInput,
+    *,
+    may_approve: bool = True,
+    frontend_tools: Collection[str] = (),
+    **options: Unpack[MessageOptions],
+) -> AsyncGenerator[BaseEvent, None]:
+    """Serve one input of an AG-UI client: yield the events of a run, from `RUN_STARTED` to its end.
+
+    The session has the conversation. Of the input's messages only the last one is sent, if it is a user's, with its
+    id as `request_id`: a repeated input is served once. The others say which messages the client has.
+
+    - An input whose last message is a user's is answered by the events of that request.
+    - An input with `resume`, or with results of `frontend_tools`, decides or answers the calls that wait. The events
+      of their request follow.
+    - Any other input connects: `MESSAGES_SNAPSHOT` has the thread, and the events of the active request follow.
+
+    A run ends with the outcome of the request; with an interrupt for each call that waits for approval; or with the
+    calls of `frontend_tools` in `pendingToolCallIds`. Errors end it with `RUN_ERROR`, whose code is a word of the
+    contract. A client that leaves does not cancel the request: that is `Session.cancel`.
+
+    Args:
+        session: The session, which must be open. Whether the client may use it is checked before.
+        run: The input.
+        may_approve: Whether the client decides about calls that wait for approval. Otherwise the run waits until
+            somebody else has decided.
+        frontend_tools: Names of the external tools whose calls the client answers. `run.tools` is not used: a session
+            has the tools of its configuration.
+        options: The options of `Session.message`.
+    """
+    yield RunStartedEvent(
+        thread_id=run.thread_id,
+        run_id=run.run_id,
+        parent_run_id=run.parent_run_id,
+        protocol_version=PROTOCOL_VERSION,
+    )
+    events = RunEvents(run.messages)
+    try:
+        request_id = await _act(session, run, may_approve, frontend_tools, options)
+        if request_id is None:
+            for made in events.replace(await convert_thread(session.read(kind="ai_message"))):
+                yield made
+            request_id = (await session.status()).request_id
+        if request_id is not None:
+            async with aclosing(session.request(request_id).events()) as following:
+                async for event in following:
+                    for made in events.take(event):
+                        yield made
+                    ending = await _find_ending(session, run, event, may_approve, frontend_tools)
+                    # The status may be ahead of the events: a run ends for calls that the client has.
+                    if ending and all(map(events.has_call, _list_calls(ending))):
+                        for made in (*events.close(), ending):
+                            yield made
+                        return
+        yield _finish(run, RunFinishedSuccessOutcome())
+    except ClewError as error:
+        for made in (*events.close(), RunErrorEvent(message=str(error), code=getattr(error, "type", None))):
+            yield made
+
+
+async def _act(
+    session: Session,
+    run: RunAgentInput,
+    may_approve: bool,
+    frontend_tools: Collection[str],
+    options: MessageOptions,
+) -> str | None:
+    """Do what an input wants. Returns the request whose events answer it; None: the client connects."""
+    decisions = [(entry.interrupt_id, _read_decision(entry)) for entry in run.resume or ()]
+    if decisions and not may_approve:
+        raise InvalidInput("this client must not decide about tool calls")
+    for tool_call_id, decision in decisions:
+        # A repeated input finds that it was done.
+        with suppress(AlreadyResolved):
+            await _decide(session, tool_call_id, decision)
+    answered = [tool_call_id for tool_call_id, _ in decisions]
+    if frontend_tools and (results := list_new_results(run)):
+        names = {call.tool_call_id: call.name for call in (await session.status()).pending_external_calls}
+        for result in results:
+            if names.get(result.tool_call_id) in frontend_tools:
+                with suppress(AlreadyAnswered):
+                    await session.submit_tool_result(
+                        result.tool_call_id, read_result(result), is_error=result.error is not None
+                    )
+        answered += [result.tool_call_id for result in results]
+    if message := get_new_message(run):
+        named: MessageOptions = {**options, "request_id": message.id}
+        await session.message(read_text(message), **named)
+        return message.id
+    for tool_call_id in answered[-1:]:
+        async for entry in session.read(tool_call_id=tool_call_id):
+            return entry.refs.get("request_id")
+    return None
+
+
+def _read_decision(entry: ResumeEntry) -> Approval:
+    """Read the answer to an interrupt: an object, or whether the tool may run.
+
+    Raises:
+        InvalidInput: The payload is something else.
+    """
+    if entry.status == "cancelled":
+        return Approval(approved=False, reason="the person did not decide")
+    payload = {"approved": entry.payload} if isinstance(entry.payload, bool) else entry.payload
+    try:
+        return Approval.model_validate(payload, strict=True)
+    except ValidationError as error:
+        raise InvalidInput(
+            f"the payload for interrupt {entry.interrupt_id!r} is not {{approved: boolean, editedArgs?: object, "
+            f"reason?: string}}: {error.errors()[0]['msg']}"
+        ) from None
+
+
+async def _decide(session: Session, tool_call_id: str, decision: Approval) -> None:
+    if decision.approved:
+        await session.approve(tool_call_id, arguments=decision.edited_args, reason=decision.reason)
+    else:
+        await session.deny(tool_call_id, reason=decision.reason)
+
+
+async def _find_ending(
+    session: Session, run: RunAgentInput, event: SessionEvent, may_approve: bool, frontend_tools: Collection[str]
+) -> BaseEvent | None:
+    """Find the event that ends a run: its request has an outcome, or waits for the client. None: it goes on."""
+    if isinstance(event, EntryCommitted):
+        return _make_ending(run, event.entry.body) if event.entry.kind == "run" else None
+    asks_approval = may_approve and isinstance(event, ApprovalRequired)
+    asks_result = bool(frontend_tools) and isinstance(event, ResultRequired | StatusChanged)
+    if not asks_approval and not asks_result:
+        return None
+    # The events come one by one, and perhaps late: the status has all calls that wait now.
+    status = await session.status()
+    if status.request_id != event.request_id:
+        return None
+    if asks_approval and status.pending_approvals:
+        return _finish(run, RunFinishedInterruptOutcome(interrupts=[*map(_make_interrupt, status.pending_approvals)]))
+    waiting = [call.tool_call_id for call in status.pending_external_calls if call.name in frontend_tools]
+    if waiting and status.status == "awaiting_external":
+        return _finish(run, RunFinishedSuccessOutcome(pending_tool_call_ids=waiting))
+    return None
+
+
+def _list_calls(ending: BaseEvent) -> list[str]:
+    """List the tool calls that a run's end asks the client for."""
+    match ending:
+        case RunFinishedEvent(outcome=RunFinishedInterruptOutcome(interrupts=interrupts)):
+            return [interrupt.id for interrupt in interrupts]
+        case RunFinishedEvent(outcome=RunFinishedSuccessOutcome(pending_tool_call_ids=waiting)):
+            return list(waiting or ())
+    return []
+
+
+def _make_ending(run: RunAgentInput, outcome: object) -> BaseEvent | None:
+    """Make the event that reports the outcome of the request."""
+    if not isinstance(outcome, RunPayload):
+        return None
+    usage = [_convert_usage(outcome.usage)]
+    match outcome.status:
+        case "completed":
+            return _finish(run, RunFinishedSuccessOutcome(), usage)
+        case "cancelled":
+            return _finish(run, RunFinishedCancelledOutcome(), usage)
+    error = outcome.error
+    message = error.message if error else outcome.termination_reason
+    return RunErrorEvent(message=message, code=error.type if error else outcome.termination_reason, usage=usage)
+
+
+def _finish(
+    run: RunAgentInput,
+    outcome: RunFinishedSuccessOutcome | RunFinishedInterruptOutcome | RunFinishedCancelledOutcome,
+    usage: list[TokenUsage] | None = None,
+) -> BaseEvent:
+    return RunFinishedEvent(thread_id=run.thread_id, run_id=run.run_id, outcome=outcome, usage=usage)
+
+
+def _make_interrupt(call: PendingCall) -> Interrupt:
+    return Interrupt(
+        id=call.tool_call_id,
+        reason="tool_call",
+        message=f"May {call.name} run?",
+        tool_call_id=call.tool_call_id,
+        response_schema=dict(_APPROVAL_SCHEMA),
+    )
+
+
+def _convert_usage(usage: Usage) -> TokenUsage:
+    return TokenUsage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        total_tokens=usage.input_tokens + usage.output_tokens,
+        cached_input_tokens=usage.cached_input_tokens,
+        cache_write_input_tokens=usage.written_input_tokens,
+    )

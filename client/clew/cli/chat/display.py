@@ -1,0 +1,182 @@
+"""The terminal of a chat: prints above the line that is typed, and paints the live part and the status line."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.completion import Completer
+from prompt_toolkit.history import History
+from prompt_toolkit.input import Input
+from prompt_toolkit.output import Output
+from temporalio.exceptions import TemporalError
+
+from clew.cli import show
+from clew.cli.chat.actions import Answer, Transcript
+from clew.cli.chat.blocks import Block, Live, NoteBlock, Tone
+from clew.cli.chat.prompt import Keys, make_prompt, open_history
+from clew.cli.chat.rendering import Painter, format_context
+from clew.cli.failures import find_error_type, format_message
+from clew.contract.outputs import Context, SessionStatus
+from clew.contract.receipts import ApprovalReceipt, CancelReceipt, ConfigureReceipt, OperationReceipt
+from clew.errors import ClewError
+
+FRAME_SECONDS = 0.125
+"""Seconds between two frames of the spinner."""
+ROWS_BELOW = 8
+"""Rows of the terminal that the live part leaves to the line, the menu and the status line."""
+
+
+class Display:
+    """The terminal of a chat.
+
+    Attributes:
+        live: Returns the live part.
+        status_line: Returns the text of the status line in so many columns.
+        hint: A remark above the line, until the next line is typed.
+        question: The text before the line, in place of `> `; empty: none.
+    """
+
+    def __init__(
+        self,
+        *,
+        live: Callable[[], Live],
+        status_line: Callable[[int], str],
+        keys: Keys,
+        completer: Completer,
+        history: History | None = None,
+        input: Input | None = None,  # noqa: A002 - prompt_toolkit's name
+        output: Output | None = None,
+    ) -> None:
+        self.live = live
+        self.status_line = status_line
+        self.hint = ""
+        self.question = ""
+        self._interrupt = keys.cancel
+        self._prompt = make_prompt(
+            message=self._paint_message,
+            toolbar=self._paint_toolbar,
+            keys=keys,
+            completer=completer,
+            history=history or open_history(),
+            input=input,
+            output=output,
+        )
+        self._output = self._prompt.app.output
+        self._colors = show.make_console().color_system
+        self._unprinted = ""
+        self._flushing: asyncio.Task[None] | None = None
+        self._tick = 0
+        self._frame: tuple[Any, ...] = ()
+        self._message = ""
+
+    async def read_line(self, draft: str = "") -> str | None:
+        """Read a line, which begins with `draft`. None: the input has ended."""
+        # Between two prompts Ctrl-C is a signal, which must not end the program.
+        with suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt)
+        try:
+            line = await self._prompt.prompt_async(default=draft, set_exception_handler=False)
+        except EOFError:
+            return None
+        self.hint = ""
+        return line.strip()
+
+    def refresh(self) -> None:
+        """Paint the live part and the status line anew."""
+        self._prompt.app.invalidate()
+
+    async def turn(self, is_working: Callable[[], bool]) -> None:
+        """Turn the spinner while the session works."""
+        while True:
+            await asyncio.sleep(FRAME_SECONDS)
+            self._tick += 1
+            if is_working():
+                self.refresh()
+
+    def print(self, block: Block) -> None:
+        """Print a block above the line."""
+        self._write(self._painter.paint_block(block))
+
+    def print_note(self, text: str, tone: Tone = "dim") -> None:
+        """Print a remark."""
+        self.print(NoteBlock(text, tone))
+
+    def print_title(self, title: str, details: str) -> None:
+        """Print the title of a session."""
+        self._write("\n" + self._painter.paint(show.make_text((title, "bold"), details)))
+
+    def print_command(self, line: str) -> None:
+        """Print a command as it was typed."""
+        self._write("\n" + self._painter.paint(show.make_text((line, "bold cyan"))))
+
+    def print_error(self, error: ClewError | TemporalError) -> None:
+        """Print why something failed."""
+        text = show.make_text((f"{find_error_type(error)}: ", "bold red"), format_message(error))
+        self._write(self._painter.paint(text))
+
+    def print_answer(self, answer: Answer) -> None:
+        """Print a session's answer to a command."""
+        painter = self._painter
+        match answer:
+            case Context():
+                self._write(painter.paint(format_context(answer)))
+            case SessionStatus():
+                self._write(painter.capture(lambda to: show.print_status(to, answer)))
+            case Transcript():
+                self._write(painter.capture(lambda to: show.print_messages(to, answer.messages)))
+            case OperationReceipt(status="deferred") | ConfigureReceipt(status="deferred"):
+                self.print_note("accepted: it is applied when the session has ended what it is doing")
+            case OperationReceipt(status="applied") | ConfigureReceipt() | CancelReceipt() | ApprovalReceipt():
+                pass  # the entry says it
+            case _:
+                self.print_note(show.format_receipt(answer))
+
+    async def flush(self) -> None:
+        """Write what is not written yet."""
+        if self._flushing:
+            await self._flushing
+        if self._unprinted:
+            await run_in_terminal(self._write_unprinted)
+
+    @property
+    def _painter(self) -> Painter:
+        return Painter(self._output.get_size().columns, self._colors)
+
+    def _paint_message(self) -> str:
+        """Paint the live part, and the beginning of the line. The library asks several times for each frame."""
+        now = datetime.now(UTC).replace(microsecond=0)
+        frame = (self.live(), self.hint, self.question, self._output.get_size(), self._tick, now)
+        if frame != self._frame:
+            self._frame, self._message = frame, self._paint_frame(now)
+        return self._message
+
+    def _paint_frame(self, now: datetime) -> str:
+        if self.question:
+            return f"{show.strip_controls(self.question)}> "
+        rows = max(self._output.get_size().rows - ROWS_BELOW, 3)
+        live = self._painter.paint_live(self.live(), rows=rows, tick=self._tick, now=now)
+        hint = self._painter.paint(show.make_text((self.hint, "yellow"))).rstrip("\n") if self.hint else ""
+        return "\n".join(part for part in (live, hint, "> ") if part)
+
+    def _paint_toolbar(self) -> str:
+        return self.status_line(self._output.get_size().columns - 1)
+
+    def _write(self, painted: str) -> None:
+        """Write text above the line. What is printed in one turn of the loop is written at once."""
+        if not self._unprinted:
+            self._flushing = asyncio.ensure_future(self._flush_soon())
+        self._unprinted += painted
+
+    async def _flush_soon(self) -> None:
+        await run_in_terminal(self._write_unprinted)
+
+    def _write_unprinted(self) -> None:
+        painted, self._unprinted = self._unprinted, ""
+        self._output.write_raw(painted)
+        self._output.flush()

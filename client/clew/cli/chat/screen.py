@@ -1,0 +1,348 @@
+"""Make what a terminal shows from a session's events. Pure: no clock, no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from clew.cli.chat.blocks import (
+    Block,
+    Live,
+    NoteBlock,
+    ReplyBlock,
+    RunningTool,
+    ToolBlock,
+    UserBlock,
+    WaitingBlock,
+)
+from clew.cli.chat.markdown import BlockSplitter
+from clew.contract.payloads import (
+    ApprovalPayload,
+    AssistantMessage,
+    ConfigPayload,
+    ErrorPayload,
+    ForkPayload,
+    InputPayload,
+    OperationPayload,
+    RunPayload,
+    SessionPayload,
+    SummaryPayload,
+    ToolMessage,
+    UserMessage,
+)
+from clew.model.messages import ToolCall
+from clew.session.events import (
+    ApprovalRequired,
+    EntryCommitted,
+    Restarted,
+    ResultRequired,
+    Retrying,
+    SessionEvent,
+    StatusChanged,
+    TextAdded,
+    ThinkingAdded,
+    ToolFinished,
+    ToolProgressed,
+    ToolStarted,
+)
+from clew.session.waiting import WaitingCall
+from clew.thread.entries import Entry
+
+THINKING_CHARACTERS = 200
+"""Characters of the newest reasoning that the live part shows at most."""
+_ACTIVITIES = {
+    "preparing": "preparing",
+    "checking": "checking",
+    "awaiting_model": "waiting for the model",
+    "stopping": "stopping",
+    "awaiting_tools": "running tools",
+    "awaiting_external": "waiting for a result",
+    "summarizing": "summarizing",
+    "hibernating": "hibernating",
+}
+"""What a session does in each status in which it works."""
+
+
+class Screen:
+    """The screen of one session: takes events in order and returns the blocks that they finish.
+
+    Attributes:
+        status: The session's status; empty: not known yet.
+        lanes: The lanes that have been seen.
+        models: The models that have been seen.
+    """
+
+    def __init__(self) -> None:
+        self.status = ""
+        self.lanes: set[str] = set()
+        self.models: set[str] = set()
+        self._request_id: str | None = None
+        self._own_requests: set[str] = set()
+        self._own_ids: set[str] = set()
+        self._reply = BlockSplitter()
+        self._call_id = ""
+        self._thinking = ""
+        self._retry = ""
+        self._retry_at: str | None = None
+        self._calls: dict[str, ToolCall] = {}
+        self._running: dict[str, RunningTool] = {}
+        self._approvals: dict[str, WaitingBlock] = {}
+        self._of_subagents: dict[tuple[str, str], WaitingBlock] = {}
+        self._inputs: dict[str, str] = {}
+        self._last_error = ""
+
+    @property
+    def ended(self) -> str | None:
+        """`hibernated` or `closed`, if the session has no workflow; else None."""
+        return self.status if self.status in ("hibernated", "closed") else None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a request is being served, or one of this chat waits for that."""
+        return self._request_id is not None or bool(self._own_requests)
+
+    @property
+    def can_cancel(self) -> bool:
+        """Whether there is something to cancel: a request, or a summary that is being written."""
+        return self.is_active or self.status == "summarizing"
+
+    @property
+    def waiting_calls(self) -> tuple[WaitingBlock, ...]:
+        """The tool calls that wait for a decision, the oldest first."""
+        return (*self._approvals.values(), *self._of_subagents.values())
+
+    @property
+    def live(self) -> Live:
+        """The part of the screen below the blocks."""
+        return Live(
+            markdown=self._reply.pending,
+            tools=tuple(self._running.values()),
+            activity=self._find_activity(),
+            retry_at=self._retry_at,
+            inputs=tuple(self._inputs.values()),
+            approvals=self.waiting_calls,
+        )
+
+    def take_calls_of_subagents(self, calls: Iterable[WaitingCall]) -> list[Block]:
+        """Take the calls that wait for approval in subagents, all of them; return those that are new."""
+        waiting = {
+            (one.session_id, one.call.tool_call_id): WaitingBlock(
+                one.call.tool_call_id, one.call.name, one.call.arguments, "approval", one.session_id
+            )
+            for one in calls
+            if one.needs == "approval"
+        }
+        before, self._of_subagents = self._of_subagents, waiting
+        return [block for key, block in waiting.items() if key not in before]
+
+    def send(self, own_id: str, text: str, *, is_steer: bool) -> UserBlock:
+        """Show a message that this chat sends, under the request's or the input's id."""
+        self._own_ids.add(own_id)
+        return UserBlock(text, is_steer=is_steer)
+
+    def accept(self, own_id: str, text: str, *, is_steer: bool) -> None:
+        """Note that the session has accepted the message."""
+        if own_id not in self._own_ids:
+            return  # its entry has been shown already
+        if is_steer:
+            self._inputs[own_id] = text
+        else:
+            self._own_requests.add(own_id)
+
+    def take(self, event: SessionEvent) -> list[Block]:
+        """Take an event; return the blocks to print."""
+        match event:
+            case TextAdded():
+                return list(self._add_text(event))
+            case EntryCommitted():
+                return list(self._take_entry(event.entry))
+            case ThinkingAdded():
+                self._end_retry()
+                self._thinking = (self._thinking + event.text)[-THINKING_CHARACTERS:]
+            case ToolStarted():
+                self._approvals.pop(event.tool_call_id, None)
+                self._running[event.tool_call_id] = RunningTool(event.name, event.arguments)
+            case ToolProgressed():
+                started = self._running.get(event.tool_call_id)
+                arguments = started.arguments if started else {}
+                self._running[event.tool_call_id] = RunningTool(event.name, arguments, event.text, event.fraction)
+            case ToolFinished():
+                self._running.pop(event.tool_call_id, None)
+            case ApprovalRequired():
+                waiting = WaitingBlock(event.tool_call_id, event.name, event.arguments, "approval")
+                self._approvals[event.tool_call_id] = waiting
+                return [waiting]
+            case ResultRequired():
+                return [WaitingBlock(event.tool_call_id, event.name, event.arguments, "result")]
+            case Retrying():
+                self._retry, self._retry_at = f"waiting for attempt {event.attempt}", event.next_at
+                call = f"{event.tool_call_id}: " if event.tool_call_id else ""
+                return [NoteBlock(f"{call}attempt {event.attempt} follows: {event.message}", "warning")]
+            case Restarted():
+                return list(self._restart(event))
+            case StatusChanged():
+                return list(self._change_status(event))
+        return []
+
+    def _find_activity(self) -> str:
+        if self._retry:
+            return self._retry
+        if self._thinking:
+            return f"thinking: {self._thinking}"
+        if self._running or self._reply.pending.strip():
+            return ""
+        return _ACTIVITIES.get(self.status, "sending" if self._own_requests and not self._request_id else "")
+
+    def _end_retry(self) -> None:
+        self._retry, self._retry_at = "", None
+
+    def _add_text(self, event: TextAdded) -> Iterator[Block]:
+        """Add text of a reply. What is printed cannot be taken back."""
+        self._thinking = ""
+        self._end_retry()
+        if event.call_id != self._call_id:
+            yield from self._finish_reply()
+            self._call_id = event.call_id
+        shown = self._reply.taken + len(self._reply.pending)
+        if event.offset > shown:
+            yield from self._finish_reply()
+            yield NoteBlock(f"[{event.offset - shown} characters are missing here]")
+            self._reply = BlockSplitter(taken=event.offset)
+        elif event.offset < shown and not self._reply.cut(event.offset):
+            yield NoteBlock(f"[the reply is replaced{f' from character {event.offset} on' if event.offset else ''}]")
+            self._reply = BlockSplitter(taken=event.offset)
+        yield from map(ReplyBlock, self._reply.add(event.text))
+
+    def _finish_reply(self) -> Iterator[Block]:
+        yield from map(ReplyBlock, self._reply.finish())
+        self._reply, self._call_id, self._thinking = BlockSplitter(), "", ""
+
+    def _restart(self, event: Restarted) -> Iterator[Block]:
+        self._end_retry()
+        if self._call_id == event.call_id and self._reply.taken:
+            yield NoteBlock(f"[attempt {event.attempt}: the reply starts over]", "warning")
+        self._reply, self._call_id, self._thinking = BlockSplitter(), event.call_id, ""
+
+    def _change_status(self, event: StatusChanged) -> Iterator[Block]:
+        self.status, self._request_id = event.status, event.request_id
+        if event.status != "awaiting_approval":
+            self._approvals.clear()
+        if self.ended:
+            self._own_requests.clear()
+            self._inputs.clear()
+            yield from self._finish_reply()
+            yield NoteBlock(
+                "the session is closed" if self.ended == "closed" else "the session hibernates: a message wakes it"
+            )
+
+    def _take_entry(self, entry: Entry) -> Iterator[Block]:
+        try:
+            body = entry.body
+        except ValueError:  # of a later release
+            yield NoteBlock(f"entry {entry.seq}: {entry.kind}")
+            return
+        match body:
+            case UserMessage():
+                self.lanes.add(body.context_ref)
+                yield from self._take_user_message(body)
+            case AssistantMessage():
+                self.lanes.add(body.context_ref)
+                self._end_retry()
+                yield from self._finish_reply()
+                self._calls = {call["id"]: call for call in body.tool_calls or ()}
+            case ToolMessage():
+                self._running.pop(body.tool_call_id, None)
+                call = self._calls.get(body.tool_call_id)
+                arguments = body.edited_arguments or (call["arguments"] if call else None)
+                name = body.name or (call["name"] if call else body.tool_call_id)
+                yield ToolBlock(name, arguments, body.content, body.is_error or body.in_doubt)
+            case ApprovalPayload():
+                self._approvals.pop(body.tool_call_id, None)
+                decision = "approved" if body.decision == "approve" else "denied"
+                changed = " with other arguments" if body.arguments is not None else ""
+                yield NoteBlock(f"{body.tool_call_id} is {decision}{changed}{_append(body.reason)}")
+            case RunPayload():
+                yield from self._end_run(body, entry.refs.get("request_id"))
+            case InputPayload():
+                if body.event == "dropped":  # with its run
+                    yield from self._finish_reply()
+                text = self._inputs.pop(body.input_id or "", body.content)
+                yield NoteBlock(f"not read ({body.event}: {body.reason}): {_shorten(text)}", "warning")
+            case ErrorPayload():
+                self._last_error = f"{body.type}: {body.message}"
+                yield NoteBlock(self._last_error, "warning" if body.retried else "error")
+            case _:
+                yield from self._take_change(body)
+
+    def _take_user_message(self, message: UserMessage) -> Iterator[Block]:
+        own_id = message.input_id or message.request_id
+        if own_id not in self._own_ids:
+            yield UserBlock(message.content, message.source, is_steer=message.input_id is not None)
+            return
+        self._own_ids.discard(own_id)
+        if message.input_id is not None:
+            self._inputs.pop(message.input_id, None)
+            yield NoteBlock(f"read: {_shorten(message.content)}")
+
+    def _end_run(self, run: RunPayload, request_id: str | None) -> Iterator[Block]:
+        yield from self._finish_reply()
+        self._own_requests.discard(request_id or "")
+        self._request_id = None if self._request_id == request_id else self._request_id
+        self._running.clear()
+        self._approvals.clear()
+        self._of_subagents.clear()
+        self._end_retry()
+        if run.status == "cancelled":
+            yield NoteBlock(f"cancelled{_append(run.reason)}", "warning")
+        elif run.status == "failed":
+            error = f"{run.error.type}: {run.error.message}" if run.error else run.termination_reason
+            if error != self._last_error:
+                yield NoteBlock(error, "error")
+        elif run.termination_reason != "final_answer":
+            yield NoteBlock(f"ended: {run.termination_reason}", "warning")
+        self._last_error = ""
+
+    def _take_change(self, body: object) -> Iterator[Block]:
+        """Take an entry that no request makes: the configuration, lanes, summaries, relatives."""
+        match body:
+            case ConfigPayload():
+                self.models.add(body.model)
+                if body.changes and (changes := [name for name in body.changes if name != "tools"]):
+                    text = f"the model is {body.model}" if changes == ["model"] else f"changed: {', '.join(changes)}"
+                    yield NoteBlock(text)
+            case OperationPayload():
+                self.lanes.add(body.context_ref)
+                yield NoteBlock(_describe_operation(body))
+            case SummaryPayload():
+                yield NoteBlock(f"entries {body.from_seq} to {body.to_seq} are summarized")
+            case ForkPayload(event="forked_to"):
+                yield NoteBlock(f"session {body.session_id} is a fork of this one, up to entry {body.fork_seq}")
+            case ForkPayload():
+                yield NoteBlock(f"this session is a fork of {body.session_id}, from entry {body.fork_seq} on")
+            case SessionPayload(event="woken" | "recovered"):
+                yield NoteBlock(f"the session was {body.event}{_append(body.reason)}")
+            case _:
+                pass
+
+
+def _describe_operation(body: OperationPayload) -> str:
+    operation, lane = body.operation, body.context_ref
+    match operation.type:
+        case "switch":
+            return f"lane {lane} is active"
+        case "replace" if operation.reason == "compaction":
+            return f"lane {lane} is compacted: a summary stands for its earlier messages"
+        case "replace":
+            return f"the context of lane {lane} is replaced"
+        case "expand":
+            return f"lane {lane} shows the messages that were summarized"
+        case other:
+            return f"lane {lane}: {other}"
+
+
+def _append(reason: str | None) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _shorten(text: str, characters: int = 60) -> str:
+    line = " ".join(text[: 4 * characters].split())
+    return line if len(line) <= characters else f"{line[: characters - 1]}…"

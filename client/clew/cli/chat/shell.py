@@ -1,0 +1,343 @@
+"""The chat on a terminal: prints a session's blocks above a line that stays free, and sends what is typed."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Coroutine
+from contextlib import aclosing
+from typing import Any
+
+from prompt_toolkit.history import History
+from prompt_toolkit.input import Input
+from prompt_toolkit.output import Output
+from temporalio.exceptions import TemporalError
+
+from clew.cli import reach
+from clew.cli.chat.actions import carry_out
+from clew.cli.chat.approving import Approving
+from clew.cli.chat.commands import (
+    Kind,
+    Message,
+    Mistake,
+    Typed,
+    format_help,
+    parse_decision,
+    parse_line,
+)
+from clew.cli.chat.display import Display
+from clew.cli.chat.meter import Meter
+from clew.cli.chat.prompt import Keys, NameCompleter
+from clew.cli.chat.screen import Screen
+from clew.contract import OnBusy
+from clew.contract.outputs import SessionStatus
+from clew.contract.payloads import UserMessage
+from clew.errors import Busy, ClewError, Idle, ServerUnreachable, WorkerUnavailable
+from clew.session.connection import Clew
+from clew.session.events import EntryCommitted, SessionEvent, StatusChanged
+from clew.session.session import Session
+
+WATCH_SECONDS = 3.0
+"""Seconds between two looks at the status, while a request is active: does a worker answer, do subagents wait?"""
+STATUS_SECONDS = 5.0
+"""Seconds within which the session must answer such a look."""
+FORK_SECONDS = 60.0
+"""Seconds within which a fork must be ready."""
+RECENT_ENTRIES = 24
+"""Number of entries that are read for a resumed session's last turns."""
+RECENT_TURNS = 2
+"""Number of turns that a resumed session shows at most."""
+
+
+class Shell:
+    """A chat. Each line is handled while the next one is typed."""
+
+    def __init__(
+        self,
+        clew: Clew,
+        opened: reach.Opened,
+        on_busy: OnBusy | None = None,
+        *,
+        history: History | None = None,
+        input: Input | None = None,  # noqa: A002 - prompt_toolkit's name
+        output: Output | None = None,
+    ) -> None:
+        self._clew = clew
+        self._on_busy: OnBusy | None = on_busy
+        self._opened = opened
+        self._session = opened.session
+        self._screen = Screen()
+        self._meter = Meter()
+        self._visited: set[str] = set()
+        self._display = Display(
+            live=lambda: self._screen.live,
+            status_line=self._format_status_line,
+            keys=Keys(self._cancel, self._leave_question),
+            completer=NameCompleter(self._list_names),
+            history=history,
+            input=input,
+            output=output,
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+        self._turns = asyncio.Lock()
+        self._trouble = ""
+        self._cancelling = False
+        self._is_stale = self._refreshing = False
+        self._approving = Approving(self._session, self._clew.session, self._display, self._start)
+
+    async def run(self) -> int:
+        """Chat until the input ends or `/quit`. Returns the exit code."""
+        await self._enter(self._opened)
+        display = self._display
+        helpers = [
+            asyncio.ensure_future(display.turn(lambda: self._screen.can_cancel)),
+            asyncio.ensure_future(self._watch()),
+        ]
+        try:
+            while (line := await display.read_line(self._approving.prepare_line())) is not None:
+                if self._handle_line(line):
+                    break
+            if self._tasks:  # what was typed last is sent before the end
+                await asyncio.wait(self._tasks, timeout=reach.WORKER_SECONDS)
+        finally:
+            tasks = [*helpers, *self._tasks, *([self._following] if self._following else [])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        ending = "the request continues, and the session stays" if self._screen.is_active else "the session stays"
+        display.print_note(f"{ending}: resume it with `clew chat {self._session.id}`")
+        await display.flush()
+        return 0
+
+    def _handle_line(self, line: str) -> bool:
+        """Begin to handle a line; True: it ends the chat."""
+        if self._approving.edited:
+            self._approving.send_edited(line)
+            return False
+        if not line:
+            return False
+        if self._screen.waiting_calls and (decision := parse_decision(line)):
+            self._approving.decide(decision, self._screen.waiting_calls)
+            return False
+        match parse_line(line):
+            case Message(text):
+                self._send(text, is_steer=self._screen.is_active and self._on_busy in (None, "steer"))
+            case Mistake(reason):
+                self._display.print_note(reason, "warning")
+            case Typed("quit"):
+                return True
+            case Typed() as typed:
+                self._display.print_command(line)
+                self._carry_out(typed)
+        return False
+
+    def _carry_out(self, typed: Typed) -> None:
+        match typed:
+            case Typed("help"):
+                self._display.print_note(format_help(keys=True))
+            case Typed("wait"):
+                self._display.print_note(
+                    "the reply is shown as it grows" if self._screen.is_active else "no request is active"
+                )
+            case Typed("model", ""):
+                status = self._meter.status
+                self._display.print_note(f"the model is {status.model}" if status else "not known yet")
+            case Typed("steer", text) if self._screen.is_active:
+                self._send(text, is_steer=True)
+            case Typed("fork", name):
+                self._start(self._in_turn(self._fork(name)))
+            case Typed("open", name):
+                self._start(self._in_turn(self._open(name)))
+            case Typed("switch" | "model" | "compact"):
+                self._start(self._in_turn(self._ask_session(typed)))
+            case _:
+                self._start(self._ask_session(typed))
+
+    async def _ask_session(self, typed: Typed) -> None:
+        self._display.print_answer(await carry_out(self._session, typed))
+        await self._refresh()
+
+    async def _in_turn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something after what was typed before: a message after `/fork` goes to the fork."""
+        async with self._turns:
+            await work
+
+    # Messages
+
+    def _send(self, text: str, *, is_steer: bool) -> None:
+        """Send a message, or with `is_steer` a correction of the active run."""
+        own_id = uuid.uuid4().hex
+        self._display.print(self._screen.send(own_id, text, is_steer=is_steer))
+        self._start(self._in_turn(self._deliver(own_id, text, is_steer)))
+
+    async def _deliver(self, own_id: str, text: str, is_steer: bool) -> None:
+        if self._screen.ended == "hibernated":
+            self._session = (await reach.open_session(self._clew, self._session.id)).session
+        screen, session = self._screen, self._session
+        screen.send(own_id, text, is_steer=is_steer)  # it may be the screen of another session by now
+        if is_steer:
+            try:
+                return await self._steer(own_id, text)
+            except Idle:  # the run has just ended
+                pass
+        message = session.message(text, request_id=own_id, on_busy=self._on_busy)
+        try:
+            await reach.wait_for_answer(message, session.id)
+        except Busy:
+            if self._on_busy is not None:
+                raise
+            return await self._steer(own_id, text)  # another client's message came first
+        return screen.accept(own_id, text, is_steer=False)
+
+    async def _steer(self, own_id: str, text: str) -> None:
+        screen, session = self._screen, self._session
+        await reach.wait_for_answer(session.steer(text, input_id=own_id), session.id)
+        screen.accept(own_id, text, is_steer=True)
+
+    def _leave_question(self) -> bool:
+        return self._approving.leave()
+
+    def _cancel(self) -> None:
+        if not self._screen.can_cancel:
+            self._display.hint = "nothing is running: Ctrl-D leaves, /help lists the commands"
+        elif not self._cancelling:
+            self._cancelling = True
+            self._start(self._cancel_run())
+        self._display.refresh()
+
+    async def _cancel_run(self) -> None:
+        try:
+            await reach.wait_for_answer(self._session.cancel(), self._session.id)
+        except Idle:
+            self._display.hint = "the request has just ended"
+        finally:
+            self._cancelling = False
+
+    # Sessions
+
+    async def _enter(self, opened: reach.Opened, *, recent: bool = True) -> None:
+        """Go on in a session: show its last turns and follow it."""
+        self._session, status = opened.session, opened.status
+        self._visited.add(status.session_id)
+        self._screen, self._meter = Screen(), Meter()
+        self._approving = Approving(self._session, self._clew.session, self._display, self._start)
+        self._meter.take_status(status)
+        self._screen.models.add(status.model)
+        self._screen.lanes.update(("default", status.active_context_ref))
+        entries = f"{status.rev} entr{'y' if status.rev == 1 else 'ies'}"
+        state = f"resumed, {entries}" if opened.resumed else "new"
+        self._display.print_title(f"session {status.session_id}", f" · {status.model} · {state}")
+        self._display.print_note("/help lists the commands and the keys")
+        from_seq = await self._find_recent_turn(status) if opened.resumed and recent else status.rev
+        if self._following:
+            self._following.cancel()
+        self._following = asyncio.ensure_future(self._follow(self._session, from_seq))
+
+    async def _find_recent_turn(self, status: SessionStatus) -> int:
+        first = max(status.rev - RECENT_ENTRIES, 0)
+        entries = await self._session.entries(from_seq=first)
+        turns = [
+            entry.seq
+            for entry in entries
+            if entry.kind == "ai_message" and isinstance(entry.body, UserMessage) and entry.body.input_id is None
+        ]
+        if turns:
+            return turns[-RECENT_TURNS:][0]
+        return first if first else status.rev
+
+    async def _fork(self, name: str) -> None:
+        before = self._session.id
+        made = await reach.wait_for_answer(self._session.fork(None, name or None), before, FORK_SECONDS)
+        await self._enter(await reach.open_session(self._clew, made.id), recent=False)
+        self._display.print_note(f"this is a fork of {before}: `/open {before}` returns to it")
+
+    async def _open(self, name: str) -> None:
+        before = self._session.id
+        await self._enter(await reach.open_session(self._clew, name))
+        if before != name:
+            self._display.print_note(f"`/open {before}` returns")
+
+    async def _follow(self, session: Session, from_seq: int) -> None:
+        try:
+            async with aclosing(session.follow(from_seq)) as events:
+                async for event in events:
+                    self._take(event)
+        except (ClewError, TemporalError) as error:
+            self._display.print_error(error)
+
+    def _take(self, event: SessionEvent) -> None:
+        self._trouble = ""
+        if isinstance(event, EntryCommitted):
+            self._meter.take_entry(event.entry)
+        for block in self._screen.take(event):
+            self._display.print(block)
+        is_change = isinstance(event, EntryCommitted) and event.entry.kind != "ai_message"
+        if (is_change or isinstance(event, StatusChanged)) and not self._screen.ended:
+            self._is_stale = True
+            if not self._refreshing:
+                self._refreshing = True
+                self._start(self._refresh_until_fresh())
+        self._display.refresh()
+
+    async def _refresh_until_fresh(self) -> None:
+        """Read the status once for all entries that come meanwhile."""
+        try:
+            while self._is_stale:
+                self._is_stale = False
+                await self._refresh()
+        finally:
+            self._refreshing = False
+
+    async def _refresh(self) -> None:
+        """Read the status for the status line."""
+        screen, meter, session = self._screen, self._meter, self._session
+        try:
+            status = await reach.wait_for_answer(session.status(), session.id, STATUS_SECONDS)
+            meter.take_status(status)
+            self._trouble = ""
+            calls = await session.list_waiting_calls() if status.subagents else []
+            for block in screen.take_calls_of_subagents(call for call in calls if call.session_id != session.id):
+                self._display.print(block)
+        except WorkerUnavailable:
+            self._trouble = "no worker answers"
+        except ServerUnreachable:
+            self._trouble = "the server does not answer"
+        except (ClewError, TemporalError):
+            pass  # the session has just ended
+        self._display.refresh()
+
+    async def _watch(self) -> None:
+        """Check that a worker answers while something is expected."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if (self._screen.can_cancel or self._trouble) and not self._screen.ended:
+                await self._refresh()
+
+    # Tasks
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something while the line stays free; a failure is printed."""
+
+        async def attempt() -> None:
+            try:
+                await work
+            except (ClewError, TemporalError) as error:
+                self._display.print_error(error)
+            self._display.refresh()
+
+        task = asyncio.ensure_future(attempt())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _format_status_line(self, columns: int) -> str:
+        activity = "cancelling" if self._cancelling else self._screen.status.replace("_", " ")
+        return self._meter.format_line(self._trouble or activity, columns)
+
+    def _list_names(self) -> dict[Kind, list[str]]:
+        return {
+            "lane": sorted(self._screen.lanes),
+            "model": sorted(self._screen.models),
+            "call": [call.tool_call_id for call in self._screen.waiting_calls],
+            "session": sorted(self._visited - {self._session.id}),
+        }

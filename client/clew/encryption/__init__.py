@@ -1,0 +1,43 @@
+"""Encryption of all texts of conversations: Temporal's payloads, the archive's objects, exports and checkpoints.
+
+`CLEW_ENCRYPTION_KEYS` turns it on, in workers and in clients. `docs/security.md` says what is encrypted and what is
+not.
+"""
+
+from clew.encryption.admission import PLAIN_FIELD, UNDECODABLE, AdmittingCodec
+from clew.encryption.cipher import Changed, Cipher
+from clew.encryption.codec import EncryptionCodec, is_encrypted
+from clew.encryption.keys import EncryptionKeys, parse_keys, read_encryption_keys
+from clew.encryption.sealing import HEADER_BYTES, MAX_OVERHEAD_BYTES, NO_ENCRYPTION, KeySealer, Sealer
+from clew.encryption.settings import (
+    Encryption,
+    admit_payloads,
+    encrypt_payloads,
+    find_sealer,
+    is_encrypting,
+    read_encryption,
+)
+
+__all__ = [
+    "HEADER_BYTES",
+    "MAX_OVERHEAD_BYTES",
+    "NO_ENCRYPTION",
+    "PLAIN_FIELD",
+    "UNDECODABLE",
+    "AdmittingCodec",
+    "Changed",
+    "Cipher",
+    "Encryption",
+    "EncryptionCodec",
+    "EncryptionKeys",
+    "KeySealer",
+    "Sealer",
+    "admit_payloads",
+    "encrypt_payloads",
+    "find_sealer",
+    "is_encrypted",
+    "is_encrypting",
+    "parse_keys",
+    "read_encryption",
+    "read_encryption_keys",
+]

@@ -1,0 +1,9 @@
+"""The report of a session: what it did, what it cost and what each model call saw, as values and as one HTML page.
+
+The page is made by `clew.report.rendering`, which needs the extra `cli`.
+"""
+
+from clew.report.making import MAX_ENTRIES, make_report
+from clew.report.types import Report
+
+__all__ = ["MAX_ENTRIES", "Report", "make_report"]

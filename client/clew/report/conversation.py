@@ -1,0 +1,214 @@
+"""The conversation of a report: messages with their tool calls, and what happened between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from clew.contract.payloads import (
+    AppliedPin,
+    AppliedReplace,
+    AppliedSwitch,
+    AppliedUnpin,
+    ApprovalPayload,
+    AssistantMessage,
+    ConfigPayload,
+    ErrorPayload,
+    ForkPayload,
+    InputPayload,
+    MessagePayload,
+    OperationPayload,
+    RunPayload,
+    SessionPayload,
+    SummaryPayload,
+    ToolMessage,
+    UserMessage,
+)
+from clew.model.messages import ToolCall
+from clew.report.calls import count_seconds
+from clew.report.texts import Texts
+from clew.report.types import Call, EventItem, Item, MessageItem, Text, ToolUse
+from clew.thread.entries import Entry
+from clew.thread.thread import Thread
+
+MAX_NAME_CHARACTERS = 200
+"""Most characters of a tool's name: a model may call a tool that does not exist by any name."""
+_DECISIONS = {"approve": "approved", "deny": "denied"}
+_SESSION_EVENTS = {
+    "hibernated": "the session hibernated",
+    "woken": "the session was opened again",
+    "recovered": "the session was repaired",
+    "closed": "the session was closed",
+}
+
+
+def collect_results(thread: Thread) -> dict[str, Entry]:
+    """Collect the results of tool calls, by the ids of the calls; a late one replaces the one that was in doubt."""
+    return {
+        body.tool_call_id: entry
+        for entry in thread
+        if entry.kind == "ai_message" and isinstance(body := entry.body, ToolMessage)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Makes the items of a conversation.
+
+    Attributes:
+        thread: The thread.
+        texts: Takes the texts.
+        calls: The model calls, by the seq of their reply.
+        results: The results of tool calls, by the ids of the calls.
+    """
+
+    thread: Thread
+    texts: Texts
+    calls: Mapping[int, Call]
+    results: Mapping[str, Entry]
+
+    def list_items(self, first_seq: int, last_seq: int) -> Iterator[Item]:
+        """List the items of some entries. The newest have priority where the texts exceed their limit."""
+        entries = self.thread.slice(first_seq, last_seq)
+        shown_calls = {
+            call_id
+            for entry in entries
+            if isinstance(body := entry.body, AssistantMessage)
+            for call_id in body.call_ids
+        }
+        items = [item for entry in reversed(entries) if (item := self._make_item(entry, shown_calls))]
+        return reversed(items)
+
+    def _make_item(self, entry: Entry, shown_calls: set[str]) -> Item | None:
+        body = entry.body
+        if isinstance(body, ToolMessage) and body.tool_call_id in shown_calls:
+            return None
+        if isinstance(body, ApprovalPayload) and body.tool_call_id in shown_calls:
+            return None
+        return self._make_message(entry, body) if isinstance(body, MessagePayload) else self.make_event(entry)
+
+    def _make_message(self, entry: Entry, message: MessagePayload) -> MessageItem:
+        take = self.texts.take
+        reply = message if isinstance(message, AssistantMessage) else None
+        return MessageItem(
+            seq=entry.seq,
+            at=entry.at,
+            lane=message.context_ref,
+            role=message.role,
+            text=take(message.content),
+            tokens=entry.tokens,
+            request_id=message.request_id,
+            source=message.source if isinstance(message, UserMessage) else None,
+            thinking=take(reply.thinking) if reply else None,
+            tools=tuple(self._make_tool(entry, call) for call in reply.tool_calls or ()) if reply else (),
+            result_of=message.tool_call_id if isinstance(message, ToolMessage) else None,
+            interrupted=reply.interrupted if reply else False,
+            call=self.calls.get(entry.seq),
+        )
+
+    def _make_tool(self, reply: Entry, call: ToolCall) -> ToolUse:
+        take, take_json = self.texts.take, self.texts.take_json
+        entry = self.results.get(call["id"])
+        result = entry.read(ToolMessage) if entry else None
+        decided = self.thread.find_approval(call["id"])
+        approval = decided.read(ApprovalPayload) if decided else None
+        return ToolUse(
+            tool_call_id=call["id"],
+            name=call["name"][:MAX_NAME_CHARACTERS],
+            arguments=take_json(call["arguments"]),
+            decision=_DECISIONS[approval.decision] if approval else None,
+            reason=take(approval.reason) if approval else None,
+            edited_arguments=take_json(result.edited_arguments) if result and result.edited_arguments else None,
+            result=take(result.content) if result else None,
+            result_seq=entry.seq if entry else None,
+            stored_bytes=result.result.bytes if result and result.result else None,
+            seconds=count_seconds(reply.at, entry.at) if entry else None,
+            is_error=result.is_error if result else False,
+            in_doubt=result.in_doubt if result else False,
+            late=result.late if result else False,
+            subagent=result.subagent.session_id if result and result.subagent else None,
+        )
+
+    def make_event(self, entry: Entry, *, with_text: bool = True) -> EventItem:
+        """Make the item of an entry that is no message."""
+        described = self._describe(entry)
+        return EventItem(
+            seq=entry.seq,
+            at=entry.at,
+            lane=entry.lane,
+            kind=described.kind,
+            title=Text(content=described.title),
+            text=self.texts.take(described.text or None) if with_text else None,
+            is_error=described.is_error,
+        )
+
+    def _describe(self, entry: Entry) -> _Description:
+        match entry.body:
+            case ConfigPayload() as config:
+                changed = f"changed: {', '.join(config.changes)}" if config.changes else "configured"
+                agent = config.agent
+                named = f"agent {agent.name} {agent.label or agent.version}" if agent else ""
+                tools = ", ".join(tool["name"] for tool in config.tools)
+                rows = (changed, config.model, named, f"tools: {tools}" if tools else "")
+                return _Description("configuration", "; ".join(filter(None, rows)), config.prompt)
+            case RunPayload() as run:
+                title = f"{run.status}: {run.termination_reason}, {_count(run.iterations, 'model call')}"
+                text = run.error.message if run.error else run.reason
+                return _Description("outcome", title, text, run.status == "failed")
+            case ErrorPayload() as error:
+                return _Description("error", error.type, error.message, is_error=True)
+            case InputPayload() as unread:
+                # The reason may quote the input.
+                return _Description("input", f"{unread.kind} {unread.event}", f"{unread.reason}\n{unread.content}")
+            case ApprovalPayload() as approval:
+                title = f"{_DECISIONS[approval.decision]} {approval.tool_call_id}"
+                return _Description("approval", title, approval.reason)
+            case SummaryPayload() as summary:
+                title = f"entries {summary.from_seq} to {summary.to_seq} summarized by {summary.model}"
+                return _Description("summary", title, summary.content)
+            case ForkPayload() as fork:
+                words = "a fork of" if fork.event == "forked_from" else "forked to"
+                return _Description("fork", f"{words} {fork.session_id} at entry {fork.fork_seq}")
+            case SessionPayload() as session:
+                workflow = f": its workflow was {session.workflow}" if session.workflow else ""
+                return _Description(session.event, f"{_SESSION_EVENTS[session.event]}{workflow}", session.reason)
+            case OperationPayload() as applied:
+                return _describe_operation(applied)
+            case _:
+                return _Description(entry.kind, entry.kind)
+
+
+class _Description(NamedTuple):
+    """The description of an entry that is no message.
+
+    Attributes:
+        kind: What happened, in one word.
+        title: What happened, in Clew's own words and names.
+        text: The text that the entry has.
+        is_error: Whether it is a failure.
+    """
+
+    kind: str
+    title: str
+    text: str | None = None
+    is_error: bool = False
+
+
+def _describe_operation(applied: OperationPayload) -> _Description:
+    match applied.operation:
+        case AppliedReplace(result_context=snapshot, is_compaction=is_compaction):
+            title = f"the context was replaced by {_count(len(snapshot.messages), 'message')}"
+            text = "\n\n".join(f"{message['role']}: {message['content']}" for message in snapshot.messages)
+            return _Description("compaction" if is_compaction else "replace", title, text)
+        case AppliedPin(seqs=seqs) | AppliedUnpin(seqs=seqs) as operation:
+            listed = ", ".join(map(str, seqs[:20])) + (", …" if len(seqs) > 20 else "")
+            return _Description(operation.type, f"entries {listed}")
+        case AppliedSwitch():
+            return _Description("switch", f"to the lane {applied.context_ref}")
+        case operation:
+            return _Description(operation.type, "the latest compaction was undone")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,48 @@
+"""Checkpoints in the hands of callers: encrypted where the client has keys."""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+from temporalio.client import Client
+
+from clew.contract import MAX_TOKEN_BYTES
+from clew.encryption import find_sealer
+from clew.errors import NewerVersion, TokenMalformed, TokenVersion
+from clew.formats import Format
+
+FORMAT = Format("encrypted checkpoint")
+_NAME = "checkpoint"
+
+
+def encrypt_token(client: Client, token: str) -> str:
+    """Encrypt a checkpoint's token, if the client encrypts."""
+    sealer = find_sealer(client.data_converter)
+    if not sealer.is_on:
+        return token
+    return f"ert{FORMAT.version}." + urlsafe_b64encode(sealer.seal(token.encode(), _NAME)).decode()
+
+
+def decrypt_token(client: Client, token: str) -> str:
+    """Decrypt a token of `encrypt_token`; another one is returned as it is.
+
+    Raises:
+        TokenMalformed: The token is not complete.
+        TokenVersion: A newer version of Clew has encrypted it.
+        UnknownKey: The client does not have the key, or the token was changed.
+    """
+    match = re.match(r"ert(\d{1,9})\.", token, re.ASCII)
+    if match is None:
+        return token
+    try:
+        FORMAT.check(int(match[1]), "the checkpoint")
+    except (NewerVersion, ValueError) as error:
+        raise TokenVersion(str(error)) from None
+    if len(token) > 2 * MAX_TOKEN_BYTES:
+        raise TokenMalformed(f"the token has more than {2 * MAX_TOKEN_BYTES} characters")
+    try:
+        data = urlsafe_b64decode(token[match.end() :])
+    except ValueError:
+        raise TokenMalformed("the token is incomplete: it cannot be decoded") from None
+    return find_sealer(client.data_converter).unseal(data, _NAME).decode()

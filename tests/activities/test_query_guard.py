@@ -1,0 +1,142 @@
+"""Queries that come after a pause of the worker do not advance a session ahead of its workflow task."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import uuid
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
+
+from clew import Clew, Session
+from clew.errors import ClewError
+from clew.local import Reply
+from clew.testing import replay
+from clew_activities.query_guard import QUERY_AHEAD, QueryGuard
+from tests.support.rolling import list_runs
+from tests.support.stack import Stack
+from tests.support.workers import open_session_on, run_worker_process
+
+STOPS = 4
+
+
+class Instance(WorkflowInstance):
+    """Starts a timer in every activation but queries."""
+
+    def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        completion = WorkflowActivationCompletion()
+        completion.successful.SetInParent()
+        if not any(job.HasField("query_workflow") for job in act.jobs):
+            completion.successful.commands.add().start_timer.seq = 1
+        return completion
+
+    def get_serialization_context(self, command_info: Any) -> Any: ...
+
+    def get_external_store_context(self, command_info: Any) -> Any: ...
+
+    def get_info(self) -> Any: ...
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> WorkflowInstance:
+    """A guarded instance."""
+
+    class Runner(WorkflowRunner):
+        def prepare_workflow(self, defn: Any) -> None: ...
+
+        def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+            return Instance()
+
+    guard = QueryGuard()
+    monkeypatch.setattr(guard, "_runner", Runner())
+    return guard.create_instance(None)  # type: ignore[arg-type] # the instance needs no details
+
+
+def make_activation(
+    job: str, length: int, size: int, *, replaying: bool = False, started_at: int = 1
+) -> WorkflowActivation:
+    """Make an activation with one job."""
+    act = WorkflowActivation(history_length=length, history_size_bytes=size, is_replaying=replaying)
+    act.timestamp.FromSeconds(started_at)
+    getattr(act.jobs.add(), job).SetInParent()
+    return act
+
+
+def is_failed(instance: WorkflowInstance, *activation: Any, **fields: Any) -> bool:
+    completion = instance.activate(make_activation(*activation, **fields))
+    return bool(completion.failed.failure.message == QUERY_AHEAD)
+
+
+def test_tasks_and_queries_pass(guarded: WorkflowInstance) -> None:
+    """Tasks with their own history, several activations of one, queries after them, replays and evictions pass."""
+    assert not is_failed(guarded, "initialize_workflow", 3, 500, replaying=True)
+    assert not is_failed(guarded, "fire_timer", 8, 900)
+    assert not is_failed(guarded, "resolve_activity", 8, 900)
+    assert not is_failed(guarded, "query_workflow", 8, 900, replaying=True)
+    assert not is_failed(guarded, "do_update", 13, 1300)
+    assert not is_failed(guarded, "remove_from_cache", 14, 0)
+
+
+def test_events_without_a_new_task_fail_the_query(guarded: WorkflowInstance) -> None:
+    """The history is longer, but its size is that of the task before: a query has brought the events."""
+    assert not is_failed(guarded, "do_update", 51, 5092)
+    assert is_failed(guarded, "fire_timer", 56, 5092)
+    assert not is_failed(guarded, "query_workflow", 56, 5092, replaying=True)
+
+
+def test_a_task_that_starts_with_the_end_of_the_one_before_passes(guarded: WorkflowInstance) -> None:
+    """The server counts its size before the results of the task before are written; its time is its own."""
+    assert not is_failed(guarded, "do_update", 41, 10533, started_at=1)
+    assert not is_failed(guarded, "resolve_activity", 50, 10533, started_at=2)
+
+
+def test_a_task_that_was_lost_fails_the_next_one(guarded: WorkflowInstance) -> None:
+    """After a task with a timer come its completion, the timer, and the next task: four events and not three."""
+    assert not is_failed(guarded, "do_update", 24, 2265)
+    assert not is_failed(guarded, "fire_timer", 32, 3030)
+    assert is_failed(guarded, "do_update", 35, 3175)
+
+
+@pytest.mark.slow
+async def test_a_paused_worker_leaves_histories_that_can_be_replayed(stack: Stack) -> None:
+    """A worker is stopped several times under messages and queries: every history is replayed."""
+    queue = f"queue-{uuid.uuid4().hex}"
+    clew = Clew(stack.clew.temporal, queue)
+    async with run_worker_process(stack, queue) as worker:
+        sessions = [
+            await open_session_on(stack, queue, lambda _body: Reply("fine", delay_seconds=0.3)) for _ in range(4)
+        ]
+
+        async def use(session: Session) -> None:
+            while True:
+                with suppress(ClewError, TimeoutError):
+                    async with asyncio.timeout(5):
+                        await session.message("and?", on_busy="queue")
+                await asyncio.sleep(0.3)
+
+        async def look(session: Session) -> None:
+            while True:
+                with suppress(ClewError, TimeoutError):
+                    async with asyncio.timeout(5):
+                        await session.status()
+                await asyncio.sleep(0.02)
+
+        tasks = [asyncio.create_task(call(session)) for session in sessions for call in (use, look)]
+        for _ in range(STOPS):
+            await asyncio.sleep(1.5)
+            os.kill(worker.pid, signal.SIGSTOP)
+            await asyncio.sleep(4)
+            os.kill(worker.pid, signal.SIGCONT)
+        await asyncio.sleep(2)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for session in sessions:
+            for run in await list_runs(clew, session.id):
+                await replay(client=clew, query=f"RunId = '{run}'")

@@ -1,0 +1,135 @@
+"""A worker's log: one line for a turn, one for a retry, no content and no traceback of what is expected."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import ActivityEnvironment
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
+
+from clew.local import Reply
+from clew_activities.archive_session import ArchiveActivities
+from clew_activities.providers import Redaction
+from clew_activities.telemetry.interceptor import TelemetryInterceptor
+from clew_activities.worker.logs import JsonFormatter, RedactingFormatter, read_log_format
+from tests.support.stack import Stack
+from tests.support.workers import open_session_on, run_worker_process
+
+FAILURES = 2
+FAILED = replace(Reply.error(HTTPStatus.INTERNAL_SERVER_ERROR, "no purple"), headers={"Retry-After": "0.01"})
+
+
+def make_record(**extra: Any) -> logging.LogRecord:
+    """Make a record with an exception whose message has a secret."""
+    try:
+        raise ValueError("the key hunter2hunter2")
+    except ValueError:
+        logger = logging.getLogger("clew.turn")
+        return logger.makeRecord(
+            "clew.turn", logging.INFO, "file", 1, "turn %s", ("completed",), sys.exc_info(), extra=extra
+        )
+
+
+async def test_a_provider_that_answers_500_costs_a_line_for_each_retry(stack: Stack) -> None:
+    """Two failures and an answer are three lines. None has a text of the conversation, or a traceback."""
+    replies = [FAILED] * FAILURES
+    async with run_worker_process(stack, "logs", CLEW_LOG_FORMAT="json") as worker:
+        session = await open_session_on(stack, "logs", lambda _body: replies.pop() if replies else Reply("purple"))
+        outcome = await (await session.message("Do you like purple?")).result()
+        text = worker.log.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    # The worker says itself what it serves, and that it does not know the model.
+    *retries, turn = [line for line in lines if line["logger"] != "clew.worker"]
+    assert [(line["logger"], line["level"]) for line in retries] == [("clew.retry", "WARNING")] * FAILURES
+    assert [(line["error"], line["status"], line["attempt"], line["next_seconds"]) for line in retries] == [
+        ("provider_unavailable", 500, attempt, 0.01) for attempt in range(1, FAILURES + 1)
+    ]
+    ids = {"session": session.id, "request": outcome.request_id, "run": outcome.run_id}
+    assert all(line.items() >= {**ids, "call": "call-1", "activity": "call_model"}.items() for line in retries)
+    assert turn.items() >= {**ids, "logger": "clew.turn", "status": "completed", "reason": "final_answer"}.items()
+    assert turn["seconds"] > 0
+    assert turn["model_calls"] == 1
+    assert "purple" not in text
+    assert "Traceback" not in text
+
+
+class _ServerAway(ActivityInboundInterceptor):
+    def __init__(self) -> None:
+        """There is no next one."""
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002
+        raise RPCError("the server is away", RPCStatusCode.UNAVAILABLE, b"")
+
+
+async def test_a_server_that_is_away_costs_a_line_for_each_retry(caplog: pytest.LogCaptureFixture) -> None:
+    """An activity that cannot reach the server fails with one line, and the failure that the SDK would make."""
+    attempt = TelemetryInterceptor().intercept_activity(_ServerAway())
+    call = ExecuteActivityInput(fn=ArchiveActivities.archive, args=[], executor=None, headers={})
+    with pytest.raises(ApplicationError, match="away") as failed:
+        await ActivityEnvironment().run(attempt.execute_activity, call)
+    assert (failed.value.type, failed.value.non_retryable) == ("RPCError", False)
+    assert [(record.name, record.exc_info) for record in caplog.records] == [("clew.retry", None)]
+
+
+def test_a_line_of_text_has_the_fields_behind_the_message() -> None:
+    """They are `name=value`; a traceback follows without the worker's secrets."""
+    formatter = RedactingFormatter(Redaction(["hunter2hunter2"]))
+    first, *rest = formatter.format(make_record(fields={"session": "s-1", "seconds": 1.5})).splitlines()
+    assert first.endswith("INFO clew.turn turn completed session=s-1 seconds=1.5")
+    assert "ValueError" in rest[-1]
+    assert "hunter2" not in rest[-1]
+
+
+def test_a_line_of_json_holds_its_exception() -> None:
+    """One record is one line, also with a traceback, and has no secret."""
+    text = JsonFormatter(Redaction(["hunter2hunter2"])).format(make_record(fields={"session": "s-1"}))
+    assert "\n" not in text
+    line = json.loads(text)
+    assert (line["level"], line["logger"], line["message"], line["session"]) == (
+        "INFO",
+        "clew.turn",
+        "turn completed",
+        "s-1",
+    )
+    assert "ValueError" in line["exception"]
+    assert "hunter2" not in text
+
+
+def test_an_unknown_format_is_refused() -> None:
+    """The message names the variable and the formats."""
+    assert read_log_format({}) == "text"
+    assert read_log_format({"CLEW_LOG_FORMAT": "json"}) == "json"
+    with pytest.raises(ValueError, match="CLEW_LOG_FORMAT must be text or json, not 'xml'"):
+        read_log_format({"CLEW_LOG_FORMAT": "xml"})
+
+
+def format_failure(*, hides_texts: bool) -> str:
+    """Format the record of an exception with a cause."""
+    text = " ".join(["a", "secret"])
+    try:
+        try:
+            raise ValueError(text)
+        except ValueError as cause:
+            raise RuntimeError(text) from cause
+    except RuntimeError:
+        record = logging.LogRecord("clew", logging.WARNING, __file__, 1, "an activity failed", None, sys.exc_info())
+    record.exc_text = "a secret"
+    return RedactingFormatter(Redaction(), hides_texts=hides_texts).format(record)
+
+
+def test_messages_of_exceptions_are_not_logged_where_texts_are_encrypted() -> None:
+    """The classes and the lines of code are, for the exception and its causes."""
+    logged = format_failure(hides_texts=True)
+    assert "a secret" not in logged
+    assert "RuntimeError: (the message is not logged)" in logged
+    assert "ValueError: (the message is not logged)" in logged
+    assert "line" in logged
+    assert "RuntimeError: a secret" in format_failure(hides_texts=False)

@@ -1,0 +1,54 @@
+"""The metrics of a worker, read as Prometheus reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from clew_activities.telemetry.metrics import BoundedLabels
+from clew_activities.worker.sight import read_sight_settings
+from tests.support.scraping import CONTENT, run_observed_worker, serve_turns
+from tests.support.stack import Stack
+
+TURNS = 4
+
+
+async def test_the_metrics_say_what_turns_cost(stack: Stack) -> None:
+    """Turns, model and tool calls, retries, tokens, cost, rollovers, the archive. No label has an id or a text."""
+    async with run_observed_worker(stack, "metrics") as worker:
+        session_id = await serve_turns(stack, "metrics", TURNS)
+        seen = await worker.scrape()
+    model = {"provider": "openai", "model": "gpt-4o-mini"}
+    assert seen.sum("clew_turns_total", status="completed", reason="final_answer") == TURNS
+    assert seen.sum("clew_turn_seconds_count", status="completed") == TURNS
+    assert 0 < seen.sum("clew_turn_seconds_sum") < 60 * TURNS
+    assert seen.sum("clew_model_call_seconds_count", **model) == 2 * TURNS
+    assert seen.sum("clew_model_first_token_seconds_count", **model) == 2 * TURNS
+    assert seen.sum("clew_model_errors_total", **model, type="provider_unavailable") == 1
+    assert seen.sum("clew_retries_total", activity_type="call_model", type="provider_unavailable") == 1
+    assert seen.sum("clew_model_tokens_total", **model, kind="input") > 0
+    assert seen.sum("clew_model_tokens_total", **model, kind="output") > 0
+    assert seen.sum("clew_model_cost_usd_count", **model) == 2 * TURNS
+    assert seen.sum("clew_model_cost_usd_sum", **model) > 0
+    assert seen.sum("clew_tool_call_seconds_count", tool="add", outcome="ok") == TURNS
+    assert seen.sum("clew_rollovers_total") >= 1
+    assert seen.sum("clew_archive_seconds_count", activity_type="archive", outcome="ok") >= 2
+    assert "clew_task_queue_backlog" in seen.names
+    assert "temporal_sticky_cache_size" in seen.names
+    assert session_id not in seen.text
+    assert CONTENT not in seen.text
+
+
+def test_a_label_has_a_limited_number_of_values() -> None:
+    """Callers choose names of models: those beyond the limit are counted together."""
+    labels = BoundedLabels(limit=2)
+    names = ("a", "b", "c", "a", "d")
+    assert [labels.limit(model=name)["model"] for name in names] == ["a", "b", "other", "a", "other"]
+    assert labels.limit(tool="c") == {"tool": "c"}
+
+
+@pytest.mark.parametrize("text", ["9464", "localhost:9464", "0.0.0.0:0", "0.0.0.0:99999", "[::1]"])
+@pytest.mark.parametrize("variable", ["CLEW_METRICS_ADDRESS", "CLEW_HEALTH_ADDRESS"])
+def test_an_address_that_is_none_is_refused(variable: str, text: str) -> None:
+    """The message names the variable."""
+    with pytest.raises(ValueError, match=f"{variable} must be an IP address and a port"):
+        read_sight_settings({variable: text})

@@ -1,0 +1,343 @@
+"""What callers do: one function for each word of `plan.CALLS`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from clew import ContextPolicy
+from clew.contract import ContextOperation
+from clew.contract.receipts import InputReceipt, OperationReceipt
+from clew.errors import AlreadyAnswered, AlreadyResolved, Archived, Busy, ClewError, Refusal
+from clew.session.events import EntryCommitted
+from clew.session.transport import make_input, translate_errors
+from tests.chaos.callers import OUTCOME_SECONDS, Callers, GaveUp, make_words
+from tests.chaos.oracle import Origin, Reader
+from tests.chaos.plan import Action, name_offspring
+
+LANES = ("default", "draft", "side")
+_HIBERNATE_ATTEMPTS = 10
+
+Act = Callable[[Callers, Action, random.Random], Awaitable[None]]
+
+
+async def message(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Send a message, and wait for its outcome."""
+    request_id = f"r-{action.number}"
+    content = f"{request_id}: {action.values['behaviour']} {make_words(chance)}"
+    arguments: dict[str, Any] = {"content": content, "on_busy": action.values["on_busy"]}
+    if arguments["on_busy"] != "steer":
+        arguments |= _choose_settings(chance, action.values["behaviour"])
+    ledger = callers.promises.ledger
+    request = await callers.persist(
+        lambda: callers.session.message(request_id=request_id, **arguments), request_id, content
+    )
+    ledger.requests[request_id] = content
+    callers.messages[request_id] = arguments
+    callers.waiting[request_id] = request
+    with suppress(TimeoutError, ClewError):
+        async with asyncio.timeout(OUTCOME_SECONDS):
+            await callers.read_outcome(request_id)
+
+
+async def steer(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Send the active run an input of the user."""
+    await _submit(callers, action, chance, "steer")
+
+
+async def inject(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Send the active run an input of a program."""
+    await _submit(callers, action, chance, "inject")
+
+
+async def _submit(callers: Callers, action: Action, chance: random.Random, kind: str) -> None:
+    input_id = f"i-{action.number}"
+    arguments = {"kind": kind, "input_id": input_id, **_make_input(input_id, chance)}
+    receipt = await callers.persist(lambda: _send_input(callers, arguments), input_id, arguments["content"])
+    callers.promises.ledger.inputs[input_id] = arguments["content"]
+    callers.receipts.append((arguments, receipt))
+
+
+async def _send_input(callers: Callers, arguments: Mapping[str, Any]) -> InputReceipt:
+    fields = {name: value for name, value in arguments.items() if name != "kind"}
+    send = callers.session.steer if arguments["kind"] == "steer" else callers.session.inject
+    return await send(**fields)
+
+
+async def signal(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Send a signal. The session may reject it, in an entry."""
+    name, kind = f"s-{action.number}", chance.choice(("steer", "inject", "modify_context", "nonsense"))
+    fields = {"op_id": name, **_make_operation(chance)} if kind == "modify_context" else None
+    fields = fields or {"input_id": name, **_make_input(name, chance)}
+
+    async def send() -> None:
+        async with translate_errors(callers.name):
+            await callers.session._handle.workflow.signal(kind, fields)
+
+    await callers.persist(send, name, str(fields.get("content", "")))
+    callers.promises.ledger.signalled.add(name)
+
+
+async def cancel(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Cancel what runs, or a request by its id."""
+    known = list(callers.messages)[-4:]
+    request_id = chance.choice([None, *known])
+    inputs = chance.choice(("drop", "follow_up"))
+    receipt = await callers.persist(lambda: callers.session.cancel(request_id, inputs=inputs))  # type: ignore[arg-type]
+    if receipt.cancelled and receipt.request_id in callers.messages:
+        callers.promises.ledger.cancelled.add(receipt.request_id)
+
+
+async def operate(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Send a context operation."""
+    op_id = f"o-{action.number}"
+    fields = {"op_id": op_id, **_make_operation(chance)}
+    if chance.random() < 0.3:
+        seqs = [m["seq"] for m in await callers.persist(callers.session.transcript)][-6:]
+        kind = chance.choice(("pin", "unpin", "expand"))
+        fields = {"op_id": op_id, "operation": {"type": kind}}
+        if kind != "expand":
+            fields["operation"]["seqs"] = [chance.choice(seqs)] if seqs else [0]
+    elif chance.random() < 0.2:
+        fields = {"op_id": op_id, "operation": {"type": "replace", "reason": "compaction"}}
+    receipt = await callers.persist(lambda: _send_operation(callers, fields), op_id)
+    callers.promises.ledger.operations[op_id] = receipt.seq
+    callers.operations[op_id] = fields
+    callers.oracle.acknowledge(callers.name, receipt.seq)
+
+
+async def _send_operation(callers: Callers, fields: Mapping[str, Any]) -> OperationReceipt:
+    operation = make_input(ContextOperation, fields)
+    return await callers.session._handle.call("submit_context_operation", operation, OperationReceipt)
+
+
+async def configure(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Change the configuration."""
+    changes: dict[str, Any] = chance.choice(
+        (
+            {"system_prompt": f"You answer {chance.choice(('briefly', 'kindly', 'at length'))}."},
+            {"model": chance.choice(("chaos:first", "chaos:second"))},
+            {"context_policy": ContextPolicy(max_input_tokens=chance.choice((1500, 3000)))},
+            {"context_policy": ContextPolicy(keep_last_turns=chance.choice((1, 3, 5)))},
+            {"steering": chance.choice(("terminal", "step"))},
+            {"on_busy": chance.choice(("queue", "reject"))},
+            {"metadata": {"user": f"u-{chance.randrange(5)}"}},
+        )
+    )
+    receipt = await callers.persist(lambda: callers.session.configure(**changes))
+    if receipt.seq is not None:
+        callers.promises.ledger.configured.add(receipt.seq)
+        callers.oracle.acknowledge(callers.name, receipt.seq)
+
+
+async def summarize(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Have a summary written."""
+    receipt = await callers.persist(callers.session.summarize)
+    callers.oracle.acknowledge(callers.name, receipt.seq)
+
+
+async def resolve(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Decide about all tool calls that wait for a person."""
+    status = await callers.persist(callers.session.status)
+    for call in status.pending_approvals:
+        approves = chance.random() < 0.7
+        edited = {"arguments": {"cents": 1}} if chance.random() < 0.3 else {}
+
+        async def decide(call_id: str = call.tool_call_id, approves: bool = approves, edited: Any = edited) -> Any:
+            if approves:
+                return await callers.session.approve(call_id, **edited)
+            return await callers.session.deny(call_id, reason="not today")
+
+        with suppress(Refusal):
+            receipt = await callers.persist(decide)
+            callers.promises.decisions[receipt.tool_call_id] = receipt.decision
+
+
+async def submit(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Answer all tool calls that wait for a result from outside."""
+    status = await callers.persist(callers.session.status)
+    for call in status.pending_external_calls:
+        content: Any = chance.choice(("shipped", {"state": "shipped", "items": [1, 2]}, None, "x" * 5000))
+
+        async def answer(call_id: str = call.tool_call_id, content: Any = content) -> Any:
+            return await callers.session.submit_tool_result(call_id, content, is_error=chance.random() < 0.2)
+
+        with suppress(Refusal):
+            receipt = await callers.persist(answer)
+            callers.promises.results[receipt.tool_call_id] = receipt.seq
+            callers.oracle.acknowledge(callers.name, receipt.seq)
+            with suppress(AlreadyAnswered):
+                await callers.session.submit_tool_result(receipt.tool_call_id, "twice")
+                callers.oracle.report("client", callers.name, f"{receipt.tool_call_id} was answered twice")
+
+
+async def hibernate(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Hibernate as soon as nothing runs. The next caller opens the session again."""
+    for _ in range(_HIBERNATE_ATTEMPTS):
+        try:
+            receipt = await callers.session.hibernate("night")
+        except Busy:
+            await asyncio.sleep(0.5)
+        else:
+            callers.oracle.acknowledge(callers.name, receipt.last_seq)
+            return
+
+
+async def close(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Close the session. The next caller opens it again."""
+    receipt = await callers.session.close("done")
+    callers.oracle.acknowledge(callers.name, receipt.last_seq)
+
+
+async def repeat(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Send commands again: each must get the same answer."""
+    ledger, oracle = callers.promises.ledger, callers.oracle
+    if known := [name for name in list(callers.messages)[-20:] if name in ledger.outcomes]:
+        request_id = chance.choice(known)
+        arguments = callers.messages[request_id]
+        request = await callers.persist(lambda: callers.session.message(request_id=request_id, **arguments))
+        with suppress(TimeoutError, ClewError):
+            async with asyncio.timeout(OUTCOME_SECONDS):
+                callers.note_outcome(request_id, await request.result())
+    if callers.receipts:
+        sent, receipt = chance.choice(callers.receipts[-20:])
+        again = await callers.persist(lambda: _send_input(callers, sent))
+        if again != receipt:
+            oracle.report("thread", callers.name, f"{sent['input_id']} got {receipt}, and then {again}")
+    if callers.operations:
+        fields = callers.operations[chance.choice(list(callers.operations)[-5:])]
+        second = await callers.persist(lambda: _send_operation(callers, fields))
+        if second.status != "duplicate":
+            oracle.report("thread", callers.name, f"operation {fields['op_id']} was {second.status} the second time")
+    ledger.repeated += 1
+
+
+async def read(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Read the status, entries, the context and the transcript."""
+    session, oracle = callers.session, callers.oracle
+    promised = callers.promises.rev
+    status = await callers.persist(session.status)
+    if status.status != "preparing":
+        # A session that is opened again does not know its thread yet.
+        oracle.check_rev(callers.name, status.rev, promised)
+    start = max(0, status.rev - chance.choice((1, 10, 50, 10_000)))
+    match chance.choice(("entries", "thread", "context", "transcript", "window")):
+        case "entries":
+            oracle.see_page(callers.name, await callers.persist(lambda: session.entries(from_seq=start)), start)
+        case "thread":
+
+            async def read_thread() -> list[Any]:
+                return [entry async for entry in callers.clew.read_thread(callers.name, from_seq=start)]
+
+            oracle.see_page(callers.name, await callers.persist(read_thread), start)
+        case "context":
+            with suppress(Archived):
+                await callers.persist(session.context)
+        case "transcript":
+            seqs = [message["seq"] for message in await callers.persist(session.transcript)]
+            if seqs != sorted(set(seqs)):
+                oracle.report("reader", callers.name, "the transcript is not in order")
+        case _:
+            await callers.persist(lambda: session.window(1000))
+
+
+async def follow(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Follow the session from a seq on, and reconnect with the cursor."""
+    start = chance.choice((None, 0, max(0, callers.promises.rev - 5)))
+    reader = Reader(callers.oracle, callers.name, start)
+    for _ in range(chance.randint(1, 4)):
+        with suppress(TimeoutError, ClewError):
+            async with asyncio.timeout(chance.uniform(1, 6)):
+                async for event in callers.session.follow(reader.next):
+                    if isinstance(event, EntryCommitted):
+                        reader.take(event.entry)
+
+
+async def list_sessions(callers: Callers, action: Action, chance: random.Random) -> None:
+    """List the sessions: each is there once."""
+
+    async def read_ids() -> list[str]:
+        return [summary.session_id async for summary in callers.clew.sessions()]
+
+    ids = await callers.persist(read_ids)
+    if len(ids) != len(set(ids)):
+        callers.oracle.report("reader", callers.name, f"the list has a session twice: {sorted(ids)}")
+
+
+async def fork(callers: Callers, action: Action, chance: random.Random) -> Callers | None:
+    """Fork the session at one of its entries. The fork is there only if it is confirmed."""
+    status = await callers.persist(callers.session.status)
+    if not status.rev:
+        return None
+    at_seq, name = chance.choice((status.rev - 1, chance.randrange(status.rev))), name_offspring(action)
+    await callers.persist(lambda: callers.session.fork(at_seq, name))
+    callers.promises.forks[name] = at_seq
+    return Callers(callers.clew, callers.oracle, name, Origin(callers.name, at_seq))
+
+
+async def checkpoint(callers: Callers, action: Action, chance: random.Random) -> Callers | None:
+    """Make a checkpoint of the active lane, and restore it as a new session."""
+    token = await callers.persist(callers.session.checkpoint)
+    name = name_offspring(action)
+    await callers.persist(lambda: callers.clew.restore(token, name))
+    return Callers(callers.clew, callers.oracle, name)
+
+
+ACTIONS: Mapping[str, Callable[[Callers, Action, random.Random], Awaitable[Callers | None]]] = {
+    "message": message, "steer": steer, "inject": inject, "signal": signal, "cancel": cancel, "operate": operate,
+    "configure": configure, "summarize": summarize, "resolve": resolve, "submit": submit, "hibernate": hibernate,
+    "close": close, "fork": fork, "checkpoint": checkpoint, "repeat": repeat, "read": read, "follow": follow,
+    "list": list_sessions,
+}  # fmt: skip
+"""The function of each word. Those that make a session return its callers."""
+
+
+async def perform(callers: Callers, action: Action) -> Callers | None:
+    """Perform an action. A refusal, or no answer, is one of its ends; any other exception is a violation."""
+    try:
+        return await ACTIONS[action.kind](callers, action, random.Random(action.values["seed"]))
+    except (Refusal, GaveUp, AlreadyResolved):
+        return None
+    except ClewError as error:
+        callers.errors[f"{action.kind} ended: {type(error).__name__}: {str(error)[:120]}"] += 1
+        return None
+    except Exception as error:
+        callers.oracle.report("client", callers.name, f"{action.kind} {action.number} raised {error!r}")
+        return None
+
+
+def _choose_settings(chance: random.Random, behaviour: str) -> dict[str, Any]:
+    if behaviour == "loop":
+        return {"max_iterations": 3}
+    return chance.choice(
+        (
+            {},
+            {},
+            {},
+            {"model": "chaos:second"},
+            {"context_policy": ContextPolicy(max_messages=6)},
+            {"timeout_seconds": 60},
+        )
+    )
+
+
+def _make_input(name: str, chance: random.Random) -> dict[str, Any]:
+    return {
+        "content": f"{name}: {chance.choice(('say', 'note', 'charge', 'slow'))} {make_words(chance)}",
+        "at": chance.choice(("terminal", "step")),
+        "on_failure": chance.choice(("follow_up", "drop")),
+    }
+
+
+def _make_operation(chance: random.Random) -> dict[str, Any]:
+    lane = chance.choice(LANES)
+    if chance.random() < 0.4:
+        return {"context_ref": lane, "operation": {"type": "switch"}}
+    said = [{"role": "user", "content": f"before: say {make_words(chance)}"}, {"role": "assistant", "content": "yes"}]
+    operation: dict[str, Any] = {"type": "replace", "result_context": {"messages": chance.choice((said, []))}}
+    if chance.random() < 0.3:
+        operation["base_seq"] = 0
+    return {"context_ref": lane, "operation": operation}

@@ -1,0 +1,149 @@
+"""The callers of one session: how they persist, and what they tell the oracle."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from temporalio.client import WorkflowUpdateFailedError
+
+from clew import Clew, ContextPolicy, Request, Session
+from clew.errors import ClewError, Closed, NotFound, Refusal, UnknownRequest
+from clew.outcomes import RequestOutcome
+from tests.chaos.oracle import Oracle, Origin
+
+T = TypeVar("T")
+
+PATIENCE = 40
+"""Most attempts of a command."""
+PAUSE_SECONDS = 0.4
+OUTCOME_SECONDS = 40.0
+"""Seconds for which a caller waits for an outcome; another one asks for it later."""
+PLAIN: dict[str, Any] = {
+    "model": "chaos:first",
+    "system_prompt": "You answer briefly.",
+    "tools": ["note", "charge", "wire", "flaky", "nap", "big", "order"],
+    "context_policy": ContextPolicy(max_input_tokens=2000, reserve_output_tokens=100),
+    "request_timeout_seconds": 120,
+}
+BOSS: dict[str, Any] = {"agent": "boss"}
+WORDS = ("ball", "thread", "labyrinth", "clew", "wool", "bull", "gate", "torch", "stone", "echo", "dark", "spindle")
+
+
+class GaveUp(Exception):
+    """A command had no answer after all attempts. It stays uncertain."""
+
+
+class Callers:
+    """The callers of one session.
+
+    Attributes:
+        session: The session.
+        clew: The connection.
+        oracle: The oracle.
+        promises: What these callers were promised.
+        messages: The arguments of accepted messages, by request id.
+        waiting: Their handles, by request id.
+        receipts: The arguments of accepted inputs, with their receipts.
+        operations: The arguments of accepted operations, by id.
+        errors: Errors after which a command was sent again, with their counts.
+    """
+
+    def __init__(self, clew: Clew, oracle: Oracle, name: str, origin: Origin | None = None) -> None:
+        self.session: Session = clew.session(name)
+        self.clew = clew
+        self.oracle = oracle
+        self.promises = oracle.add_session(name, origin)
+        self.messages: dict[str, dict[str, Any]] = {}
+        self.waiting: dict[str, Request] = {}
+        self.receipts: list[tuple[dict[str, Any], Any]] = []
+        self.operations: dict[str, dict[str, Any]] = {}
+        self.errors: Counter[str] = Counter()
+
+    @property
+    def name(self) -> str:
+        """The session's id."""
+        return self.session.id
+
+    async def open(self) -> None:
+        """Open the session, or open it again."""
+        fields = BOSS if self.name.startswith("boss") else PLAIN
+        is_base = self.promises.origin is None and not self.name.startswith("checkpoint")
+        await self.clew.open(self.name, **(fields if is_base else {}))
+
+    async def persist(self, send: Callable[[], Awaitable[T]], name: str = "", content: str = "") -> T:
+        """Send a command until there is an answer.
+
+        With `name`, the id of what is sent, the command is uncertain until then, and refused or accepted after it.
+
+        Raises:
+            Refusal: The session refused it.
+            GaveUp: There was no answer.
+        """
+        ledger, was_uncertain = self.promises.ledger, False
+        for _ in range(PATIENCE):
+            if name:
+                ledger.uncertain[name] = content
+            try:
+                answer = await send()
+            except (Closed, NotFound) as error:
+                was_uncertain = True
+                self._count(error)
+                await self._reopen()
+            except Refusal as refusal:
+                if name and not was_uncertain:
+                    del ledger.uncertain[name]
+                    ledger.refused.add(name)
+                raise refusal
+            except ClewError as error:
+                was_uncertain = True
+                self._count(error)
+            else:
+                ledger.uncertain.pop(name, None)
+                return answer
+            await asyncio.sleep(PAUSE_SECONDS)
+        raise GaveUp(name)
+
+    async def read_outcome(self, request_id: str) -> None:
+        """Wait for the outcome of a message that was accepted.
+
+        A session that starts, stops a run, or has much to read accepts a message and decides afterwards: then the
+        refusal is the answer, and the message may be in the thread or not.
+
+        Raises:
+            ClewError: There is no answer yet.
+        """
+        try:
+            outcome = await self.waiting[request_id].result()
+        except Refusal as refusal:
+            if isinstance(refusal, UnknownRequest) or not isinstance(refusal.__cause__, WorkflowUpdateFailedError):
+                raise
+            ledger = self.promises.ledger
+            ledger.uncertain[request_id] = ledger.requests.pop(request_id)
+            del self.messages[request_id], self.waiting[request_id]
+        else:
+            self.note_outcome(request_id, outcome)
+
+    def note_outcome(self, request_id: str, outcome: RequestOutcome) -> None:
+        """Note an outcome that a caller got. Each caller must get the same."""
+        known = self.promises.ledger.outcomes.setdefault(request_id, outcome)
+        if known != outcome:
+            self.oracle.report("thread", self.name, f"{request_id} got {known}, and then {outcome}")
+        self.oracle.acknowledge(self.name, outcome.last_seq)
+
+    async def _reopen(self) -> None:
+        try:
+            await self.open()
+        except ClewError as error:
+            self._count(error)
+
+    def _count(self, error: ClewError) -> None:
+        self.errors[f"{type(error).__name__}: {str(error)[:120]}"] += 1
+
+
+def make_words(chance: random.Random) -> str:
+    """Make the end of a text."""
+    return " ".join(chance.choices(WORDS, k=chance.randint(3, 30)))

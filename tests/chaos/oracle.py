@@ -1,0 +1,200 @@
+"""The oracle: what each caller was promised, and where a thread or a reader's view differs from it.
+
+Callers tell it what they were answered. A command without an answer is uncertain: it may have been accepted, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bench.ledger import Ledger, check
+from clew.contract.payloads import ApprovalPayload, ForkPayload, SessionPayload, ToolMessage
+from clew.thread.entries import Entry
+from clew_audit.audit import Report
+
+Kind = Literal["thread", "effect", "reader", "audit", "wedged", "client", "worker"]
+"""What is broken: a promise about the thread, a tool's declaration, a reader's view, the archive or a history, the
+end of all work, the client's errors, a worker."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A broken promise.
+
+    Attributes:
+        kind: Its kind.
+        session: The session; empty where it is none's.
+        text: What is wrong.
+    """
+
+    kind: Kind
+    session: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} · {self.session}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a fork comes from.
+
+    Attributes:
+        session: Its parent.
+        seq: The last entry that both have.
+    """
+
+    session: str
+    seq: int
+
+
+@dataclass
+class Promises:
+    """What the callers of one session were promised.
+
+    Attributes:
+        session: The session.
+        ledger: Their commands and the answers.
+        origin: Where it was forked from; None: it is no fork.
+        rev: Entries that the session must have: those that answers and readers have named.
+        seen: The digest of each entry that a reader has seen, by seq.
+        decisions: Accepted decisions about tool calls.
+        results: Seqs of accepted results of external calls.
+        forks: The last shared seq of each fork that was made.
+    """
+
+    session: str
+    ledger: Ledger = field(default_factory=Ledger)
+    origin: Origin | None = None
+    rev: int = 0
+    seen: dict[int, str] = field(default_factory=dict)
+    decisions: dict[str, str] = field(default_factory=dict)
+    results: dict[str, int] = field(default_factory=dict)
+    forks: dict[str, int] = field(default_factory=dict)
+
+
+class Reader:
+    """One reader of a session, which must see each entry once and in order."""
+
+    def __init__(self, oracle: Oracle, session: str, start: int | None) -> None:
+        self.next = start
+        self._oracle = oracle
+        self._session = session
+
+    def take(self, entry: Entry) -> None:
+        """Take the next entry that the reader was shown."""
+        if self.next is not None and entry.seq != self.next:
+            self._oracle.report("reader", self._session, f"a reader expected seq {self.next}, and saw {entry.seq}")
+        self.next = entry.seq + 1
+        self._oracle.see(self._session, entry)
+
+
+class Oracle:
+    """Collects promises and violations.
+
+    Attributes:
+        promises: The promises of each session.
+        violations: The violations so far.
+        seen: The number of entries that readers have seen.
+    """
+
+    def __init__(self) -> None:
+        self.promises: dict[str, Promises] = {}
+        self.violations: list[Violation] = []
+        self.seen = 0
+
+    def add_session(self, session: str, origin: Origin | None = None) -> Promises:
+        """Add a session that callers use from now on."""
+        ledger = Ledger(shared=origin.seq + 1 if origin else 0)
+        return self.promises.setdefault(session, Promises(session, ledger, origin))
+
+    def report(self, kind: Kind, session: str, text: str) -> None:
+        """Report a violation, once."""
+        violation = Violation(kind, session, text)
+        if violation not in self.violations:
+            self.violations.append(violation)
+
+    def see(self, session: str, entry: Entry) -> None:
+        """Note an entry that a reader was shown. It must be the one that others see."""
+        promises = self.promises[session]
+        self.seen += 1
+        digest = digest_entry(entry)
+        if promises.seen.setdefault(entry.seq, digest) != digest:
+            self.report("reader", session, f"two readers saw different entries at seq {entry.seq}")
+        promises.rev = max(promises.rev, entry.seq + 1)
+
+    def see_page(self, session: str, entries: Iterable[Entry], start: int) -> None:
+        """Note what a reader of all entries from `start` on was shown."""
+        reader = Reader(self, session, start)
+        for entry in entries:
+            reader.take(entry)
+
+    def acknowledge(self, session: str, seq: int | None) -> None:
+        """Note that an answer has named an entry."""
+        if seq is not None:
+            promises = self.promises[session]
+            promises.rev = max(promises.rev, seq + 1)
+
+    def check_rev(self, session: str, rev: int, promised: int) -> None:
+        """Check the number of entries that a session answers against what was promised before the question."""
+        if rev < promised:
+            self.report("reader", session, f"the session has {rev} entries, after {promised} had been answered")
+
+    def check_audit(self, report: Report) -> None:
+        """Check the audit of a session: histories, archive and live session agree, and all calls verify."""
+        for difference in report.differences:
+            self.report("audit", report.session_id, str(difference))
+        if report.calls.unverified:
+            self.report("audit", report.session_id, f"{len(report.calls.unverified)} model calls cannot be verified")
+
+    def check_thread(self, session: str, entries: Sequence[Entry], parent: Sequence[Entry] | None) -> None:
+        """Compare a complete thread with the promises; `parent`: the thread of a fork's parent."""
+        promises = self.promises[session]
+        if any(isinstance(entry.body, SessionPayload) and entry.body.event == "closed" for entry in entries):
+            # A signal has no answer: one that comes while the session is being closed leaves nothing.
+            promises.ledger.uncertain |= dict.fromkeys(promises.ledger.signalled, "")
+            promises.ledger.signalled.clear()
+        for problem in (*check(entries, promises.ledger), *_check(promises, entries, parent)):
+            self.report("thread", session, problem)
+        for seq, digest in promises.seen.items():
+            if seq >= len(entries) or digest_entry(entries[seq]) != digest:
+                self.report("reader", session, f"a reader saw an entry at seq {seq} that the thread does not have")
+
+
+def digest_entry(entry: Entry) -> str:
+    """Compute a digest of all that an entry holds."""
+    return hashlib.sha256(json.dumps(entry.as_json(), sort_keys=True).encode()).hexdigest()
+
+
+def _check(promises: Promises, entries: Sequence[Entry], parent: Sequence[Entry] | None) -> Iterator[str]:
+    if len(entries) < promises.rev:
+        yield f"the thread has {len(entries)} entries, but {promises.rev} were answered or seen"
+    if promises.origin and parent is not None:
+        shared = promises.origin.seq + 1
+        if list(entries[:shared]) != list(parent[:shared]):
+            yield f"the fork differs from {promises.origin.session} before seq {shared}"
+    decided = [said for said in (entry.body for entry in entries) if isinstance(said, ApprovalPayload)]
+    for call, times in Counter(said.tool_call_id for said in decided).items():
+        if times > 1:
+            yield f"call {call} has {times} decisions"
+    decisions = {said.tool_call_id: said.decision for said in decided}
+    for call, decision in promises.decisions.items():
+        if decisions.get(call) != decision:
+            yield f"call {call} was to be {decision}, but the thread has {decisions.get(call)}"
+    for call, seq in promises.results.items():
+        said = entries[seq].body if seq < len(entries) else None
+        if not (isinstance(said, ToolMessage) and said.tool_call_id == call):
+            yield f"the result of {call} is not at {seq}"
+    recorded = Counter(
+        (said.session_id, said.fork_seq)
+        for said in (entry.body for entry in entries)
+        if isinstance(said, ForkPayload) and said.event == "forked_to"
+    )
+    for fork, seq in promises.forks.items():
+        if recorded[fork, seq] != 1:
+            yield f"the fork {fork} at {seq} is recorded {recorded[fork, seq]} times"

@@ -1,0 +1,165 @@
+"""Plans: the actions of callers and the faults of one round, made from a seed. A plan is a value that can shrink."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+CALLS = {
+    "message": 40, "steer": 6, "inject": 4, "signal": 6, "cancel": 4, "operate": 10, "configure": 3, "summarize": 2,
+    "resolve": 12, "submit": 8, "hibernate": 3, "close": 1, "fork": 2, "checkpoint": 2, "repeat": 6, "read": 8,
+    "follow": 5, "list": 1,
+}  # fmt: skip
+"""What callers do, by how often."""
+BEHAVIOURS = {
+    "say": 20, "note": 10, "charge": 10, "both": 8, "flaky": 4, "wire": 6, "order": 6, "nap": 5, "big": 3, "slow": 8,
+    "loop": 3, "break": 2, "odd": 3, "delegate": 4,
+}  # fmt: skip
+"""What a message asks of the scripted model, by how often."""
+PROVIDER_FAULTS = (
+    "reset", "stall", "limit-seconds", "limit-date", "error", "cut", "garbage", "redirect", "malformed", "huge",
+)  # fmt: skip
+STORE_FAULTS = ("fail", "slow", "reset", "lost-answer", "stale", "lost-write")
+FAULT_PAUSES = {"kill": 22.0, "stop": 26.0, "server": 70.0, "provider": 9.0, "store": 14.0, "clock": 40.0}
+"""Mean seconds between two faults of a kind."""
+CALL_PAUSE = 0.4
+"""Mean seconds between two actions of callers."""
+SESSIONS = ("plain-1", "plain-2", "plain-3", "boss-1", "boss-2")
+"""The sessions that exist from the beginning. Those named `boss` have an agent with a subagent."""
+WORKERS = 3
+
+
+@dataclass(frozen=True)
+class Action:
+    """One action of a caller, or one fault.
+
+    Attributes:
+        number: Its number, which makes its ids: they stay the same in a shrunk plan.
+        at: Seconds after the beginning of the round.
+        kind: A word of `CALLS` or of `FAULT_PAUSES`.
+        session: The session of a call; a fork or a restored session is named by the action that makes it.
+        values: Its other choices, which depend on the kind.
+    """
+
+    number: int
+    at: float
+    kind: str
+    session: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether it is a fault."""
+        return self.kind in FAULT_PAUSES
+
+    @property
+    def family(self) -> str:
+        """Its kind, with the kind of the fault where there are several."""
+        return f"{self.kind} {self.values['fault']}" if "fault" in self.values else self.kind
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The actions of a round.
+
+    Attributes:
+        seed: The seed that it was made from.
+        seconds: The seconds of the round, without its start and its end.
+        actions: The actions in their order.
+    """
+
+    seed: int
+    seconds: float
+    actions: tuple[Action, ...]
+
+    @property
+    def families(self) -> list[str]:
+        """The families of its actions, each once."""
+        return sorted({action.family for action in self.actions})
+
+    def keep(self, actions: Iterable[Action]) -> Plan:
+        """Make a plan with these actions alone, which ends soon after the last of them."""
+        kept = tuple(actions)
+        last = max((action.at for action in kept), default=0.0)
+        return replace(self, actions=kept, seconds=min(self.seconds, last + 1))
+
+    def dump(self) -> str:
+        """Write the plan as JSON."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def load(cls, text: str) -> Plan:
+        """Read a plan that `dump` has written."""
+        value = json.loads(text)
+        return cls(value["seed"], value["seconds"], tuple(Action(**action) for action in value["actions"]))
+
+
+def make_plan(seed: int, seconds: float) -> Plan:
+    """Make the plan of a round. Equal seeds and times make equal plans."""
+    chance = random.Random(f"chaos-{seed}")
+    moments = [(at, "call") for at in _draw_moments(chance, CALL_PAUSE, seconds)]
+    for kind, pause in FAULT_PAUSES.items():
+        moments += [(at, kind) for at in _draw_moments(chance, pause, seconds)]
+    sessions: list[str] = [*SESSIONS]
+    actions = []
+    for number, (at, kind) in enumerate(sorted(moments)):
+        if kind == "call":
+            action = _make_call(chance, number, at, sessions)
+            if action.kind in ("fork", "checkpoint"):
+                sessions.append(name_offspring(action))
+        else:
+            action = Action(number, at, kind, values=_choose_fault(chance, kind))
+        actions.append(action)
+    return Plan(seed, seconds, tuple(actions))
+
+
+def name_offspring(action: Action) -> str:
+    """Name the session that a fork or a restored checkpoint makes."""
+    return f"{action.kind}-{action.number}"
+
+
+def _draw_moments(chance: random.Random, pause: float, seconds: float) -> list[float]:
+    moments: list[float] = []
+    at = chance.expovariate(1 / pause)
+    while at < seconds:
+        moments.append(round(at, 2))
+        at += chance.expovariate(1 / pause)
+    return moments
+
+
+def _choose(chance: random.Random, weights: Mapping[str, int]) -> str:
+    return chance.choices(tuple(weights), tuple(weights.values()))[0]
+
+
+def _make_call(chance: random.Random, number: int, at: float, sessions: list[str]) -> Action:
+    kind = _choose(chance, CALLS)
+    values: dict[str, Any] = {"seed": chance.randrange(2**32)}
+    if kind == "message":
+        values["behaviour"] = _choose(chance, BEHAVIOURS)
+        values["on_busy"] = chance.choice(("queue", "queue", "queue", "reject", "interrupt", "steer"))
+    # Most calls meet on a few sessions; the newest offspring gets its share.
+    session = chance.choice((*SESSIONS, *SESSIONS, *sessions[-3:]))
+    return Action(number, at, kind, session, values)
+
+
+def _choose_fault(chance: random.Random, kind: str) -> dict[str, Any]:
+    match kind:
+        case "kill":
+            return {"worker": chance.randrange(WORKERS), "seconds": round(chance.uniform(0, 6), 1)}
+        case "stop":
+            # Workers' heartbeats are missed after 5 seconds, workflow tasks after 10.
+            return {"worker": chance.randrange(WORKERS), "seconds": round(chance.uniform(1, 14), 1)}
+        case "server":
+            return {"seconds": round(chance.uniform(0, 4), 1)}
+        case "provider":
+            fault = chance.choice(PROVIDER_FAULTS)
+            return {"fault": fault, "seconds": round(chance.uniform(2, 12), 1), "share": chance.choice((0.3, 0.6, 1))}
+        case "store":
+            fault = chance.choice(STORE_FAULTS)
+            return {"fault": fault, "seconds": round(chance.uniform(3, 18), 1), "share": chance.choice((0.3, 0.6, 1))}
+        case _:
+            offset = chance.choice((-86_400, -3600, -30, 30, 3600, 86_400, 40 * 86_400))
+            return {"worker": chance.randrange(WORKERS), "offset": offset, "seconds": round(chance.uniform(5, 20), 1)}

@@ -1,0 +1,259 @@
+"""Workers that are killed and stopped and whose clocks jump, a server that crashes, and a bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+from clew.errors import ClewError
+from clew.local import StartFailed, TemporalServer, Worker, temporal_server, worker_process
+from clew.local.child import LOOPBACK, child_process, free_ports
+from tests.chaos.worker import CACHED_SESSIONS
+from tests.support.rolling import QUICK_ROLLOVERS
+
+CACHES = (0, 2, 1000)
+"""The sizes of the workers' caches: the first replays a session at every task."""
+MAX_RESIDENT_BYTES = 1_200_000_000
+"""Memory of a worker from which on it counts as a leak."""
+_RETRY_SECONDS = 0.5
+_FAKETIME = (
+    Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"),
+    Path("/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"),
+)
+# Log records that no fault excuses.
+_WRONG = ("panicked at",)
+_RECORD = re.compile(r"^(?=\d{4}-\d\d-\d\d[ T])", re.MULTILINE)
+
+
+def find_faketime() -> Path | None:
+    """Find the library that changes a process's clock (Debian: libfaketime); None: it is not installed."""
+    return next((path for path in _FAKETIME if path.exists()), None)
+
+
+class Workers:
+    """Worker processes. A killed one is started again.
+
+    Attributes:
+        kills: Workers killed so far.
+        stops: Workers stopped and continued so far.
+        jumps: Changes of a worker's clock so far.
+        records: Log records that no fault excuses, with their counts.
+        largest: The largest memory of a worker so far, in bytes.
+    """
+
+    def __init__(self, address: str, env: Mapping[str, str], folder: Path) -> None:
+        self.kills = self.stops = self.jumps = self.largest = 0
+        self.records: list[str] = []
+        self._address = address
+        self._env = env
+        self._folder = folder
+        self._members: list[_Member] = [_Member(self, number, cached) for number, cached in enumerate(CACHES)]
+
+    async def __aenter__(self) -> Workers:
+        await asyncio.gather(*(member.start() for member in self._members))
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await asyncio.gather(*(member.end() for member in self._members))
+
+    async def kill(self, number: int, seconds: float) -> None:
+        """Kill a worker with SIGKILL, and start it again after some seconds."""
+        member = self._members[number]
+        async with member.lock:
+            await member.kill()
+            self.kills += 1
+            await asyncio.sleep(seconds)
+            await member.start()
+
+    async def stop(self, number: int, seconds: float) -> None:
+        """Stop a worker with SIGSTOP, and let it continue after some seconds."""
+        member = self._members[number]
+        async with member.lock:
+            member.send(signal.SIGSTOP)
+            self.stops += 1
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                member.send(signal.SIGCONT)
+
+    async def change_clock(self, number: int, offset: int, seconds: float) -> None:
+        """Let a worker's wall clock jump by an offset, and back after some seconds."""
+        if find_faketime() is None:
+            return
+        self.jumps += 1
+        self._members[number].write_offset(offset)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._members[number].write_offset(0)
+
+    def measure(self) -> None:
+        """Note the memory of the largest worker."""
+        for member in self._members:
+            self.largest = max(self.largest, member.measure_resident_bytes())
+
+    def make_env(self, number: int, cached: int) -> dict[str, str]:
+        """Make the environment of a worker."""
+        clock = self.get_clock(number)
+        env = {**self._env, CACHED_SESSIONS: str(cached)}
+        if library := find_faketime():
+            env |= {
+                "LD_PRELOAD": str(library),
+                "FAKETIME_TIMESTAMP_FILE": str(clock),
+                "FAKETIME_CACHE_DURATION": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+                "NO_FAKE_STAT": "1",
+            }
+        return env
+
+    def get_clock(self, number: int) -> Path:
+        """Get the file with the offset of a worker's clock."""
+        return self._folder / f"clock-{number}"
+
+    @property
+    def address(self) -> str:
+        """The server's address."""
+        return self._address
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the workers' logs and clocks."""
+        return self._folder
+
+
+class _Member:
+    def __init__(self, workers: Workers, number: int, cached: int) -> None:
+        self.lock = asyncio.Lock()
+        self._workers = workers
+        self._number = number
+        self._cached = cached
+        self._worker: Worker | None = None
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Start the worker, as often as it takes: the server may be away."""
+        self.write_offset(0)
+        while True:
+            running = worker_process(
+                self._workers.address,
+                env=self._workers.make_env(self._number, self._cached),
+                module="tests.chaos.worker",
+            )
+            try:
+                self._worker = await self._stack.enter_async_context(running)
+                return
+            except (StartFailed, ClewError):
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def kill(self) -> None:
+        if self._worker:
+            await self._worker.kill()
+        await self.end()
+
+    async def end(self) -> None:
+        self.send(signal.SIGCONT)
+        self._read_log()
+        self._worker = None
+        await self._stack.aclose()
+
+    def send(self, number: signal.Signals) -> None:
+        if self._worker and self._worker.running:
+            with suppress(ProcessLookupError):
+                os.kill(self._worker.pid, number)
+
+    def write_offset(self, seconds: int) -> None:
+        self._workers.get_clock(self._number).write_text(f"{seconds:+d}\n")
+
+    def measure_resident_bytes(self) -> int:
+        if self._worker is None or not self._worker.running:
+            return 0
+        with suppress(OSError):
+            pages = int(Path(f"/proc/{self._worker.pid}/statm").read_text().split()[1])
+            return pages * os.sysconf("SC_PAGE_SIZE")
+        return 0
+
+    def _read_log(self) -> None:
+        if self._worker is None:
+            return
+        text = self._worker.log.read_text(errors="replace")
+        with Path(self._workers.folder, f"worker-{self._number}.log").open("a") as log:
+            log.write(text)
+        records = _RECORD.split(text)
+        self._workers.records += [record.strip() for record in records if any(word in record for word in _WRONG)]
+
+
+class Server:
+    """A Temporal server with a database file, which crashes and comes back at the same port.
+
+    Attributes:
+        crashes: Crashes so far.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.crashes = 0
+        (port,) = free_ports(1)
+        self._port = port
+        self._folder = folder
+        self._stack = AsyncExitStack()
+        self._running: TemporalServer | None = None
+
+    @property
+    def address(self) -> str:
+        """Its address, which stays the same."""
+        return f"{LOOPBACK}:{self._port}"
+
+    async def __aenter__(self) -> Server:
+        await self._start()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._stack.aclose()
+
+    async def crash(self, seconds: float) -> None:
+        """Kill the server with SIGKILL, and start it again on its database after some seconds."""
+        if self._running is None:
+            return
+        running, self._running = self._running, None
+        await running.kill()
+        self.crashes += 1
+        await self._stack.aclose()
+        await asyncio.sleep(seconds)
+        await self._start()
+
+    async def _start(self) -> None:
+        database = self._folder / "temporal.db"
+        while True:
+            server = temporal_server(ui=False, port=self._port, db_filename=database, dynamic_config=QUICK_ROLLOVERS)
+            try:
+                self._running = await self._stack.enter_async_context(server)
+                return
+            except StartFailed as error:
+                if "taken" not in str(error):
+                    raise
+                await asyncio.sleep(_RETRY_SECONDS)
+
+
+@asynccontextmanager
+async def run_bucket() -> AsyncIterator[str]:
+    """Run a server that speaks S3, with the bucket `clew`; yields `host:port`."""
+    (port,) = free_ports(1)
+    command = ["moto_server", "--host", LOOPBACK, "--port", str(port)]
+    async with child_process("bucket", command) as child:
+        address = f"{LOOPBACK}:{port}"
+
+        async def make_bucket() -> bool:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                reader, writer = await asyncio.open_connection(LOOPBACK, port)
+                writer.write(f"PUT /clew HTTP/1.1\r\nhost: {address}\r\ncontent-length: 0\r\n\r\n".encode())
+                answer = await reader.readuntil(b"\r\n")
+                writer.close()
+                return b" 200 " in answer
+            return False
+
+        await child.wait_until(make_bucket, 60)
+        yield address

@@ -1,0 +1,103 @@
+"""A model provider with faults: a proxy before the scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+from tests.chaos.faults import Window
+from tests.chaos.http import Aborted, Connection, HttpAnswer, HttpRequest, forward
+
+OTHER_HOST = "127.0.0.2"
+"""A host that the keys of this provider must not reach."""
+_HUGE_BYTES = 24 * 1024 * 1024
+_JSON = {"content-type": "application/json"}
+_EVENTS = {"content-type": "text/event-stream"}
+
+
+class FaultyProvider:
+    """Passes requests on to the scripted model, or fails them while a fault is in force.
+
+    Attributes:
+        window: The fault in force.
+        requests: The requests so far.
+        faults: The faults so far, by kind.
+    """
+
+    def __init__(self, address: str, seed: int) -> None:
+        self.window = Window()
+        self.requests = 0
+        self.faults: Counter[str] = Counter()
+        self._address = address
+        self._chance = random.Random(f"provider-{seed}")
+
+    async def handle(self, request: HttpRequest, connection: Connection) -> None:
+        """Answer one request."""
+        self.requests += 1
+        fault = self.window.draw(self._chance)
+        if fault is None:
+            async with aclosing(forward(request, self._address)) as chunks:
+                async for chunk in chunks:
+                    await connection.answer(chunk)
+            return
+        self.faults[fault] += 1
+        await self._fail(fault, request, connection)
+
+    async def _fail(self, fault: str, request: HttpRequest, connection: Connection) -> None:
+        match fault:
+            case "reset":
+                raise Aborted
+            case "stall":
+                await self._stall(connection)
+            case "limit-seconds":
+                await connection.answer(
+                    HttpAnswer(429, {**_JSON, "retry-after": "1"}, b'{"error":{"message":"slow down"}}')
+                )
+            case "limit-date":
+                later = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
+                await connection.answer(
+                    HttpAnswer(429, {**_JSON, "retry-after": later}, b'{"error":{"message":"slow down"}}')
+                )
+            case "error":
+                await connection.answer(HttpAnswer(500, _JSON, b'{"error":{"message":"broken"}}'))
+            case "cut":
+                await self._cut(request, connection)
+            case "garbage":
+                await connection.answer(self._chance.randbytes(2000))
+            case "redirect":
+                target = f"http://{OTHER_HOST}:9/v1/chat/completions"
+                await connection.answer(HttpAnswer(307, {"location": target}))
+            case "malformed":
+                await connection.answer(
+                    HttpAnswer(200, _EVENTS, b'data: {"choices": [{"delta": {"cont\n\ndata: 7\n\n')
+                )
+            case "huge":
+                delta = b'data: {"choices": [{"index": 0, "delta": {"content": "%s"}}]}\n\n' % (b"x" * 60_000)
+                await connection.answer(HttpAnswer(200, _EVENTS, length=_HUGE_BYTES))
+                for _ in range(_HUGE_BYTES // len(delta)):
+                    await connection.answer(delta)
+            case _:
+                raise ValueError(f"no fault {fault!r}")
+
+    async def _stall(self, connection: Connection) -> None:
+        """Send nothing until the client gives up, or the faults are over."""
+        ends = [asyncio.create_task(connection.wait_for_hangup()), asyncio.create_task(self.window.over.wait())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+        raise Aborted
+
+    async def _cut(self, request: HttpRequest, connection: Connection) -> None:
+        left = self._chance.randrange(200, 1500)
+        async with aclosing(forward(request, self._address)) as chunks:
+            async for chunk in chunks:
+                await connection.answer(chunk[:left])
+                left -= len(chunk)
+                if left <= 0:
+                    raise Aborted

@@ -1,0 +1,89 @@
+"""The end of a round: without faults, every session comes to rest, and answers again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from functools import partial
+
+from clew.errors import ClewError, Closed, UnknownRequest
+from clew.outcomes import RequestOutcome
+from tests.chaos.actions import resolve, submit
+from tests.chaos.callers import Callers, GaveUp
+from tests.chaos.plan import Action
+
+REST_SECONDS = 300.0
+"""Seconds within which everything has come to rest. A session may wait a minute until it tries its store again."""
+LAST = "r-last"
+"""The id of the last request of a session."""
+_PAUSE_SECONDS = 0.3
+
+
+async def come_to_rest(callers: Callers, seed: int, seconds: float = REST_SECONDS) -> None:
+    """Let a session come to rest: decide what waits for people, read all outcomes, and send a last message.
+
+    A session that does not, within the time, is reported as wedged.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await _decide_until_idle(callers, random.Random(seed))
+            await _read_outcomes(callers)
+            await _say_goodbye(callers)
+    except TimeoutError:
+        callers.oracle.report("wedged", callers.name, await _describe(callers))
+    except (ClewError, GaveUp) as error:
+        callers.oracle.report("wedged", callers.name, f"it does not come to rest: {error!r}")
+
+
+async def _decide_until_idle(callers: Callers, chance: random.Random) -> None:
+    action = Action(0, 0, "resolve")
+    while True:
+        await resolve(callers, action, chance)
+        await submit(callers, action, chance)
+        status = await callers.persist(callers.session.status)
+        if status.closed:
+            await callers.open()
+        elif status.status == "idle" and not (status.queued_messages or status.subagents):
+            return
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def _read_outcomes(callers: Callers) -> None:
+    ledger = callers.promises.ledger
+    for request_id in ledger.requests.keys() - ledger.outcomes.keys():
+        try:
+            await callers.persist(partial(_read_outcome, callers, request_id))
+        except UnknownRequest:
+            callers.oracle.report("thread", callers.name, f"{request_id} was accepted, and is not known any more")
+
+
+async def _read_outcome(callers: Callers, request_id: str) -> None:
+    if request_id in callers.waiting:
+        try:
+            return await callers.read_outcome(request_id)
+        except (Closed, UnknownRequest):
+            # The workflow run that had the caller's update has ended.
+            del callers.waiting[request_id]
+    outcome = await callers.session.request(request_id).result()
+    return callers.note_outcome(request_id, outcome)
+
+
+async def _say_goodbye(callers: Callers) -> None:
+    ledger, content = callers.promises.ledger, f"{LAST}: say goodbye"
+
+    async def ask() -> RequestOutcome:
+        request = await callers.session.message(content, request_id=LAST, on_busy="queue")
+        return await request.result()
+
+    outcome = await callers.persist(ask, LAST, content)
+    ledger.requests[LAST] = content
+    callers.note_outcome(LAST, outcome)
+    if outcome.status != "completed":
+        callers.oracle.report("wedged", callers.name, f"the last message got {outcome}")
+
+
+async def _describe(callers: Callers) -> str:
+    with suppress(ClewError):
+        return f"it does not come to rest: {(await callers.session.status()).as_json()}"[:1500]
+    return "it does not come to rest, and its status cannot be read"

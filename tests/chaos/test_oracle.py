@@ -1,0 +1,250 @@
+"""The oracle finds every kind of broken promise, and none where all are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bench.ledger import Ledger
+from clew.outcomes import RequestOutcome
+from clew.thread.entries import Entry
+from clew_audit.audit import Report
+from clew_audit.differences import Difference
+from tests.chaos.effects import Effect, check_effects
+from tests.chaos.oracle import Oracle, Origin, Promises, Reader
+from tests.support.session_harness import SessionHarness
+
+SESSION = "s-1"
+
+
+def make_thread() -> list[Entry]:
+    """A request with a charge that a person approved, an input, an operation, and an external result."""
+    session = SessionHarness(tools=("charge", "ask_wire", "order_outside"))
+    session.ask("r-1: hello", "r-1")
+    session.reply("", "charge")
+    session.steer("also this", "i-1")
+    session.answer_calls("charged 7")
+    session.reply("an answer")
+    session.reply("another answer")
+    session.operate("o-1")
+    session.ask("r-2: again", "r-2")
+    session.reply("fine")
+    return list(session.thread)
+
+
+def keep_promises(entries: list[Entry]) -> tuple[Oracle, Promises]:
+    """An oracle whose callers were promised what is in the thread."""
+    oracle = Oracle()
+    promises = oracle.add_session(SESSION)
+    last = {entry.refs["request_id"]: entry.seq for entry in entries if entry.kind == "run"}
+    promises.ledger = Ledger(
+        requests={"r-1": "r-1: hello", "r-2": "r-2: again"},
+        outcomes={
+            name: RequestOutcome(request_id=name, status="completed", last_seq=seq) for name, seq in last.items()
+        },
+        inputs={"i-1": "also this"},
+        operations={"o-1": None},
+    )
+    promises.rev = len(entries)
+    return oracle, promises
+
+
+def find(oracle: Oracle) -> list[str]:
+    """The violations, as texts."""
+    return [str(violation) for violation in oracle.violations]
+
+
+def renumber(entries: list[Entry]) -> list[Entry]:
+    return [replace(entry, seq=seq, id=f"e-{seq}") for seq, entry in enumerate(entries)]
+
+
+def test_kept_promises_are_no_violation() -> None:
+    """A thread that holds all that was promised has no violation."""
+    entries = make_thread()
+    oracle, _ = keep_promises(entries)
+    oracle.see_page(SESSION, entries, 0)
+    oracle.check_thread(SESSION, entries, None)
+    oracle.check_audit(Report(SESSION))
+    assert find(oracle) == []
+
+
+def drop(matches: Callable[[Entry], bool]) -> Callable[[list[Entry]], list[Entry]]:
+    return lambda entries: renumber([entry for entry in entries if not matches(entry)])
+
+
+def double(matches: Callable[[Entry], bool]) -> Callable[[list[Entry]], list[Entry]]:
+    return lambda entries: renumber([entry for entry in entries for _ in range(1 + matches(entry))])
+
+
+DAMAGES: dict[str, tuple[Callable[[list[Entry]], list[Entry]], str]] = {
+    "a lost message": (drop(lambda entry: entry.payload.get("content") == "r-2: again"), "is there 0 times"),
+    "a lost input": (drop(lambda entry: entry.payload.get("input_id") == "i-1"), "read or dropped 0 times"),
+    "an input twice": (double(lambda entry: entry.payload.get("input_id") == "i-1"), "read or dropped 2 times"),
+    "a doubled outcome": (double(lambda entry: entry.kind == "run"), "has 2 outcomes"),
+    "a lost outcome": (drop(lambda entry: entry.kind == "run"), "has 0 outcomes"),
+    "an operation twice": (double(lambda entry: entry.payload.get("op_id") == "o-1"), "superseded or failed 2 times"),
+    "a gap in the seqs": (lambda entries: entries[:4] + entries[5:], "seq 5 is at index 4"),
+    "a lost end": (lambda entries: entries[:-3], "were answered or seen"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_of_a_thread_is_a_violation(damage: str) -> None:
+    """A lost, doubled or missing entry is a violation."""
+    change, expected = DAMAGES[damage]
+    entries = make_thread()
+    oracle, _ = keep_promises(entries)
+    oracle.check_thread(SESSION, change(entries), None)
+    assert any(expected in text for text in find(oracle)), find(oracle)
+
+
+@pytest.mark.parametrize(("times", "is_violation"), [(0, False), (1, False), (2, True)])
+def test_a_command_without_an_answer_is_there_once_at_most(times: int, is_violation: bool) -> None:
+    """A message whose acceptance is unknown may be in the thread once or not at all, and never twice."""
+    entries = make_thread()
+    message = next(entry for entry in entries if entry.payload.get("content") == "r-2: again")
+    oracle, promises = keep_promises(entries)
+    promises.ledger.requests.pop("r-2")
+    promises.ledger.outcomes.pop("r-2")
+    promises.ledger.uncertain["r-2"] = "r-2: again"
+    promises.rev = 0
+    changed = renumber([entry for entry in entries for _ in range(times if entry is message else 1)])
+    oracle.check_thread(SESSION, changed, None)
+    assert any("had no answer" in text for text in find(oracle)) is is_violation, find(oracle)
+
+
+def test_a_request_that_no_caller_sent_is_a_violation() -> None:
+    """An outcome of a request that no caller knows is a violation."""
+    entries = make_thread()
+    oracle, promises = keep_promises(entries)
+    del promises.ledger.requests["r-2"]
+    del promises.ledger.outcomes["r-2"]
+    oracle.check_thread(SESSION, entries, None)
+    assert any("never accepted" in text for text in find(oracle))
+
+
+def test_a_reader_sees_a_prefix() -> None:
+    """A skipped entry, a repeated one and one that others see differently are violations; a reconnect is none."""
+    entries = make_thread()
+    oracle, _ = keep_promises(entries)
+    reader = Reader(oracle, SESSION, 0)
+    for entry in entries[:3]:
+        reader.take(entry)
+    again = Reader(oracle, SESSION, reader.next)
+    again.take(entries[3])
+    assert find(oracle) == []
+    again.take(entries[5])
+    assert "expected seq 4, and saw 5" in find(oracle)[0]
+    Reader(oracle, SESSION, None).take(replace(entries[2], payload={"other": 1}))
+    assert "different entries at seq 2" in find(oracle)[1]
+
+
+def test_a_reader_that_saw_more_than_the_thread_has_is_a_violation() -> None:
+    """What a reader was shown must be in the thread at the end."""
+    entries = make_thread()
+    oracle, promises = keep_promises(entries)
+    oracle.see_page(SESSION, [replace(entries[-1], payload={"other": 1})], len(entries) - 1)
+    oracle.check_thread(SESSION, entries, None)
+    assert any("that the thread does not have" in text for text in find(oracle))
+    promises.rev = len(entries)
+    oracle.check_rev(SESSION, len(entries) - 1, promises.rev)
+    assert any("had been answered" in text for text in find(oracle))
+
+
+def test_a_fork_that_differs_from_its_parent_is_a_violation() -> None:
+    """A fork begins with its parent's entries."""
+    entries = make_thread()
+    oracle, promises = keep_promises(entries)
+    promises.origin = Origin("parent", 4)
+    oracle.check_thread(SESSION, entries, entries[:5])
+    assert find(oracle) == []
+    oracle.check_thread(SESSION, entries, [*entries[:4], replace(entries[4], at="2020-01-01T00:00:00.000Z")])
+    assert any("differs from parent" in text for text in find(oracle))
+
+
+def test_decisions_results_and_forks_must_be_in_the_thread() -> None:
+    """An accepted decision, an accepted result and a fork that the thread does not have are violations."""
+    entries = make_thread()
+    oracle, promises = keep_promises(entries)
+    promises.decisions["c-1"] = "approve"
+    promises.results["c-2"] = 1
+    promises.forks["s-2"] = 3
+    oracle.check_thread(SESSION, entries, None)
+    text = "\n".join(find(oracle))
+    assert "call c-1 was to be approve" in text
+    assert "result of c-2 is not at 1" in text
+    assert "fork s-2 at 3 is recorded 0 times" in text
+
+
+def test_a_damaged_archive_is_a_violation() -> None:
+    """What the audit finds in an archive or a history is a violation, and so are calls that cannot be verified."""
+    oracle = Oracle()
+    report = Report(SESSION, differences=[Difference("archive", "it is missing from the store", "segments/1")])
+    report.calls.unverified.append("call-1")
+    oracle.check_audit(report)
+    assert [violation.kind for violation in oracle.violations] == ["audit", "audit"]
+
+
+def make_effect(call: str, attempt: int = 1, tool: str = "charge") -> Effect:
+    return Effect(tool, f"{SESSION}/{call}", SESSION, call, attempt)
+
+
+def list_effect_problems(entries: list[Entry], *effects: Effect) -> list[str]:
+    return [problem for _, problem in check_effects(effects, {SESSION: entries}, {})]
+
+
+def find_call(entries: list[Entry]) -> str:
+    """The id of the thread's call of `charge`."""
+    return next(str(call["id"]) for entry in entries for call in entry.payload.get("tool_calls", ()))
+
+
+def test_an_effect_of_each_call_is_no_violation() -> None:
+    """A charge that was made once, with its result in the thread, is what its declaration says."""
+    entries = make_thread()
+    assert list_effect_problems(entries, make_effect(find_call(entries))) == []
+
+
+def test_a_repeated_effect_of_a_tool_that_is_not_idempotent_is_a_violation() -> None:
+    """A charge that was made twice is a violation, also in two attempts."""
+    entries = make_thread()
+    call = find_call(entries)
+    (problem,) = list_effect_problems(entries, make_effect(call), make_effect(call, attempt=2))
+    assert "took effect 2 times, of at most 1" in problem
+
+
+def test_an_idempotent_tool_is_repeated_within_its_bounds() -> None:
+    """A note may be written by three attempts, each once, and not by more."""
+    entries = make_thread()
+    call = find_call(entries)
+    many = [make_effect(call, attempt, "note") for attempt in (1, 2, 3)]
+    assert not any("took effect" in problem for problem in list_effect_problems(entries, *many))
+    assert any("4 times, of at most 3" in problem for problem in list_effect_problems(entries, *many, many[0]))
+    assert any("in attempt 1" in problem for problem in list_effect_problems(entries, many[0], many[0]))
+
+
+def test_an_effect_without_a_call_or_without_approval_is_a_violation() -> None:
+    """Effects of calls that no model made, of sessions that do not exist, and without approval are violations."""
+    entries = make_thread()
+    call = find_call(entries)
+    assert any("no model's reply" in problem for problem in list_effect_problems(entries, make_effect("other")))
+    elsewhere = replace(make_effect(call), session="s-9")
+    assert any("does not exist" in problem for problem in list_effect_problems(entries, elsewhere))
+    assert any(
+        "the decisions []" in problem for problem in list_effect_problems(entries, make_effect(call, tool="wire"))
+    )
+
+
+def test_a_result_must_be_true() -> None:
+    """A result without an effect, and an effect whose result denies it, are violations."""
+    entries = make_thread()
+    assert any("has a result without an effect" in problem for problem in list_effect_problems(entries))
+    denied = [
+        replace(entry, payload={**entry.payload, "content": "[not run: the run ended]"})
+        if entry.payload.get("role") == "tool"
+        else entry
+        for entry in entries
+    ]
+    effect = make_effect(find_call(entries))
+    assert any("says that it did not" in problem for problem in list_effect_problems(denied, effect))

@@ -1,0 +1,56 @@
+"""A minute of chaos on real processes keeps every promise; a session that does not come to rest is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from clew import Clew
+from clew.local import Reply
+from tests.chaos.callers import Callers
+from tests.chaos.oracle import Oracle
+from tests.chaos.plan import make_plan
+from tests.chaos.rest import come_to_rest
+from tests.chaos.round import run_round
+from tests.support.rolling import make_id
+from tests.support.stack import Stack
+
+
+@pytest.mark.slow
+async def test_a_minute_of_chaos_keeps_every_promise() -> None:
+    """Callers and faults of all kinds at once: the oracle finds nothing, and all of them took part."""
+    result = await run_round(make_plan(1, 45))
+    assert [str(violation) for violation in result.violations] == []
+    counts = result.figures.counts
+    assert counts["requests"] > 20
+    assert counts["workers killed"] + counts["workers stopped"] > 0
+    assert counts["server crashes"] > 0
+    assert counts["rollovers"] > 0
+    assert counts["audited calls"] > 20
+
+
+async def test_a_session_that_never_comes_to_rest_is_a_violation(stack: Stack) -> None:
+    """A run that does not end is reported as wedged, with the session's status."""
+    oracle = Oracle()
+    session = await stack.open(lambda _body: Reply(hangs=True))
+    await session.message("go", request_id="r-1")
+    callers = Callers(Clew(stack.clew.temporal), oracle, session.id)
+    await come_to_rest(callers, seed=1, seconds=2)
+    (violation,) = oracle.violations
+    assert violation.kind == "wedged"
+    assert "awaiting_model" in violation.text
+    await session.close()
+
+
+async def test_a_session_that_answers_comes_to_rest(stack: Stack) -> None:
+    """A session whose caller left gets its outcome, and a last message is answered."""
+    oracle = Oracle()
+    session = await stack.clew.open(make_id(), model=stack.add_model("fine"))
+    request = await session.message("r-1: go", request_id="r-1")
+    callers = Callers(Clew(stack.clew.temporal), oracle, session.id)
+    callers.promises.ledger.requests["r-1"] = "r-1: go"
+    await come_to_rest(callers, seed=1, seconds=60)
+    assert oracle.violations == []
+    assert callers.promises.ledger.outcomes["r-1"] == await request.result()
+    oracle.check_thread(session.id, await session.entries(), None)
+    assert oracle.violations == []
+    await session.close()

@@ -1,0 +1,73 @@
+"""`--json` on every command."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import typer
+from typer.core import TyperGroup
+
+from clew.cli.app import app
+from clew.local.child import free_ports
+from tests.support.command_line import run_clew
+
+SERVING = {("worker",), ("dev",), ("codec-server",)}
+"""The commands that serve until they are stopped. `dev` prints an object a line (`test_dev`), the others a log."""
+ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("setup-namespace",): (),
+    ("sessions",): (),
+    ("top",): (),
+    ("rekey",): (),
+    ("ask",): ("s", "text", "--model", "a:b"),
+    ("steer",): ("s", "text"),
+    ("inject",): ("s", "text"),
+    ("configure",): ("s", "--model", "a:b"),
+    ("approve",): ("s", "tool-1"),
+    ("deny",): ("s", "tool-1"),
+    ("submit",): ("s", "tool-1", "text"),
+    ("replace",): ("s", "-", "--op-id", "x"),
+    ("switch",): ("s", "lane", "--op-id", "x"),
+    ("reset",): ("s", "--op-id", "x"),
+    ("compact",): ("s", "--op-id", "x"),
+    ("expand",): ("s", "--op-id", "x"),
+    ("pin",): ("s", "1", "--op-id", "x"),
+    ("unpin",): ("s", "1", "--op-id", "x"),
+    ("delete",): ("s", "--yes"),
+    ("restore",): ("token",),
+    ("compare",): ("s", "--policy", "policy.json"),
+    ("evaluate",): ("no-such-file", "--agents", "json"),
+    ("export",): ("s", "file"),
+    ("import",): ("no-such-file",),
+}
+"""The arguments of the commands that need other ones than a session."""
+
+
+def list_commands(group: TyperGroup, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """List the commands of a group and of the groups in it."""
+    return [
+        inner
+        for name, command in group.commands.items()
+        for inner in (list_commands(command, (*path, name)) if isinstance(command, TyperGroup) else [(*path, name)])
+    ]
+
+
+async def test_every_command_prints_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --json each prints one document on stdout and nothing on stderr, also if it fails."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    commands = [command for command in list_commands(group) if command not in SERVING]
+    assert ARGUMENTS.keys() <= set(commands)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policy.json").write_text("{}")
+    (port,) = free_ports(1)
+    results = await asyncio.gather(
+        *(
+            run_clew(*command, *ARGUMENTS.get(command, ("s",)), "--json", address=f"127.0.0.1:{port}", stdin="[]")
+            for command in commands
+        )
+    )
+    for command, ended in zip(commands, results, strict=True):
+        assert (ended.code != 0, ended.err, bool(ended.out)) == (True, "", True), (command, ended)
+        assert ended.json["error"].keys() == {"type", "message"}, command

@@ -1,0 +1,158 @@
+"""The page of a report: it is complete, escaped, and shows hidden characters."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from clew.contract.policy import ContextPolicy
+from clew.report import make_report
+from clew.report.charts import MAX_BARS, make_charts, round_up
+from clew.report.formats import format_dollars, format_seconds
+from clew.report.markdown import render_markdown
+from clew.report.rendering import render_page
+from clew.report.visible import make_visible
+from clew.thread.thread import Thread
+from tests.support.hostile_thread import write_hostile_thread
+from tests.support.recorded import RecordedSession
+
+_VOID = {"meta", "br", "hr"}
+_ALLOWED = {
+    *("html", "head", "title", "style", "body", "header", "main", "footer", "nav", "section", "article", "div"),
+    *("h1", "h2", "h3", "h4", "p", "ul", "ol", "li", "dl", "dt", "dd", "b", "em", "strong", "small", "code", "pre"),
+    *("a", "span", "time", "details", "summary", "figure", "figcaption", "blockquote"),
+    *("svg", "defs", "pattern", "rect", "circle", "line", "path"),
+    *("table", "caption", "thead", "tbody", "tr", "th", "td"),
+    *_VOID,
+}
+
+
+class Elements(HTMLParser):
+    """Collects the elements and attributes of a page, and checks that they are nested."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.ids: list[str] = []
+        self.headings: list[int] = []
+        self._open: list[str] = []
+        self.feed(page)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+        self.attributes += ((name, value or "") for name, value in attrs)
+        self.ids += (value for name, value in attrs if name == "id")
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if tag not in _VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+        self.attributes += ((name, value or "") for name, value in attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+
+def render(thread: Thread, **options: Any) -> str:
+    return render_page(make_report(thread, made_at="2026-01-02T00:00:00Z", session_id="s-1", **options))
+
+
+def test_hostile_texts_stay_text() -> None:
+    """In every place where text enters a page it makes no element and no attribute, and no character is hidden."""
+    page = render(write_hostile_thread())
+    elements = Elements(page)
+    assert elements.tags <= _ALLOWED
+    assert not [
+        name for name, _ in elements.attributes if name.startswith("on") or name in ("src", "style", "action")
+    ]
+    assert {value[0] for name, value in elements.attributes if name == "href"} == {"#"}
+    assert make_visible(page) == page
+    assert len(elements.ids) == len(set(elements.ids))
+
+
+def test_links_lead_to_entries_of_the_page() -> None:
+    """Each link leads to an element that exists, also where only a part of the session is shown."""
+    session = RecordedSession(ContextPolicy()).turns(6)
+    for options in ({}, {"from_seq": 9, "limit": 6}):
+        elements = Elements(render(session.thread, **options))
+        links = {value[1:] for name, value in elements.attributes if name == "href"}
+        assert links <= set(elements.ids)
+
+
+def test_headings_are_in_order() -> None:
+    """One main heading, and no level is skipped."""
+    headings = Elements(render(RecordedSession(ContextPolicy()).turns(2).thread)).headings
+    assert headings.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(headings))
+
+
+@pytest.mark.parametrize("thread", [Thread(), RecordedSession(ContextPolicy()).thread], ids=["empty", "configured"])
+def test_a_session_with_nothing_in_it(thread: Thread) -> None:
+    """It has a page, too."""
+    assert "No model was called" in render(thread)
+    assert f"The session has no entry {thread.rev}" in render(thread, from_seq=thread.rev)
+
+
+def test_a_part_says_how_to_see_the_rest() -> None:
+    """The page names the entries that it shows, and the command for others."""
+    thread = RecordedSession(ContextPolicy()).turns(5).thread
+    page = render(thread, limit=4)
+    assert f"shows the entries {thread.rev - 4} to {thread.last_seq} of {thread.rev}" in page
+    assert f"clew report s-1 --from {thread.rev - 8}" in page
+    assert "shows the entries" not in render(thread)
+
+
+def test_many_calls_share_bars() -> None:
+    """A chart has a limited number of bars; the text says how many calls each has."""
+    made = make_report(RecordedSession(ContextPolicy()).turns(MAX_BARS).thread, made_at="", limit=1)
+    tokens, cached, cost, latency = make_charts(made.calls)
+    assert len({box.x for box in tokens.boxes}) == MAX_BARS
+    assert "mean of 2 calls" in tokens.summary
+    assert {box.height for box in cached.boxes} == {44.0}
+    assert (cost.boxes, cost.note) == ((), "Not known of any call.")
+    assert latency.top == "1.0 s"
+
+
+def test_hidden_characters_are_shown() -> None:
+    """Controls, bidirectional overrides, invisible characters and lone surrogates; letters and emoji stay."""
+    assert make_visible("a\x00b\u202ec\u200bd\ud800e\x9b\U000e0041\r\n\t\x7f") == (
+        "a\u2400b[U+202E]c[U+200B]d[U+D800]e[U+009B][U+E0041]\n\t[U+007F]"
+    )
+    kept = "naïve 日本語 👩\u200d👩\u200d👧 עברית\u200f"
+    assert make_visible(kept) == kept
+
+
+def test_markdown_loads_nothing_and_hides_nothing() -> None:
+    """Links show their address, images and HTML stay text, definitions and entities are not swallowed."""
+    html = str(
+        render_markdown("# A [b](http://c 't') ![d](e) <i>f</i> &#x202E;\n\n[r]: http://hidden 'g'\n\n```py\nh\n```")
+    )
+    assert not re.search("<(a|img|i|h1)[ >]", html)
+    for text in ("(http://c t)", "(e)", "&lt;i&gt;f&lt;/i&gt;", "&amp;#x202E;", "[r]: http://hidden 'g'", ">py<"):
+        assert text in html
+
+
+def test_amounts() -> None:
+    """Numbers are rounded for people."""
+    assert [format_dollars(value) for value in (None, 0.0, 0.00123, 12.5)] == [
+        "not known",
+        "$0.00",
+        "$0.0012",
+        "$12.50",
+    ]
+    assert [format_seconds(value) for value in (0.25, 75, 600, 9000, 400_000)] == [
+        "250 ms",
+        "75 s",
+        "10 min",
+        "2 h",
+        "5 days",
+    ]
+    assert [round_up(value) for value in (0, 0.012, 7, 95)] == [1, 0.015, 8, 100]

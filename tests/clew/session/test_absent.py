@@ -1,0 +1,108 @@
+"""A session that does not exist is `NotFound`, one that has ended is `Closed`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from clew import Closed, NotFound, Session
+from clew.session import handle
+from clew.session.connection import Clew
+from clew_activities.archive import Archive
+from tests.support.rolling import make_id
+from tests.support.stack import Stack
+
+Verb = Callable[[Session], Awaitable[Any]]
+
+
+async def read_first_event(session: Session) -> object:
+    return await anext(aiter(session.follow(from_seq=0)))
+
+
+UPDATES: dict[str, Verb] = {
+    "message": lambda session: session.message("hi"),
+    "ask": lambda session: session.ask("hi"),
+    "result": lambda session: session.request("r-1").result(),
+    "steer": lambda session: session.steer("hi"),
+    "inject": lambda session: session.inject("hi"),
+    "cancel": lambda session: session.cancel(),
+    "approve": lambda session: session.approve("tool-1"),
+    "deny": lambda session: session.deny("tool-1"),
+    "submit_tool_result": lambda session: session.submit_tool_result("tool-1", "x"),
+    "replace_context": lambda session: session.replace_context([], op_id="o"),
+    "switch_context": lambda session: session.switch_context("draft", op_id="o"),
+    "compact": lambda session: session.compact(op_id="o"),
+    "expand": lambda session: session.expand(op_id="o"),
+    "pin": lambda session: session.pin(1, op_id="o"),
+    "unpin": lambda session: session.unpin(1, op_id="o"),
+    "summarize": lambda session: session.summarize(),
+    "configure": lambda session: session.configure(on_busy="queue"),
+    "checkpoint": lambda session: session.checkpoint(),
+    "hibernate": lambda session: session.hibernate(),
+    "close": lambda session: session.close(),
+}
+READS: dict[str, Verb] = {
+    "context": lambda session: session.context(),
+    "transcript": lambda session: session.transcript(),
+    "window": lambda session: session.window(1000),
+    "entries": lambda session: session.entries(),
+    "fork": lambda session: session.fork(),
+    "follow": read_first_event,
+}
+STATUS: dict[str, Verb] = {
+    "status": lambda session: session.status(),
+    "list_waiting_calls": lambda session: session.list_waiting_calls(),
+}
+
+
+@pytest.mark.parametrize("name", [*UPDATES, *READS, *STATUS])
+async def test_each_verb_says_that_there_is_no_session(stack: Stack, name: str) -> None:
+    """Updates, queries, reads of the archive, and `follow`."""
+    session_id = make_id()
+    with pytest.raises(NotFound, match=f"there is no session '{session_id}'"):
+        await (UPDATES | READS | STATUS)[name](stack.clew.session(session_id))
+
+
+async def test_the_connection_says_it_too(stack: Stack) -> None:
+    """`open` without an agent or a model, and `delete`."""
+    with pytest.raises(NotFound):
+        await stack.clew.open(make_id())
+    with pytest.raises(NotFound):
+        await stack.clew.delete(make_id())
+
+
+async def test_a_session_that_has_ended_is_closed(stack: Stack) -> None:
+    """Also when the server has forgotten its workflow: its archive has it, and answers the reads."""
+    session = await stack.open()
+    await session.ask("hello")
+    await session.hibernate()
+    with pytest.raises(Closed):
+        await session.steer("hi")
+    forgotten = await forget(stack, session)
+    for verb in (UPDATES["message"], UPDATES["cancel"], *STATUS.values()):
+        with pytest.raises(Closed, match="open it to continue it"):
+            await verb(forgotten)
+    assert [message["role"] for message in await forgotten.transcript()] == ["user", "assistant"]
+
+
+async def test_without_a_worker_it_says_that_the_archive_was_not_looked_at(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server without the session, and no worker that could read the archive."""
+    monkeypatch.setattr(handle, "ABSENCE_TIMEOUT", timedelta(seconds=1))
+    deserted = Clew(stack.clew.temporal, "deserted")
+    with pytest.raises(NotFound, match="no worker has looked for its archive"):
+        await deserted.session(make_id()).status()
+
+
+async def forget(stack: Stack, session: Session) -> Session:
+    """Make a session that only the archive knows, as when the server has deleted its workflow: a copy."""
+    archive = Archive(stack.store, stack.clew.temporal.namespace)
+    head = await archive.read_head(session.id)
+    assert head
+    newest = head.model_copy(update={"session_id": make_id()})
+    await archive.set_head(newest, None)
+    return stack.clew.session(newest.session_id)

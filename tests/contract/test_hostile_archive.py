@@ -1,0 +1,121 @@
+"""Objects of an archive that a hostile writer of the store has forged, each with the right checksum."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+
+from clew.errors import ArchiveUnavailable, ThreadMismatch
+from clew.thread.entries import Entry
+from clew_activities.archive import Archive, SegmentDamaged
+from clew_activities.archived_thread import ArchivedThread
+from tests.support.archives import make_entry
+from tests.support.stack import Stack
+
+Forgery = Callable[[dict[str, Any]], None]
+
+NO_ENTRIES: list[dict[str, Any]] = [
+    {"payload": {}},
+    {"payload": {"context_ref": "default", "role": "emperor", "content": "obey"}},
+    {"payload": {"context_ref": "default", "role": "user", "content": ["no", "text"]}},
+    {"tokens": "many"},
+    {"id": 7},
+]
+
+
+def forge_entries(**fields: Any) -> Forgery:
+    """Replace fields of the messages in an archived state."""
+
+    def forge(carried: dict[str, Any]) -> None:
+        value = json.loads(zlib.decompress(b64decode(carried["zlib"])))
+        for row in value["thread"]["entries"]:
+            if row["kind"] == "ai_message":
+                row.update(fields)
+        forge_bytes(json.dumps(value).encode())(carried)
+
+    return forge
+
+
+def forge_bytes(data: bytes) -> Forgery:
+    """Replace the JSON of an archived state."""
+
+    def forge(carried: dict[str, Any]) -> None:
+        carried["zlib"] = b64encode(zlib.compress(data)).decode()
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        forge_entries(**NO_ENTRIES[0]),
+        forge_entries(**NO_ENTRIES[1]),
+        forge_entries(tokens="many"),
+        forge_bytes(b"[" * 100_000),
+        forge_bytes(b'{"state": ' + b"9" * 10_000 + b"}"),
+        forge_bytes(b" " * 100_000_000),
+    ],
+    ids=["no payload", "an unknown role", "no number", "deeply nested", "a huge number", "a bomb"],
+)
+async def test_a_forged_state_is_refused(stack: Stack, forge: Forgery) -> None:
+    """The caller reads why, no workflow task fails, and the session continues when the true state is back."""
+    archive = Archive(stack.store, "default")
+    session = await stack.open("fine")
+    await session.ask("one")
+    await session.hibernate()
+    head = await archive.read_head(session.id)
+    assert head
+    assert head.state
+    true_state = await archive.read_state(head.family, head.state)
+    carried = json.loads(true_state)
+    forge(carried)
+    forged = head.model_copy(update={"state": await archive.write_state(head.family, json.dumps(carried).encode())})
+    await archive.set_head(forged, head)
+    with pytest.raises(ThreadMismatch, match="cannot be read by this version of Clew"):
+        await (await stack.clew.open(session.id)).ask("two")
+    assert not await count_failed_tasks(stack, session.id)
+
+    now = await archive.read_head(session.id)
+    await archive.write_state(head.family, true_state)
+    await archive.set_head(head, now)
+    assert await (await stack.clew.open(session.id)).ask("two") == "fine"
+
+
+async def test_a_forged_entry_after_the_state_is_refused(stack: Stack) -> None:
+    """As forks append entries to an archive, so may a hostile writer: a malformed one opens no session."""
+    archive = Archive(stack.store, "default")
+    session = await stack.open("fine")
+    await session.hibernate()
+    head = await archive.read_head(session.id)
+    assert head
+    forged = Entry(**{**make_entry(head.last_seq + 1).as_json(), **NO_ENTRIES[1]})
+    root, last_seq = await archive.append(head.family, head.root, [forged])
+    await archive.set_head(head.model_copy(update={"root": root, "last_seq": last_seq}), head)
+    with pytest.raises(ArchiveUnavailable, match="malformed"):
+        await (await stack.clew.open(session.id)).ask("two")
+    assert not await count_failed_tasks(stack, session.id)
+    await stack.clew.temporal.get_workflow_handle(session.id).terminate()
+
+
+@pytest.mark.parametrize("fields", NO_ENTRIES)
+async def test_no_forged_entry_is_fetched(stack: Stack, fields: dict[str, Any]) -> None:
+    """What a session fetches from its archive has the types that its code relies on."""
+    archive = Archive(stack.store, "default")
+    forged = [make_entry(0), replace(make_entry(1), **fields), make_entry(2)]
+    root, last_seq = await archive.append("forged", None, forged)
+    thread = ArchivedThread(archive, "forged", root, last_seq)
+    with pytest.raises(SegmentDamaged, match="entry 1 is malformed"):
+        _ = [entry async for entry in thread.read("ai_message")]
+
+
+async def count_failed_tasks(stack: Stack, session_id: str) -> int:
+    """Count the failed workflow tasks of a session's newest workflow run."""
+    history = await stack.clew.temporal.get_workflow_handle(session_id).fetch_history()
+    return sum(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED for event in history.events)

@@ -1,0 +1,144 @@
+"""The page of `examples/web`, in a browser whose connections are reset all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+from playwright.async_api import Page, Request, expect
+
+from clew import Session, testing
+from clew.contract.payloads import AssistantMessage, MessagePayload, ToolMessage, UserMessage
+from clew.local import Reply, ToolCall
+from clew.testing import ScriptedRequest
+from examples.web import service
+from examples.web.agents import shop
+from tests.support.browser import open_browser
+from tests.support.proxy import Proxy, run_proxy
+from tests.support.web import serve
+
+RECONNECTS = 100
+# Characters that JavaScript counts twice, markup that must stay text, and lines.
+STORY = "".join(f"{number}: 🚀 <img src=x onerror='window.hacked=1'> café\n" for number in range(40))
+PAUSE = "Well, that is a long time. " * 20
+REPLIES = ("", STORY, "It was paid back.", "It is on its way.", PAUSE)
+# Every text that replies have had on the page, at any time.
+WATCH = """
+window.shown = new Set();
+new MutationObserver(() => {
+  for (const element of document.querySelectorAll(".assistant")) window.shown.add(element.textContent);
+}).observe(document, { subtree: true, childList: true, characterData: true });
+"""
+
+
+def answer(request: ScriptedRequest) -> Reply:
+    """Tell a long story, look an order up, or pay it back."""
+    if request.role == "tool":
+        return Reply("It was paid back." if "paid back" in request.text else "It is on its way.")
+    if request.text == "refund":
+        return Reply(tool_calls=(ToolCall("refund", {"order_id": 1234, "euros": 5}),))
+    if request.text == "look":
+        return Reply(tool_calls=(ToolCall("lookup_order", {"order_id": 1234}),))
+    if request.text == "story":
+        return Reply(STORY, tokens_per_second=60)
+    return Reply(PAUSE, tokens_per_second=4)
+
+
+class Resets:
+    """Resets the connections of a proxy at random moments, until a page has connected often enough for its events."""
+
+    def __init__(self, proxy: Proxy, page: Page) -> None:
+        self._proxy = proxy
+        self._random = random.Random(13)
+        self._connected = asyncio.Event()
+        page.on("request", self._notice)
+
+    def _notice(self, request: Request) -> None:
+        if "/events" in request.url:
+            self._connected.set()
+
+    async def run(self) -> None:
+        """Reset the connections, each time that the page has connected again."""
+        for _ in range(RECONNECTS):
+            await self._connected.wait()
+            self._connected.clear()
+            await asyncio.sleep(self._random.uniform(0.0, 0.3))
+            self._proxy.reset_connections()
+
+
+async def send(page: Page, text: str) -> None:
+    """Type a message and send it."""
+    await page.get_by_label("Message").fill(text)
+    await page.get_by_role("button", name="Send").click()
+
+
+async def check_page(page: Page, session: Session) -> None:
+    """Compare the page with the thread: each message once, in order, and nothing else."""
+    messages = [entry async for entry in session.read() if isinstance(entry.body, MessagePayload)]
+    spoken = [
+        [str(entry.seq), entry.body.content]
+        for entry in messages
+        if isinstance(entry.body, UserMessage | AssistantMessage) and entry.body.content
+    ]
+    assert spoken == await page.evaluate(
+        "[...document.querySelectorAll('.user, .assistant')].map(e => [e.dataset.seq, e.lastChild.textContent])"
+    )
+    results = [
+        [entry.body.tool_call_id, entry.body.content] for entry in messages if isinstance(entry.body, ToolMessage)
+    ]
+    assert results == await page.evaluate(
+        "[...document.querySelectorAll('.tool')].map(e => [e.dataset.tool, e.querySelector('.result').textContent])"
+    )
+
+
+@pytest.mark.slow
+async def test_a_hundred_reconnects_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages, streamed text, tools, an approval, a cancellation and a dead worker, while connections are reset."""
+    monkeypatch.setattr(service, "RECONNECT_MILLISECONDS", 50)
+    agent = replace(shop, model="scripted:shop")
+    async with (
+        testing.stack(agents=[agent], models={"shop": answer}) as stack,
+        serve(service.app, stack.clew) as address,
+        run_proxy(address) as proxy,
+        open_browser() as browser,
+    ):
+        context = await browser.new_context()
+        await context.add_cookies([{"name": "user", "value": "ann", "url": f"http://{proxy.address}"}])
+        page = await context.new_page()
+        # An error status ends a browser's own reconnecting: the page has to connect again.
+        await page.route("**/events?*", lambda route: route.fulfill(status=502), times=1)
+        resets = Resets(proxy, page)
+        await page.add_init_script(WATCH)
+        await page.goto(f"http://{proxy.address}/?chat=main")
+        resetting = asyncio.create_task(resets.run())
+        stories = 0
+        while not resetting.done():
+            await send(page, "story")
+            stories += 1
+            if stories == 1:
+                await expect(page.locator(".assistant.writing")).to_contain_text("5: 🚀")
+                await stack.kill_worker()
+                await stack.restart_worker()
+            await expect(page.locator(".assistant:not(.writing)", has_text="39: 🚀")).to_have_count(stories)
+            await send(page, "look")
+            await send(page, "refund")
+            await page.get_by_role("button", name="Approve").click()
+            await expect(page.get_by_text("It was paid back.")).to_have_count(stories)
+            await send(page, "wait")
+            await expect(page.locator(".assistant.writing", has_text="Well")).to_be_visible()
+            await page.get_by_role("button", name="Cancel").click()
+            await expect(page.locator(".note.failed")).to_have_count(stories)
+            await expect(page.locator(".interrupted")).to_have_count(stories)
+        resetting.result()
+        await expect(page.locator("#status")).to_have_text("idle")
+        await check_page(page, stack.clew.session("web:ann:main"))
+        shown = await page.evaluate("[...window.shown]")
+        assert len(shown) > 20
+        assert not [text for text in shown if not any(reply.startswith(text) for reply in REPLIES)]
+        assert await page.locator("main img").count() == 0
+        assert not await page.evaluate("window.hacked")
+        await page.reload()
+        await expect(page.locator("#status")).to_have_text("idle")
+        await check_page(page, stack.clew.session("web:ann:main"))

@@ -1,0 +1,194 @@
+"""Sessions whose texts are encrypted: what the server stores, and what happens where a key is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import uuid
+from base64 import b64decode
+from collections.abc import AsyncIterator
+
+import pytest
+from temporalio.client import WorkflowFailureError, WorkflowUpdateStage
+from temporalio.exceptions import ApplicationError
+
+from clew import Clew, Session
+from clew.errors import ClewError, InvalidInput, NotEncrypted, UnknownKey, UnknownTool
+from clew_activities.archive import Archive
+from clew_audit.audit import audit_session
+from clew_audit.exports import export_session, import_session
+from tests.support.encrypted import connect, make_encryption, read_history_bytes, run_worker
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+ACCEPTED = WorkflowUpdateStage.ACCEPTED
+
+
+@pytest.fixture(scope="module")
+async def encrypted(stack: Stack) -> AsyncIterator[Stack]:
+    """Run a worker that encrypts with `k1` and decrypts `k2` too."""
+    async with run_worker(stack, make_encryption("k1", "k2")) as running:
+        yield running
+
+
+async def read_kinds(session: Session) -> list[tuple[str, object]]:
+    """Read the kinds of a session's entries, and their reasons."""
+    return [(entry.kind, entry.payload.get("reason")) for entry in await session.entries()]
+
+
+async def test_no_text_is_in_the_history(encrypted: Stack) -> None:
+    """Neither inputs nor answers, of the session and of its activities; refusals stay typed."""
+    session = await encrypted.open(
+        "a secret answer", system_prompt="a secret prompt", metadata={"title": "a secret title", "note": "secret"}
+    )
+    reply = await session.message("a secret question")
+    assert await reply.answer() == "a secret answer"
+    with pytest.raises(InvalidInput, match="no model call"):
+        await session.context(call_id="nope")
+    with pytest.raises(UnknownTool, match="secret_tool"):
+        await session.configure(require_approval=["secret_tool"])
+    handle = encrypted.clew.temporal.get_workflow_handle(session.id)
+    history = await read_history_bytes(handle)
+    assert len(history) > 5000
+    assert b"secret" not in history
+
+
+async def test_rotation_needs_no_pause(encrypted: Stack) -> None:
+    """Clients with either key reach the session; what one has encrypted the other reads."""
+    session = await encrypted.open("fine")
+    newer = (await connect(encrypted, make_encryption("k2", "k1"))).session(session.id)
+    assert await (await newer.message("one")).answer() == "fine"
+    assert await (await session.message("two")).answer() == "fine"
+    texts = [entry.payload.get("content") for entry in await newer.entries(kind="ai_message")]
+    assert texts == ["one", "fine", "two", "fine"]
+
+
+async def test_a_client_without_the_key_is_told_which(encrypted: Stack) -> None:
+    """It cannot read an answer; what it sends is refused, and nothing is recorded of it but a refused signal."""
+    session = await encrypted.open("fine")
+    await (await session.message("one")).answer()
+    keyless = await connect(encrypted, make_encryption())
+    foreign = await connect(encrypted, make_encryption("k3", "k1"))
+    with pytest.raises(UnknownKey, match="'k1', which this process does not have: add it to CLEW_ENCRYPTION_KEYS"):
+        await keyless.session(session.id).status()
+    with pytest.raises(UnknownKey, match="'k1'"):
+        await keyless.session(session.id).message("plain")
+    with pytest.raises(UnknownKey, match="the worker cannot decrypt the input"):
+        await foreign.session(session.id).message("two")
+    for client in (keyless, foreign):
+        handle = client.temporal.get_workflow_handle(session.id)
+        await handle.signal("steer", {"content": "a steer"})
+    assert await (await session.message("three")).answer() == "fine"
+    refused = [entry.payload["reason"] for entry in await session.entries(kind="input")]
+    assert [reason.partition(":")[0] for reason in refused] == [
+        "the input is not encrypted",
+        "the worker cannot decrypt the input",
+    ]
+
+
+@pytest.mark.parametrize(("kids", "error"), [((), "not_encrypted"), (("k3", "k1"), "unknown_key")])
+async def test_a_start_that_cannot_be_read_is_refused(encrypted: Stack, kids: tuple[str, ...], error: str) -> None:
+    """The workflow fails with the refusal, and is not tried for ever."""
+    client = await connect(encrypted, make_encryption(*kids))
+    session = await client.open(f"test-{uuid.uuid4().hex}", model=encrypted.add_model("fine"))
+    handle = encrypted.clew.temporal.get_workflow_handle(session.id)
+    with pytest.raises(WorkflowFailureError) as raised:
+        await handle.result()
+    assert isinstance(raised.value.cause, ApplicationError)
+    assert raised.value.cause.type == error
+    # A worker replays it to answer this.
+    with pytest.raises((NotEncrypted, UnknownKey)):
+        await encrypted.clew.session(session.id).status()
+
+
+async def test_during_a_migration_plain_inputs_are_accepted(stack: Stack) -> None:
+    """Sessions and clients of before go on; their new texts are encrypted as soon as the worker has the keys."""
+    async with run_worker(stack, make_encryption()) as before:
+        session = await before.open("a secret answer")
+        await (await session.message("one")).answer()
+    accepting = make_encryption("k1", accepts_plain=True)
+    async with run_worker(stack, accepting, task_queue=before.clew.task_queue, store=before.store):
+        keyed = await connect(before, make_encryption("k1"))
+        assert len(await keyed.session(session.id).entries(kind="ai_message")) == 2
+        handle = before.clew.temporal.get_workflow_handle(session.id)
+        await handle.start_update("message", {"content": "plain"}, wait_for_stage=ACCEPTED)
+        assert await (await keyed.session(session.id).message("two", on_busy="queue")).answer() == "a secret answer"
+
+
+async def test_a_worker_without_the_key_leaves_the_session_to_another(stack: Stack) -> None:
+    """It can neither answer nor end the session: the task waits for a worker with the key, and nothing is lost."""
+    async with run_worker(stack, make_encryption("k1")) as first:
+        session = await first.open("fine")
+        await (await session.message("one")).answer()
+        queue, store = first.clew.task_queue, first.store
+    client = await connect(first, make_encryption("k2", "k1"))
+    async with run_worker(stack, make_encryption("k2"), task_queue=queue, store=store):
+        with pytest.raises(ClewError, match="'k1', which this process does not have"):
+            await client.session(session.id).status()
+        sending = asyncio.ensure_future(client.session(session.id).message("two"))
+        await wait_for_failed_task(client, session.id)
+    async with run_worker(stack, make_encryption("k2", "k1"), task_queue=queue, store=store):
+        assert await (await sending).answer() == "fine"
+        texts = [
+            entry.payload.get("content") for entry in await client.session(session.id).entries(kind="ai_message")
+        ]
+        assert texts == ["one", "fine", "two", "fine"]
+    # The failed tasks leave no coroutine that was never awaited: its warning would be an error here.
+    gc.collect()
+
+
+async def test_a_refusal_is_replayed_by_workers_with_the_key(stack: Stack) -> None:
+    """The thread is the same on every worker: the refusal is recorded."""
+    async with run_worker(stack, make_encryption("k1")) as first:
+        session = await first.open("fine")
+        await (await session.message("one")).answer()
+        foreign = await connect(first, make_encryption("k2"))
+        handle = foreign.temporal.get_workflow_handle(session.id)
+        await handle.signal("steer", {"content": "a steer"})
+        await (await session.message("two")).answer()
+        before = await read_kinds(session)
+        queue, store = first.clew.task_queue, first.store
+    async with run_worker(stack, make_encryption("k1", "k2"), task_queue=queue, store=store):
+        assert await read_kinds(session) == before
+        await handle.signal("steer", {"content": "a steer"})
+        assert await (await session.message("three")).answer() == "fine"
+
+
+async def test_exports_and_checkpoints_are_encrypted(encrypted: Stack) -> None:
+    """What callers keep outside is as unreadable as what is inside, and each is read with the key."""
+    session = await encrypted.open("a secret answer", system_prompt="a secret prompt")
+    await (await session.message("a secret question")).answer()
+    token = await session.checkpoint()
+    assert b"secret" not in b64decode(token.partition(".")[2], altchars="-_")
+    restored = await encrypted.clew.restore(token)
+    assert "a secret question" in str((await restored.context()).messages)
+    keyless = await connect(encrypted, make_encryption("k2"))
+    with pytest.raises(UnknownKey, match="'k1'"):
+        await keyless.restore(token)
+    with pytest.raises(UnknownKey, match="was changed"):
+        await encrypted.clew.restore(token[:-8] + "AAAAAAA=")
+
+    await session.hibernate()
+    archive, client = Archive(encrypted.store, "default"), encrypted.clew.temporal
+    file = io.BytesIO()
+    count = await export_session(client, archive, session.id, file)
+    assert b"secret" not in file.getvalue()
+    file.seek(0)
+    imported, _ = await import_session(
+        client, archive, file, session_id=f"{session.id}-2", task_queue=encrypted.clew.task_queue
+    )
+    assert len(await encrypted.clew.session(imported).entries()) >= count
+    report = await audit_session(client, archive, session.id)
+    assert report.clean, report.differences
+    assert report.calls.verified == 1
+
+
+async def wait_for_failed_task(client: Clew, session_id: str) -> None:
+    """Wait until a workflow task of a session has failed."""
+    handle = client.temporal.get_workflow_handle(session_id)
+
+    async def has_failed() -> bool:
+        return (await handle.describe()).raw_description.pending_workflow_task.attempt > 1
+
+    await wait_until(has_failed)

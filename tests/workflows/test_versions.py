@@ -1,0 +1,253 @@
+"""Versions of the workers: an incompatible change of the workflow's code reaches sessions while they live."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from temporalio import activity
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer, Worker
+
+from clew import Agent, Clew, Session
+from clew.errors import WorkerUnavailable
+from clew.session.handle import SessionHandle
+from clew.tools import ToolDefinition, remote_tool
+from clew_activities.tools import load_tools
+from clew_activities.worker import make_workflow_sandbox
+from clew_activities.worker.assembly import DEFAULT_THRESHOLDS, WORKFLOWS
+from clew_workflows.protocol import RolloverThresholds
+from clew_workflows.shell.payload_converter import make_tolerant
+from tests.support import toolbox
+from tests.support.deployments import make_client, run_deployment
+from tests.support.every_state import EVENTS, WAITING, WORKING, SessionsInEveryState, call_once
+from tests.support.next_version import NEXT
+from tests.support.rolling import FailingStore, list_runs, make_id
+from tests.support.stack import Stack
+from tests.support.versions import (
+    fetch_runs,
+    is_drained,
+    list_failed_tasks,
+    list_queues,
+    make_version,
+    read_build_ids,
+    read_version,
+    run_temporal,
+    set_current,
+)
+from tests.support.waiting import wait_until
+from tests.support.workers import run_worker_process
+
+VERSIONS = {"1": WORKFLOWS, "2": NEXT}
+"""The workflows of two versions, by build id. The second is not compatible with event histories of the first."""
+
+
+@dataclass
+class Fleet:
+    """The workers of a task queue, some of each version.
+
+    Attributes:
+        stack: The models and the store.
+        clew: The client.
+        agents: The agents of all workers.
+        thresholds: When the sessions roll over.
+    """
+
+    stack: Stack
+    clew: Clew
+    agents: tuple[Agent, ...] = ()
+    thresholds: RolloverThresholds = DEFAULT_THRESHOLDS
+
+    @asynccontextmanager
+    async def run(self, build_id: str, *tools: ToolDefinition) -> AsyncIterator[None]:
+        """Run the workers of a version, and make it current."""
+        async with run_deployment(
+            self.stack,
+            self.clew,
+            *self.agents,
+            tools=(*load_tools([toolbox.__name__]).values(), *tools),
+            thresholds=self.thresholds,
+            deployment=make_version(self.clew, build_id),
+            workflows=VERSIONS[build_id],
+        ):
+            await set_current(self.clew, build_id)
+            yield
+
+    async def wait_for(self, session: Session, build_id: str) -> None:
+        """Wait until a session is on a version."""
+
+        async def is_there() -> bool:
+            return await read_version(self.clew, session.id) == build_id
+
+        await wait_until(is_there)
+
+
+async def replay(history: WorkflowHistory, build_id: str, clew: Clew) -> Exception | None:
+    """Replay a workflow run with the code of a version, and return its failure."""
+    replayer = Replayer(
+        workflows=VERSIONS[build_id],
+        data_converter=make_tolerant(clew.temporal.data_converter),
+        workflow_runner=make_workflow_sandbox(),
+    )
+    result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
+    return result.replay_failure
+
+
+async def read_texts(session: Session) -> list[str]:
+    """Read the texts of a session's messages."""
+    return [entry.payload["content"] for entry in await session.entries() if entry.kind == "ai_message"]
+
+
+async def test_a_session_moves_before_its_next_step(stack: Stack) -> None:
+    """A session at rest stays on its version and is not woken; its next request is served by the current one."""
+    fleet = Fleet(stack, make_client(stack))
+    async with fleet.run("1"):
+        session = await fleet.clew.open(make_id(), model=stack.add_model("fine"))
+        assert await session.ask("one") == "fine"
+        async with fleet.run("2"):
+            assert (await session.status()).status == "idle"
+            assert await read_version(fleet.clew, session.id) == "1"
+            assert await session.ask("two") == "fine"
+            assert await read_version(fleet.clew, session.id) == "2"
+            newest, oldest = await fetch_runs(fleet.clew, session.id)
+            assert (read_build_ids(oldest), read_build_ids(newest)) == ({"1"}, {"2"})
+            assert not [*list_failed_tasks(oldest), *list_failed_tasks(newest)]
+            assert await read_texts(session) == ["one", "fine", "two", "fine"]
+            assert await replay(oldest, "1", fleet.clew) is None
+            assert "nondeterminism" in str(await replay(oldest, "2", fleet.clew)).lower()
+
+
+async def test_a_rollback_takes_sessions_along(stack: Stack) -> None:
+    """A session that has moved moves back at its next request, once the version before is current again."""
+    fleet = Fleet(stack, make_client(stack))
+    async with fleet.run("1"):
+        session = await fleet.clew.open(make_id(), model=stack.add_model("fine"))
+        async with fleet.run("2"):
+            await session.ask("one")
+            assert await read_version(fleet.clew, session.id) == "2"
+            await set_current(fleet.clew, "1")
+            await session.ask("two")
+            assert await read_version(fleet.clew, session.id) == "1"
+        await session.ask("three")
+        runs = await fetch_runs(fleet.clew, session.id)
+        assert [read_build_ids(run) for run in runs] == [{"1"}, {"2"}, {"1"}]
+        assert not [failure for run in runs for failure in list_failed_tasks(run)]
+        assert await read_texts(session) == ["one", "fine", "two", "fine", "three", "fine"]
+
+
+async def test_the_signal_to_move_changes_nothing_on_the_current_version(stack: Stack) -> None:
+    """Neither the thread nor the workflow run, nor where workers have no version."""
+    fleet = Fleet(stack, make_client(stack))
+    async with fleet.run("1"):
+        versioned = await fleet.clew.open(make_id(), model=stack.add_model("fine"))
+        for session in (versioned, await stack.open("fine")):
+            await session.ask("one")
+            before = await session.entries()
+            await fleet.clew.temporal.get_workflow_handle(session.id).signal("move")
+            assert await session.entries() == before
+            assert len(await list_runs(fleet.clew, session.id)) == 1
+
+
+@pytest.mark.slow
+async def test_an_incompatible_version_ships_while_sessions_live(stack: Stack) -> None:
+    """Sessions in every state go on: none loses anything, no workflow task fails, and the old workers can stop.
+
+    Those at rest, and those that wait for a person, for a result from outside or for a subagent, move by the signal;
+    those with a call in flight move when it has ended.
+    """
+    store = FailingStore()
+    stack = replace(stack, store=store)
+    every = SessionsInEveryState(stack, store)
+    fleet = Fleet(stack, make_client(stack), (every.boss,), RolloverThresholds(events=EVENTS))
+    clew, sessions = fleet.clew, every.sessions
+    async with AsyncExitStack() as old_workers:
+        await old_workers.enter_async_context(fleet.run("1"))
+        await every.open(clew)
+        async with fleet.run("2"):
+            every.finish_rollover()
+            pinned = f"TemporalWorkerDeploymentVersion = '{clew.task_queue}:1' AND ExecutionStatus = 'Running'"
+            await run_temporal(clew, "workflow", "signal", "--query", pinned, "--name", "move", "--yes")
+            for state in WAITING:
+                await fleet.wait_for(sessions[state], "2")
+            assert {await read_version(clew, sessions[state].id) for state in WORKING} == {"1"}
+            sessions["new"] = await clew.open(make_id(), model=stack.add_model("fine"))
+            sessions["hibernated"] = await clew.open(sessions["hibernated"].id)
+            assert await every.finish() == every.answers
+            for session in sessions.values():
+                await fleet.wait_for(session, "2")
+            await wait_until(lambda: is_drained(clew, "1"))
+            await old_workers.aclose()
+            for state in ("at rest", "hibernated", "rolling over", "new"):
+                assert await sessions[state].ask("go on") == "fine"
+            subagent = f"{sessions['delegating'].id}.tool-1"
+            for session_id in (subagent, *(session.id for session in sessions.values())):
+                for run in await fetch_runs(clew, session_id):
+                    (build_id,) = read_build_ids(run)
+                    assert not list_failed_tasks(run)
+                    assert await replay(run, build_id, clew) is None
+                    assert build_id == "2" or await replay(run, "2", clew)
+
+
+async def test_the_first_version_takes_over_sessions_in_the_same_workflow_run(stack: Stack) -> None:
+    """Sessions of workers without a version go on with the first one, which replays their histories."""
+    fleet = Fleet(stack, make_client(stack))
+    async with run_deployment(stack, fleet.clew):
+        session = await fleet.clew.open(make_id(), model=stack.add_model("fine"))
+        await session.ask("one")
+        async with fleet.run("1"):
+            await session.ask("two")
+            (run,) = await fetch_runs(fleet.clew, session.id)
+            assert read_build_ids(run) == {"", "1"}
+            assert not list_failed_tasks(run)
+            assert await read_version(fleet.clew, session.id) == "1"
+
+
+async def test_a_session_waits_for_workers_of_its_version(stack: Stack) -> None:
+    """Callers get an error that says so, and nothing is lost: what they sent is taken when such workers run again."""
+    fleet = Fleet(stack, make_client(stack))
+    async with fleet.run("1"):
+        session = await fleet.clew.open(make_id(), model=stack.add_model("fine"))
+        await session.ask("one")
+    async with fleet.run("2"):
+        with pytest.raises(WorkerUnavailable):
+            await SessionHandle(fleet.clew.temporal, session.id, fleet.clew.task_queue).query("status", seconds=2)
+        await fleet.clew.temporal.get_workflow_handle(session.id).signal("move")
+        async with run_deployment(stack, fleet.clew, deployment=make_version(fleet.clew, "1")):
+            await fleet.wait_for(session, "2")
+        assert await session.ask("two") == "fine"
+
+
+async def test_a_session_with_a_version_calls_tools_of_workers_without_one(stack: Stack) -> None:
+    """Activities of a team's own workers are not bound to the sessions' version."""
+    fleet = Fleet(stack, make_client(stack))
+    queue = f"tools-{fleet.clew.task_queue}"
+
+    @activity.defn(name="describe")
+    async def describe(_arguments: dict[str, Any]) -> str:
+        return "described"
+
+    remote = remote_tool(
+        "describe_elsewhere", "Describes.", {"type": "object"}, task_queue=queue, activity="describe"
+    )
+    async with fleet.run("1", remote), Worker(stack.clew.temporal, task_queue=queue, activities=[describe]):
+        model = stack.add_model(call_once("describe_elsewhere"))
+        session = await fleet.clew.open(make_id(), model=model, tools=["describe_elsewhere"])
+        assert await session.ask("go") == "described"
+
+
+async def test_a_worker_process_has_the_version_of_its_environment(stack: Stack) -> None:
+    """On all its task queues; its log names it."""
+    fleet = Fleet(stack, make_client(stack))
+    queue = fleet.clew.task_queue
+    variables = {"TEMPORAL_DEPLOYMENT_NAME": queue, "TEMPORAL_WORKER_BUILD_ID": "1.0+3f"}
+    async with run_worker_process(stack, queue, **variables) as worker:
+        await set_current(fleet.clew, "1.0+3f")
+        assert f"version {queue}.1.0+3f" in worker.log.read_text()
+        session = await fleet.clew.open(make_id(), model=stack.add_model("fine"))
+        assert await session.ask("one") == "fine"
+        assert await read_version(fleet.clew, session.id) == "1.0+3f"
+        parts = ("callers", "models", "models-scripted", "tools")
+        assert await list_queues(fleet.clew, "1.0+3f") == {queue, *(f"{queue}-{part}" for part in parts)}

@@ -1,0 +1,216 @@
+"""The search attributes and the memo of sessions, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowExecutionDescription
+
+from clew import Clew, Session
+from clew.contract.search_attributes import SEARCH_ATTRIBUTES
+from clew.local import Reply, ToolCall, temporal_server
+from clew.session.namespace import setup_namespace
+from clew_activities import search_attributes
+from clew_workflows.shell.task_commands import MEMO_KEY
+from tests.support.impatient import IMPATIENT
+from tests.support.rolling import SlowModel, list_runs, make_id, run_rolling_worker
+from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import wait_until
+
+UPSERTED = EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES
+
+
+async def describe(session: Session) -> WorkflowExecutionDescription:
+    return await session._handle.workflow.describe()
+
+
+async def read_attributes(session: Session) -> dict[str, Any]:
+    """The search attributes of a session, without the time."""
+    pairs = (await describe(session)).typed_search_attributes
+    return {
+        pair.key.name: pair.value
+        for pair in pairs
+        if pair.key.name in SEARCH_ATTRIBUTES and pair.key.name != "ClewLastActive"
+    }
+
+
+async def read_memo(session: Session) -> dict[str, Any]:
+    memo = await (await describe(session)).memo()
+    return {name: value for name, value in memo.items() if name != MEMO_KEY}
+
+
+async def count_updates(session: Session) -> int:
+    history = await session._handle.workflow.fetch_history()
+    return sum(event.event_type == UPSERTED for event in history.events)
+
+
+def call_tool_when_asked(body: dict[str, Any]) -> Reply:
+    message = get_last_message(body)
+    if message["content"] == "add":
+        return Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 2}),))
+    return Reply("no", status=HTTPStatus.BAD_REQUEST) if message["content"] == "fail" else Reply("fine")
+
+
+async def test_a_turn_costs_one_update(stack: Stack) -> None:
+    """One with a tool round costs two: `working`, and its end. The time of a turn is the list's last activity."""
+    session = await stack.open(call_tool_when_asked, tools=["add"], metadata={"user": "ann", "tags": "b, a,b,"})
+    await session.ask("hello")
+    before, status = await count_updates(session), await session.status()
+    assert before <= 2
+    shown = await read_attributes(session)
+    assert shown == {
+        "ClewModel": status.model,
+        "ClewStatus": "idle",
+        "ClewUser": "ann",
+        "ClewTags": ["b", "a"],
+        "ClewTokens": status.usage.input_tokens + status.usage.output_tokens,
+    }
+    await session.ask("again")
+    assert await count_updates(session) == before + 1
+    await session.ask("add")
+    assert await count_updates(session) == before + 3
+    last = max(entry.at for entry in await session.entries())
+    pairs = (await describe(session)).typed_search_attributes
+    active = next(pair.value for pair in pairs if pair.key.name == "ClewLastActive")
+    assert active.isoformat(timespec="milliseconds").replace("+00:00", "Z") == last
+
+
+async def test_waits_and_failures_are_shown(stack: Stack) -> None:
+    """A run that waits for a person, one that goes on, one that has failed, and the end of a session."""
+    session = await stack.open(call_tool_when_asked, tools=["add"], require_approval=["add"])
+
+    async def shows(status: str) -> bool:
+        return (await read_attributes(session)).get("ClewStatus") == status
+
+    request = await session.message("add")
+    await wait_until(lambda: shows("awaiting_approval"))
+    (call,) = (await session.status()).pending_approvals
+    await session.approve(call.tool_call_id)
+    await request.result()
+    assert await shows("idle")
+    assert (await (await session.message("fail")).result()).status == "failed"
+    assert await shows("failed")
+    await session.hibernate()
+    assert await shows("hibernated")
+    opened = await stack.clew.open(session.id)
+    await wait_until(lambda: shows("failed"))
+    await opened.close()
+    assert await shows("closed")
+
+
+async def test_the_memo_has_the_title_and_the_metadata(stack: Stack) -> None:
+    """One event has both; a change of the metadata is another, and removes what is gone."""
+    session = await stack.open(metadata={"user": "ann"})
+    await session.ask("how do I\n  return a parcel?")
+    memo = await read_memo(session)
+    assert memo.pop("started_at")
+    assert memo == {"title": "how do I return a parcel?", "metadata": {"user": "ann"}}
+    await session.configure(metadata={"title": ""})
+    memo = await read_memo(session)
+    assert memo.pop("started_at")
+    assert memo == {"metadata": {"title": ""}}
+
+
+async def test_rollover_fork_and_thaw_keep_them(stack: Stack) -> None:
+    """The next workflow run has the attributes and the memo of the one before; a fork has its origin as parent."""
+    async with run_rolling_worker(stack) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"), metadata={"user": "ann"})
+        for turn in range(8):
+            await session.ask(f"turn {turn}")
+
+        async def has_rolled() -> bool:
+            return len(await list_runs(clew, session.id)) > 1
+
+        await wait_until(has_rolled)
+        shown, memo = await read_attributes(session), await read_memo(session)
+        assert (shown["ClewUser"], shown["ClewStatus"], memo["title"]) == ("ann", "idle", "turn 0")
+        assert await count_updates(session) <= 7
+        fork = await session.fork()
+
+        async def shows_fork() -> bool:
+            return "ClewParent" in await read_attributes(fork)
+
+        await wait_until(shows_fork)
+        assert await read_attributes(fork) == {**shown, "ClewParent": session.id}
+        assert (await read_memo(fork))["title"] == "turn 0"
+        await session.hibernate()
+        thawed = await clew.open(session.id)
+
+        async def shows_idle() -> bool:
+            return (await read_attributes(thawed)).get("ClewStatus") == "idle"
+
+        await wait_until(shows_idle)
+        assert await read_attributes(thawed) == shown
+        assert await read_memo(thawed) == memo
+
+
+async def test_hostile_metadata_fails_no_workflow_task(stack: Stack) -> None:
+    """The server takes the attributes that are made of any metadata that a session takes."""
+    for text in ("\U0001f600" * 400, "a" * 2000, "\x00\x1f\x7f", "' OR 1=1 --", ",,, ,"):
+        session = await stack.open(metadata={"user": text, "tags": text, "title": text})
+        await session.ask("hello")
+        history = await session._handle.workflow.fetch_history()
+        assert not [event for event in history.events if event.HasField("workflow_task_failed_event_attributes")]
+
+
+async def test_a_namespace_without_search_attributes(
+    stack: Stack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions work, the worker says once what is missing, and they show what is registered when they open again."""
+    monkeypatch.setattr(search_attributes, "FRESH_SECONDS", 0.0)
+    caplog.set_level(logging.WARNING, "clew.worker")
+    async with temporal_server(ui=False, search_attributes={"ClewStatus": "Int"}) as server:
+        other = replace(stack, clew=await Clew.connect(server.address))
+        async with run_rolling_worker(other) as clew:
+            session = await clew.open(make_id(), model=stack.add_model("fine"))
+            assert (await session.ask("hello")) == "fine"
+            assert await count_updates(session) == 0
+            assert (await read_memo(session))["title"] == "hello"
+            await session.hibernate()
+            setup = await setup_namespace(clew.temporal)
+            assert (setup.mistyped, len(setup.registered)) == (["ClewStatus"], len(SEARCH_ATTRIBUTES) - 1)
+            assert not (await setup_namespace(clew.temporal)).registered
+            session = await clew.open(session.id)
+            await session.ask("hello again")
+            shown = await read_attributes(session)
+            assert "ClewStatus" not in shown
+            assert shown["ClewTokens"] > 0
+    warnings = [record.message for record in caplog.records if "search attributes" in record.message]
+    assert len(warnings) == 1
+    assert "clew setup-namespace" in warnings[0]
+    assert all(name in warnings[0] for name in SEARCH_ATTRIBUTES)
+
+
+async def test_a_long_first_call_is_shown(stack: Stack) -> None:
+    """When a caller's wait is over, the session shows that it works."""
+    model = SlowModel()
+    async with run_rolling_worker(stack, workflows=IMPATIENT) as clew:
+        session = await clew.open(make_id(), model=stack.add_model(model))
+
+        async def shows(status: str) -> bool:
+            return (await read_attributes(session)).get("ClewStatus") == status
+
+        await wait_until(lambda: shows("idle"))
+        asking = asyncio.create_task(session.ask("hello"))
+        await model.wait_for_call()
+        assert await shows("idle")
+        await wait_until(lambda: shows("working"))
+        model.release()
+        await asking
+        assert await shows("idle")
+
+
+def test_names_are_stable() -> None:
+    """The names and the types are part of the contract: namespaces have them."""
+    assert json.dumps(SEARCH_ATTRIBUTES) == (
+        '{"ClewAgent": "Keyword", "ClewModel": "Keyword", "ClewStatus": "Keyword", "ClewUser": "Keyword", '
+        '"ClewTags": "KeywordList", "ClewTokens": "Int", "ClewCostUsd": "Double", "ClewLastActive": "Datetime", '
+        '"ClewParent": "Keyword"}'
+    )
