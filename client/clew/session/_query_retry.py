@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution
@@ -34,9 +35,10 @@ _RETRIED = (
     RPCStatusCode.UNKNOWN,
     RPCStatusCode.DATA_LOSS,
     RPCStatusCode.OUT_OF_RANGE,
+    # The server cancels queries under way when it closes a connection, which it does after five minutes
+    # (`frontend.keepAliveMaxConnectionAge`), and when it unloads a task queue.
+    RPCStatusCode.CANCELLED,
 )
-_TIMED_OUT = "Timeout expired"
-"""The message of CANCELLED if the query's own `rpc_timeout` has passed."""
 
 
 def retry_queries_soon(client: Client, *, patience_seconds: float = PATIENCE_SECONDS) -> Client:
@@ -98,23 +100,21 @@ class _Outbound(OutboundInterceptor):
         return value
 
     async def _query(self, request: QueryWorkflowRequest, query: QueryWorkflowInput) -> QueryWorkflowResponse:
-        give_up_at, pause = time.monotonic() + self._patience_seconds, _FIRST_PAUSE_SECONDS
+        """Repeat the query until the client's patience or the query's own `rpc_timeout` ends."""
+        started, pause, timeout = time.monotonic(), _FIRST_PAUSE_SECONDS, query.rpc_timeout
+        patience = self._patience_seconds if timeout is None else min(self._patience_seconds, timeout.total_seconds())
         while True:
+            passed = time.monotonic() - started
             try:
                 return await self._client.workflow_service.query_workflow(
-                    request, metadata=query.rpc_metadata, timeout=query.rpc_timeout
+                    request,
+                    metadata=query.rpc_metadata,
+                    timeout=None if timeout is None else timeout - timedelta(seconds=passed),
                 )
             except RPCError as error:
                 if error.status == RPCStatusCode.INVALID_ARGUMENT:
                     raise WorkflowQueryFailedError(error.message) from error
-                if not _is_refused_for_now(error) or time.monotonic() + pause > give_up_at:
+                if error.status not in _RETRIED or time.monotonic() - started + pause > patience:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-
-
-def _is_refused_for_now(error: RPCError) -> bool:
-    # The server closes each connection after five minutes (`frontend.keepAliveMaxConnectionAge`), and unloads task
-    # queues: both cancel queries under way. The SDK's own retry, which is off here, repeats them too.
-    cancelled = error.status == RPCStatusCode.CANCELLED and error.message != _TIMED_OUT
-    return cancelled or error.status in _RETRIED

@@ -93,7 +93,7 @@ async def test_nobody_is_asked_for_ever(stack: Stack, monkeypatch: pytest.Monkey
 
 
 async def test_a_query_ends_at_its_own_timeout(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK reports `rpc_timeout` as CANCELLED, too; such a query is asked once."""
+    """The SDK reports `rpc_timeout` as CANCELLED, like a closed connection; such a query is not repeated."""
     client = stack.clew.temporal
     handle = await client.start_workflow("Unserved", id=uuid.uuid4().hex, task_queue="unserved")
     retries = refuse_queries(client, monkeypatch, RPCStatusCode.CANCELLED, times=0)

@@ -111,7 +111,7 @@ def test_what_clew_has_not_written_is_refused(value: dict[str, Any]) -> None:
 
 
 def test_a_newer_session_is_refused_by_its_version() -> None:
-    """A head of a newer version is refused, also with other fields."""
+    """The version alone decides: the other fields are not looked at."""
     for value in ({"version": 2}, {"version": 2, "zlib": "%%%"}):
         with pytest.raises(NewerVersion, match="carried state is of version 2, and this version of Clew reads 1"):
             restore(value)
