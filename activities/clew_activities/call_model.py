@@ -54,6 +54,12 @@ NO_PRICE = (
 )
 TIME_TO_ANSWER = timedelta(seconds=0.3)
 """Time before the end of a request in which a call answers what it has read."""
+FEWER_HOOKS = (
+    "the worker that prepared the session has fewer hooks than the one that was to call the model: all workers need "
+    "the same CLEW_HOOKS"
+)
+MAX_UNCHECKED_ATTEMPTS = 3
+"""Attempts after which a call is not made because hooks have not checked its request."""
 MAX_WASTED_ATTEMPTS = 3
 """Attempts after which an empty or truncated reply is final: each attempt was paid for."""
 ATTEMPTS_BEFORE_FALLBACK = 3
@@ -98,13 +104,17 @@ class ModelActivities:
         reading = ReplyInProgress(call, find_prices(call.model))
         async with send_heartbeats(reading.describe):
             if call.hooks is not None and call.hooks != self._hooks:
-                return Outdated(deployment="")
+                return Outdated(deployment="", hooks=self._hooks)
+            if call.checks is not None and not set(self._hooks) <= set(call.checks):
+                # Workers are being replaced: the one that resolved the configuration has fewer hooks than this one.
+                final = activity.info().attempt >= MAX_UNCHECKED_ATTEMPTS
+                raise ApplicationError(FEWER_HOOKS, type="hook_failed", non_retryable=final)
             if call.limited is not None and call.limited != self._limited:
-                return Outdated(deployment="")
+                return Outdated(deployment="", hooks=self._hooks)
             if call.deployment is not None:
                 deployment = await self._deployment.describe_again(call.deployment)
                 if deployment != call.deployment:
-                    return Outdated(deployment=deployment)
+                    return Outdated(deployment=deployment, hooks=self._hooks)
             if call.priced and not reading.prices:
                 raise ApplicationError(NO_PRICE.format(model=call.model), type="unknown_price", non_retryable=True)
             try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from clew.contract.payloads import UserMessage
 from clew.hooks import MAX_REASON_CHARACTERS, CheckedAnswer, CheckedMessage, CheckedToolCall, Hook, HookPoint, Refuse
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.providers import Redaction
@@ -61,7 +62,7 @@ class HookActivities:
         """
         async with send_heartbeats():
             if call.hooks is not None and call.hooks != tuple(self._hooks):
-                return Outdated(deployment="")
+                return Outdated(deployment="", hooks=tuple(self._hooks))
             if call.point not in self._hooks:
                 message = f"the worker has no hook for {call.point!r}: all workers need the same CLEW_HOOKS"
                 raise ApplicationError(message, type="hook_failed")
@@ -70,6 +71,11 @@ class HookActivities:
             return HooksAnswered(request_id=call.request_id, refusals=tuple(refusals))
 
     async def _check(self, call: RunHooks, item: CheckedItem) -> str | None:
+        if item.run_id:
+            async for committed in _read_messages(item):
+                if (refused := await self._check(call, committed)) is not None:
+                    return refused
+            return None
         checked = await _make_checked(call, item)
         for hook in self._hooks[call.point]:
             threaded = ThreadedCall(
@@ -92,6 +98,21 @@ class HookActivities:
                 )
                 raise ApplicationError(message, type="hook_failed", non_retryable=True)
         return None
+
+
+async def _read_messages(item: CheckedItem) -> AsyncIterator[CheckedItem]:
+    """Read the user's messages that a run has committed."""
+    next_seq: int | None = item.seq
+    while next_seq is not None:
+        query = {"from_seq": next_seq, "kind": "ai_message", "run_id": item.run_id}
+        page: dict[str, Any] = await query_session(get_own_session(), "entries", query)
+        for entry in page["entries"]:
+            payload = UserMessage.from_json(entry["payload"])
+            # Of an input whose sender is named, the entry does not say whether it was steered or injected.
+            source = payload.source or "message"
+            kind = source if source in ("message", "inject") else "steer"
+            yield CheckedItem(kind=kind, text=payload.content, metadata=payload.metadata)
+        next_seq = page.get("next_seq")
 
 
 async def _make_checked(call: RunHooks, item: CheckedItem) -> CheckedMessage | CheckedToolCall | CheckedAnswer:

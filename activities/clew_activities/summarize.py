@@ -12,7 +12,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew.contract import EntriesQuery, ModelOptions
-from clew.contract.payloads import OperationPayload, SummaryPayload
+from clew.contract.payloads import OperationPayload, SummaryPayload, UserMessage
 from clew.model.canonical import canonicalize
 from clew.model.messages import Message
 from clew.model.tokens import Encoding, load_encoding
@@ -115,7 +115,8 @@ class SummaryActivities:
         matches = make_filter(query)
         location = await self._threads.find(_get_session_id())
         async for entry in self._threads.read_forward(location, query, request.to_seq):
-            if matches(entry):
+            withdrawn = any(first <= entry.seq <= last for first, last in request.withdrawn)
+            if matches(entry) and not (withdrawn and isinstance(entry.body, UserMessage)):
                 yield entry
 
     async def _write_summary(self, request: Summarize, basis: str, piece: list[str]) -> tuple[str, Usage]:

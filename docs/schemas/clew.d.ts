@@ -153,6 +153,22 @@ export interface AppliedUnpin {
   seqs: Array<number>;
 }
 
+/**
+ * A request's messages were withdrawn that no hook had accepted: no context shows them, and no summary has them.
+ *
+ * Only sessions apply it.
+ */
+export interface AppliedWithdraw {
+  /** Names the operation. */
+  type: "withdraw";
+  /** `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted; `system`: Clew itself applied it. */
+  reason: "manual" | "restore" | "compaction" | "system";
+  /** The JSON that the caller sent with it. */
+  meta?: Record<string, unknown>;
+  /** The user's messages of the lane from this seq up to the operation are withdrawn. */
+  from_seq: number;
+}
+
 /** An entry of the kind `approval`. */
 export interface ApprovalEntry {
   /** The entry's number in the thread, from 0 on. */
@@ -898,7 +914,7 @@ export interface OperationPayload {
   /** The lane. */
   context_ref: string;
   /** The operation. */
-  operation: AppliedReplace | AppliedSwitch | AppliedPin | AppliedUnpin | AppliedExpand;
+  operation: AppliedReplace | AppliedSwitch | AppliedPin | AppliedUnpin | AppliedExpand | AppliedWithdraw;
 }
 
 /** A context operation was accepted. */

@@ -389,3 +389,17 @@ async def test_a_call_for_another_deployment_calls_no_model() -> None:
         answer = await (await make_environment(queried)).run(activities.call_model, queried.session.call)
         assert answer == Outdated(deployment="d-2")
         assert queried.queries == []
+
+
+@pytest.mark.parametrize(("attempt", "is_final"), [(2, False), (3, True)])
+async def test_a_worker_with_more_hooks_than_the_session_runs_calls_no_model(attempt: int, is_final: bool) -> None:
+    """A session that has just learned of fewer hooks is told to try another worker, three times in all."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        activities = make_activities(load_providers({}), http, hooks=("request", "tool"))
+        queried = Queried(open_session())
+        environment = await make_environment(queried, attempt=attempt)
+        call = queried.session.call.model_copy(update={"hooks": None, "checks": ("tool",)})
+        with pytest.raises(ApplicationError, match="fewer hooks") as caught:
+            await environment.run(activities.call_model, call)
+        assert (caught.value.type, caught.value.non_retryable) == ("hook_failed", is_final)
+        assert queried.queries == []

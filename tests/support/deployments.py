@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from temporalio.worker import WorkerDeploymentConfig
 
 from clew import Agent, Clew
+from clew.hooks import Hook
 from clew.tools import ToolDefinition
 from clew_activities.mcp.settings import McpSettings
 from clew_activities.providers import load_providers, make_http_client
@@ -33,8 +34,9 @@ async def run_deployment(
     mcp: McpSettings | None = None,
     deployment: WorkerDeploymentConfig | None = None,
     workflows: Sequence[type] = WORKFLOWS,
+    hooks: Sequence[Hook] = (),
 ) -> AsyncIterator[None]:
-    """Run a worker with these agents, tools and MCP servers on the client's task queue."""
+    """Run a worker with these agents, tools, MCP servers and hooks on the client's task queue."""
     async with make_http_client() as http:
         # A connection has at most one worker for each task queue.
         connection = await Clew.connect(stack.server.address)
@@ -51,6 +53,7 @@ async def run_deployment(
             mcp=mcp,
             deployment=deployment,
             workflows=workflows,
+            hooks=hooks,
         )
         async with worker:
             yield

@@ -14,6 +14,7 @@ from temporalio.testing import ActivityEnvironment
 
 from clew.context.contexts import take_page
 from clew.contract import ContextQuery
+from clew.hooks import HookPoint
 from clew_activities.call_model import ModelActivities
 from clew_activities.deployment import Deployment
 from clew_activities.mcp.tools import McpTools
@@ -63,8 +64,10 @@ class Queried(Interceptor):
         return take_page(projection, query.page)
 
 
-def make_activities(providers: Providers, http: httpx.AsyncClient, digest: str = "d-1") -> ModelActivities:
-    return ModelActivities(providers, http, Deployment(digest, McpTools()))
+def make_activities(
+    providers: Providers, http: httpx.AsyncClient, digest: str = "d-1", hooks: tuple[HookPoint, ...] = ()
+) -> ModelActivities:
+    return ModelActivities(providers, http, Deployment(digest, McpTools()), hooks)
 
 
 async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:

@@ -252,6 +252,14 @@ class Expanded(NamedTuple):
     lane: str
 
 
+class Withdrawn(NamedTuple):
+    """A run's messages that are withdrawn before any reply; if not `sent`, entries that no context shows instead."""
+
+    lane: str
+    number: int
+    sent: bool
+
+
 class Summarized(NamedTuple):
     """A summary up to so many entries ago."""
 
@@ -273,7 +281,7 @@ class Other(NamedTuple):
 
 
 Talk = Turn | Steered | LargeRound | LooseMessage | OpenCalls | Result | DoubtfulRound
-Step = Talk | Replaced | Summarized | Pinned | Expanded | Switched | Other
+Step = Talk | Replaced | Summarized | Pinned | Expanded | Withdrawn | Switched | Other
 
 _lanes = st.sampled_from((DEFAULT_LANE,) * 7 + ("draft",) * 2 + ("side",))
 _texts = st.one_of(
@@ -373,11 +381,15 @@ def write(steps: Sequence[Step], name: str = "heuristic") -> Thread:
     player = _Player(Writer(name))
     for step in steps:
         match step:
-            case Replaced() | Summarized() | Pinned() | Expanded() | Switched() | Other():
+            case Replaced() | Summarized() | Pinned() | Expanded() | Withdrawn() | Switched() | Other():
                 player.operate(step)
             case _:
                 player.play(step)
     return player.writer.thread
+
+
+def _is_withdrawn(entry: Entry) -> bool:
+    return entry.message["content"].startswith("withdrawn [")
 
 
 class _Player:
@@ -436,20 +448,22 @@ class _Player:
         for call_id in call_ids[1:] if settled else ():
             self._speak(lane, tool_returns(call_id, "x"), late=True)
 
-    def operate(self, step: Replaced | Summarized | Pinned | Expanded | Switched | Other) -> None:
+    def operate(self, step: Replaced | Summarized | Pinned | Expanded | Withdrawn | Switched | Other) -> None:
         thread = self.writer.thread
         match step:
             case Replaced(lane, messages, verbatim, back, reason):
                 base_seq = None if back is None else max(thread.last_seq - back, -1)
                 upto = thread.last_seq if base_seq is None else base_seq
                 talk = [entry for entry in thread.slice(0, upto) if entry.kind == "ai_message"]
-                own = [entry.message for entry in talk if entry.lane == lane]
+                own = [entry.message for entry in talk if entry.lane == lane and not _is_withdrawn(entry)]
                 own = own[len(own) - min(verbatim, len(own)) :]
                 self.writer.replace([*messages, *own], lane, base_seq, reason=reason)
             case Pinned(lane, kind, backs):
                 self.writer.operate(kind, lane, seqs=[max(thread.last_seq - back, 0) for back in backs])
             case Expanded(lane):
                 self.writer.expand(lane)
+            case Withdrawn(lane, number, sent):
+                self._withdraw(lane, number, sent=sent)
             case Summarized(lane, back, text):
                 self.writer.summary(max(thread.last_seq - back, -1), text, lane)
             case Switched(lane):
@@ -458,6 +472,18 @@ class _Player:
                 self.writer.config()
             case Other(kind):
                 self.writer.commit(kind, OTHER_PAYLOADS[kind], request_id="request-1")
+
+    def _withdraw(self, lane: str, number: int, *, sent: bool) -> None:
+        self.runs += 1
+        for _ in range(number):
+            if sent:
+                self._speak(lane, user_says("withdrawn"), f"run-{self.runs}")
+            else:
+                self.writer.commit("error", OTHER_PAYLOADS["error"])
+        if sent:
+            self.writer.operate("withdraw", lane, from_seq=self.writer.thread.rev - number)
+        else:
+            self.writer.commit("error", OTHER_PAYLOADS["error"])
 
     def _speak(
         self,

@@ -15,6 +15,7 @@ from clew_activities.run_hooks import HooksUnusable, load_hooks
 from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
 from tests.support import guards, toolbox
+from tests.support.deployments import make_client, run_deployment
 from tests.support.session_scripts import list_kinds, make_tool_script
 from tests.support.stack import Stack
 
@@ -63,6 +64,29 @@ async def test_a_hook_that_fails_lets_nothing_pass(stack: Stack, guarded: Clew) 
     assert error
     assert (error.type, error.retryable) == ("hook_failed", True)
     assert await session.ask("hello") == "fine"
+
+
+async def test_hooks_that_come_while_a_session_is_idle_check_its_next_message(stack: Stack) -> None:
+    """No model sees what they refuse: neither the request's own call, nor a later one, nor a summary."""
+    clew, model = make_client(stack), stack.add_model("fine")
+    async with run_deployment(stack, clew):
+        session = await clew.open(f"hooks-{uuid.uuid4().hex}", model=model)
+        assert await session.ask("hello") == "fine"
+    async with run_deployment(stack, clew, hooks=load_hooks([guards.__name__])):
+        with pytest.raises(RequestFailed, match="message is rude") as caught:
+            await session.ask("a rude word")
+        assert caught.value.outcome.termination_reason == "refused_by_hook"
+        assert len(stack.list_requests(model)) == 1
+        assert await list_kinds(session) == [
+            "config", "user", "assistant", "run", "user", "error", "ai_context_operation", "run",
+        ]  # fmt: skip
+        assert await session.ask("again") == "fine"
+        await session.summarize(to_seq=9)
+        assert await session.ask("and again") == "fine"
+        bodies = stack.list_requests(model)
+        assert len(bodies) == 4
+        assert "rude" not in str(bodies)
+        assert "again" in str(bodies[2])
 
 
 def test_a_module_without_hooks_is_refused() -> None:

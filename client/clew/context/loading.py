@@ -10,11 +10,18 @@ from dataclasses import dataclass, replace
 from clew.context._lane_view import choose_estimator, shows_block
 from clew.context.blocks import Rendering
 from clew.context.truncation import Truncator, compute_results_share, count_saved, count_smallest
-from clew.contract.payloads import ConfigPayload, MessagePayload, OperationPayload, ToolMessage
+from clew.contract.payloads import (
+    AppliedReplace,
+    ConfigPayload,
+    MessagePayload,
+    OperationPayload,
+    ToolMessage,
+    UserMessage,
+)
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.lane import Gap, Group
-from clew.thread.layers import Layers, is_base
+from clew.thread.layers import Layers, find_base_seq, is_base
 from clew.thread.source import BackwardReader
 from clew.thread.thread import Retained, Thread
 
@@ -53,6 +60,8 @@ async def load_lane(
     reach, counter = _Reach(policies), _GapCounter(layers, after, truncators)
     messages: list[Entry] = []
     async for entry in reader.read("ai_message", context_ref=context_ref, from_seq=after + 1):
+        if layers.withdraws(entry.seq) and isinstance(entry.body, UserMessage):
+            continue
         if not reach.is_exceeded:
             messages.append(entry)
             reach.add(entry)
@@ -95,13 +104,21 @@ def make_archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str,
 
 
 async def _read_layers(reader: BackwardReader, context_ref: str) -> Layers:
-    """Read a lane's layers: all operations and summaries from its last snapshot that was no compaction."""
+    """Read a lane's layers: all operations and summaries from its last snapshot that was no compaction.
+
+    If messages from before the snapshot follow it, also the operations since those, which may have withdrawn some.
+    """
     operations: list[Entry] = []
+    base, after = 0, -1
     async for entry in reader.read("ai_context_operation", context_ref=context_ref):
-        operations.append(entry)
-        if is_base(entry):
+        if entry.seq <= after:
             break
-    base = operations[-1].seq if operations and is_base(operations[-1]) else 0
+        operations.append(entry)
+        operation = entry.read(OperationPayload).operation
+        if base == 0 and isinstance(operation, AppliedReplace) and is_base(entry):
+            base, after = entry.seq, find_base_seq(entry, operation)
+            if after == base:
+                break
     summaries = [entry async for entry in reader.read("summary", context_ref=context_ref, from_seq=base)]
     layers = Layers()
     for entry in sorted((*operations, *summaries), key=lambda entry: entry.seq):

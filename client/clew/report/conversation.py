@@ -11,6 +11,7 @@ from clew.contract.payloads import (
     AppliedReplace,
     AppliedSwitch,
     AppliedUnpin,
+    AppliedWithdraw,
     ApprovalPayload,
     AssistantMessage,
     ConfigPayload,
@@ -206,6 +207,8 @@ def _describe_operation(applied: OperationPayload) -> _Description:
             return _Description(operation.type, f"entries {listed}")
         case AppliedSwitch():
             return _Description("switch", f"to the lane {applied.context_ref}")
+        case AppliedWithdraw(from_seq=first):
+            return _Description("withdraw", f"the messages from entry {first} on were not accepted by a hook")
         case operation:
             return _Description(operation.type, "the latest compaction was undone")
 

@@ -61,6 +61,7 @@ MARK_LOOKS = {
     "switch": "switch",
     "pin": "pin",
     "unpin": "pin",
+    "withdraw": "error",
     "error": "error",
     "fork": "fork",
 }

@@ -69,7 +69,7 @@ class Group:
 
 @dataclass(slots=True)
 class Lane:
-    """The entries of one named context, indexed by seq.
+    """The entries of one named context, indexed by seq. It has no withdrawn messages, as if they had never been sent.
 
     Attributes:
         groups: The groups, oldest first.
@@ -108,8 +108,11 @@ class Lane:
             self._add_message(entry)
         elif entry.kind in ("summary", "ai_context_operation") and entry.seq >= self.unfolded_from_seq:
             layers = self.layers.apply(entry)
-            if layers is not self.layers:
-                self.layer_history.append(layers)
+            if layers is self.layers:
+                return
+            if layers.withdrawn and layers.withdrawn[-1][1] == entry.seq:
+                self._withdraw(layers.withdrawn[-1][0])
+            self.layer_history.append(layers)
 
     def count_messages(self, first: int, last: int) -> tuple[int, int]:
         """Count the messages from `first` to `last`, both included, and their tokens."""
@@ -143,8 +146,25 @@ class Lane:
         group = self.groups[count - 1] if count else None
         return group if group and any(entry.seq == seq for entry in group.entries) else None
 
+    def _withdraw(self, first: int) -> None:
+        """Remove the user's messages from the seq `first` on. They are the newest messages, but for late results."""
+        groups = bisect_left(self.group_starts, first)
+        for group in self.groups[groups:]:
+            index = bisect_left(self.message_seqs, group.start)
+            del self.message_seqs[index]
+            del self.cumulative_tokens[index]
+            self.cumulative_tokens[index:] = [
+                tokens - group.entries[0].lane_tokens for tokens in self.cumulative_tokens[index:]
+            ]
+        del self.groups[groups:], self.group_starts[groups:]
+        for starts in (self.turn_starts, self.run_starts):
+            del starts[bisect_left(starts, first) :]
+        self.savings.clear()
+
     def _add_message(self, entry: Entry) -> None:
         message = entry.read(MessagePayload)
+        if isinstance(message, UserMessage) and self.layers.withdraws(entry.seq):
+            return
         self.message_seqs.append(entry.seq)
         self.cumulative_tokens.append(
             entry.lane_tokens + (self.cumulative_tokens[-1] if self.cumulative_tokens else 0)

@@ -1,4 +1,4 @@
-"""The layers of a lane: the snapshots and summaries that precede its messages in a context.
+"""The layers of a lane: the snapshots and summaries that precede its messages in a context, and what it leaves out.
 
 Layers are a stack. A summary, or a snapshot made by a compaction, is pushed onto the stack, so that an `expand` can
 pop it. Any other snapshot starts a new stack.
@@ -13,6 +13,7 @@ from clew.contract.payloads import (
     AppliedPin,
     AppliedReplace,
     AppliedUnpin,
+    AppliedWithdraw,
     OperationPayload,
     SummaryPayload,
 )
@@ -43,17 +44,19 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The layers and the pins of a lane after one of its entries.
+    """The layers, the pins and the withdrawals of a lane after one of its entries.
 
     Attributes:
         stack: The layers, the one in force last; empty where the lane's past is unknown.
         pinned: The seqs of the pinned entries.
         seq: The seq of the entry that last changed them; -1: none did.
+        withdrawn: Pairs of seqs: the user's messages from one to the other, both included, were withdrawn.
     """
 
     stack: tuple[Layer, ...] = (Layer(base=True),)
     pinned: tuple[int, ...] = ()
     seq: int = -1
+    withdrawn: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -69,6 +72,10 @@ class Layers:
     def is_compacted(self) -> bool:
         """Whether an `expand` has a layer to pop."""
         return len(self.stack) > 1
+
+    def withdraws(self, seq: int) -> bool:
+        """Whether a user's message at a seq was withdrawn."""
+        return any(first <= seq <= last for first, last in self.withdrawn)
 
     def apply(self, entry: Entry) -> Layers:
         """Return the layers after an operation or a summary of the lane."""
@@ -87,13 +94,16 @@ class Layers:
                 layer = Layer(entry.seq, after=after, summarized_to=after)
                 if operation.is_compaction:
                     return self._push(layer, entry)
-                return Layers((replace(layer, base=True),), seq=entry.seq)
+                later = tuple(withdrawn for withdrawn in self.withdrawn if withdrawn[1] > after)
+                return Layers((replace(layer, base=True),), seq=entry.seq, withdrawn=later)
             case AppliedExpand() if self.is_compacted or not self.is_complete:
-                return Layers(self.stack[:-1], self.pinned, entry.seq)
+                return replace(self, stack=self.stack[:-1], seq=entry.seq)
             case AppliedPin(seqs=seqs):
-                return Layers(self.stack, tuple(sorted(pinned | set(seqs))), entry.seq)
+                return replace(self, pinned=tuple(sorted(pinned | set(seqs))), seq=entry.seq)
             case AppliedUnpin(seqs=seqs):
-                return Layers(self.stack, tuple(sorted(pinned - set(seqs))), entry.seq)
+                return replace(self, pinned=tuple(sorted(pinned - set(seqs))), seq=entry.seq)
+            case AppliedWithdraw(from_seq=first):
+                return replace(self, withdrawn=(*self.withdrawn, (first, entry.seq)), seq=entry.seq)
             case _:
                 return self
 
@@ -101,7 +111,7 @@ class Layers:
         lower = self.stack[1 - MAX_LAYERS :]
         if len(lower) < len(self.stack):
             lower = (replace(lower[0], base=True), *lower[1:])
-        return Layers((*lower, layer), self.pinned, entry.seq)
+        return replace(self, stack=(*lower, layer), seq=entry.seq)
 
 
 def is_base(entry: Entry) -> bool:

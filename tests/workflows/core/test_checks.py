@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from clew.context.contexts import build_context
 from clew_workflows.protocol import (
     CallModel,
     Failure,
     HooksAnswered,
+    ModelStopped,
     Outdated,
     Prepare,
     Prepared,
@@ -186,20 +188,95 @@ def test_a_request_that_is_cancelled_while_it_is_checked_is_dropped() -> None:
     assert session.find_ending(following) == ("cancelled", "closed")
 
 
+def learn(*points: Any, **config: Any) -> tuple[SessionHarness, str]:
+    """Begin a session without hooks, and a request whose first call finds the session outdated."""
+    session = SessionHarness(**config)
+    session.ask("before")
+    session.reply("fine")
+    request_id = session.ask("hello")
+    assert session.call.hooks == ()
+    session.take_event(Outdated(deployment="", hooks=points))
+    return session, request_id
+
+
+def list_texts(session: SessionHarness) -> list[str]:
+    return [message["content"] for message in session.context().messages]
+
+
 @pytest.mark.parametrize("pin", [False, True])
 def test_added_hooks_reach_open_sessions_with_their_next_request(pin: bool) -> None:
-    """The first call finds the session outdated. Its message is committed already; its answer is checked."""
-    session = SessionHarness(pin=pin)
-    session.ask()
-    assert session.call.hooks == ()
-    session.take_event(Outdated(deployment=""))
+    """The first call finds the session outdated. Its message is committed already, and is checked before the call."""
+    session, _ = learn("request", "answer", pin=pin)
     prepare(session, "request", "answer")
-    assert isinstance(session.effect, CallModel)
+    (item,) = get_check(session).items
+    assert session.thread[item.seq or 0].payload["content"] == "hello"
+    assert item.run_id == "run-2"
+    answer(session, None)
+    assert session.call.iteration == 1
     session.reply("fine")
     assert get_check(session).point == "answer"
     answer(session, None)
     session.ask("again")
     assert get_check(session).hooks == ("request", "answer")
+
+
+def test_a_committed_message_that_new_hooks_refuse_is_withdrawn() -> None:
+    """No context shows it, and the thread rebuilt from its entries answers the same."""
+    session, request_id = learn("request")
+    prepare(session, "request")
+    answer(session, "rude")
+    assert session.find_ending(request_id) == ("failed", "refused_by_hook")
+    assert session.entry_names[-4:] == ["user", "error", "ai_context_operation", "run"]
+    assert list_texts(session) == ["before", "fine"]
+    session.ask("again")
+    answer(session, None)
+    assert [message["content"] for message in session.build_context(session.call).messages] == [
+        "before",
+        "fine",
+        "again",
+    ]
+    for recent in (0, 3, 100):
+        carried = carry_over(session, recent_entries=recent).thread
+        assert [m["content"] for m in build_context(carried).messages] == ["before", "fine", "again"]
+
+
+@pytest.mark.parametrize("when", ["preparing", "checking", "failed"])
+def test_a_message_that_no_hook_has_accepted_is_withdrawn(when: str) -> None:
+    """Also if its request is cancelled before it is checked, and if the check fails."""
+    session, request_id = learn("request")
+    if when != "preparing":
+        prepare(session, "request")
+    if when == "failed":
+        session.take_event(Failure(type="hook_failed", message="it is down"))
+        assert session.find_ending(request_id) == ("failed", "hook_failed")
+    else:
+        session.cancel()
+        assert session.find_ending(request_id) == ("cancelled", "cancelled")
+    assert list_texts(session) == ["before", "fine"]
+
+
+def test_inputs_that_a_run_has_committed_before_its_first_call_are_withdrawn_with_its_message() -> None:
+    session = SessionHarness(steering="step")
+    session.describing = False
+    request_id = session.ask("hello", model="openai:gpt-4o-mini")
+    joined = session.ask("and this", on_busy="steer")
+    session.take_event(session.make_profile("openai:gpt-4o-mini"))
+    assert session.user_texts == ["hello", "and this"]
+    session.take_event(Outdated(deployment="", hooks=("request",)))
+    prepare(session, "request")
+    answer(session, "rude")
+    assert session.find_ending(request_id) == session.find_ending(joined) == ("failed", "refused_by_hook")
+    assert list_texts(session) == []
+
+
+def test_a_worker_with_more_hooks_than_the_one_that_was_asked_makes_no_call() -> None:
+    """Workers are being replaced. If no other worker makes the call the request fails, its message withdrawn."""
+    session, request_id = learn("request")
+    prepare(session)
+    assert (session.call.hooks, session.call.checks) == (None, ())
+    session.take_event(ModelStopped(failure=Failure(type="hook_failed", message="fewer hooks")))
+    assert session.find_ending(request_id) == ("failed", "hook_failed")
+    assert list_texts(session) == ["before", "fine"]
 
 
 def test_removed_hooks_are_asked_for_no_more() -> None:

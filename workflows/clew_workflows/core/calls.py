@@ -57,11 +57,12 @@ class Checking:
     """What hooks are checking for a run.
 
     Attributes:
-        step: Inputs before a model call (`inputs`) or after a reply (`reply`), the round's calls, or the answer.
+        step: Inputs before a model call (`inputs`) or after a reply (`reply`), messages that the run has committed
+            already (`committed`), the round's calls, or the answer.
         input_ids: The inputs.
     """
 
-    step: Literal["inputs", "reply", "tools", "answer"]
+    step: Literal["inputs", "reply", "committed", "tools", "answer"]
     input_ids: tuple[str, ...] = ()
 
 

@@ -28,6 +28,11 @@ def take_answer(state: State, answer: HooksAnswered, at: Moment) -> Decision:
                 return runs.follow_reply(checked, at)
             refused = replace(state, run=replace(run, answer_seq=None))
             return runs.fail_run(refused, _make_refusal(reason), at)
+        case "committed":
+            (reason,) = answer.refusals
+            if reason is None:
+                return runs.resume_run(replace(state, run=replace(run, unchecked=False, checking=None)), at)
+            return runs.fail_run(state, _make_refusal(reason), at)
         case "inputs":
             return _take_input_answer(state, run, answer).then(runs.call_model, at)
         case _:

@@ -30,6 +30,8 @@ def close_run(
 ) -> Decision:
     """End the run: commit a result for each tool call and an outcome for each request of the run.
 
+    Messages that hooks had to check and have not accepted are withdrawn.
+
     `explanation` is the reason that a caller has sent with a cancellation.
     """
     closers, late = tool_rounds.close_calls(state, run, reason)
@@ -54,7 +56,9 @@ def close_run(
     waiting = {request.request_id for request in unread.state.queue}
     joined = tuple(draft_outcome(joined) for joined in run.joined if joined not in waiting)
     ended = replace(unread.state, run=None, phase="idle", late_calls=(*state.late_calls, *late))
-    return Decision(ended, (*closers, *unread.commit, draft_outcome(run.request.request_id), *joined))
+    withdrawn = (drafts.draft_withdrawal(state, run),) if run.unchecked else ()
+    outcome = draft_outcome(run.request.request_id)
+    return Decision(ended, (*closers, *withdrawn, *unread.commit, outcome, *joined))
 
 
 def leave_unread(state: State, run: Run, reason: str, inputs: Literal["drop", "follow_up"]) -> Decision:

@@ -19,6 +19,7 @@ from clew_workflows.core import (
     closing,
     configuration,
     drafts,
+    hooks,
     inputs,
     operations,
     preparation,
@@ -86,7 +87,7 @@ def take_event(state: State, event: Event, at: Moment) -> Decision:
                 lambda state, at: _take_failure(state, failure, at), at
             )
         case Outdated():
-            return checks.prepare_again(state) if state.phase == "checking" else runs.prepare_again(state)
+            return checks.prepare_again(state) if state.phase == "checking" else runs.prepare_again(state, event)
         case HooksAnswered():
             return checks.take_answer(state, event, at)
         case ToolReturned():
@@ -104,6 +105,10 @@ def _take_failure(state: State, failure: Failure, at: Moment) -> Decision:
         return _follow_summary(summaries.note_failure(state, failure, at), at)
     if state.phase == "preparing" and not state.describing:
         return take_preparation(state, _make_problem(state, failure), at)
+    if failure.type == "hook_failed":
+        # The worker that was to call the model has hooks that the session does not know.
+        state = replace(state, run=replace(runs.get_run(state), unchecked=True))
+        return runs.fail_run(state, failure, at)
     if failure.type == "timeout":
         return runs.fail_run(state, runs.make_timeout(runs.get_run(state), failure.message), at)
     if failure.type == "context_length_exceeded":
@@ -118,11 +123,14 @@ def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
 
     If the worker could not resolve it, the session's requests fail for that reason, and each has a worker try again.
     """
-    before = None if state.config_due else drafts.make_config(state)
+    before, hooks_before = None if state.config_due else drafts.make_config(state), state.hooks
     state = preparation.adopt_preparation(state, answer)
     ready = Decision(state, () if drafts.make_config(state) == before else (drafts.draft_config(state),))
     if state.run:
-        return ready.then(_resume_run, at)
+        # The run's messages were committed under the hooks that the session knew.
+        unchecked = "request" in state.hooks and "request" not in hooks_before
+        state = replace(state, run=replace(state.run, unchecked=unchecked))
+        return replace(ready, state=state).then(_resume_run, at)
     # Operations that wait beside a queued request arrived after it, so they wait for its end.
     apply = configuration.apply_config if state.queue else operations.apply_deferred
     return ready.then(apply, at).then(_open_first_run, at)
@@ -236,7 +244,10 @@ def _follow_summary(decision: Decision, at: Moment) -> Decision:
 
 
 def _resume_run(state: State, at: Moment) -> Decision:
-    return runs.fail_run(state, state.problem, at) if state.problem else runs.resume_run(state, at)
+    if state.problem:
+        return runs.fail_run(state, state.problem, at)
+    run = runs.get_run(state)
+    return hooks.check_committed(state, run) if run.unchecked else runs.resume_run(state, at)
 
 
 def _open_first_run(state: State, at: Moment) -> Decision:

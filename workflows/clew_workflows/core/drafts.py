@@ -7,11 +7,13 @@ from typing import Any, Literal
 
 from clew.contract.payloads import (
     AgentVersion,
+    AppliedWithdraw,
     AssistantMessage,
     ConfigPayload,
     ConfigTokens,
     ErrorPayload,
     InputPayload,
+    OperationPayload,
     Recipe,
     Retried,
     RunPayload,
@@ -281,6 +283,15 @@ def draft_dropped_input(state: State, unread: Input, reason: str, request_id: st
     return draft_input(
         state, "dropped", unread.kind, reason, unread.content, input_id=unread.input_id, request_id=own
     )
+
+
+def draft_withdrawal(state: State, run: Run) -> Draft:
+    """Draft the operation that withdraws the messages of a run, before any model has been called."""
+    operation = AppliedWithdraw(type="withdraw", reason="system", from_seq=run.opened_seq)
+    payload = OperationPayload(
+        op_id=f"withdraw-{run.run_id}", context_ref=run.request.context_ref, operation=operation
+    )
+    return Draft(payload, make_run_refs(state, run))
 
 
 def draft_dropped_request(state: State, request: Request, reason: str) -> tuple[Draft, ...]:

@@ -40,6 +40,12 @@ def check_inputs(state: State, run: Run, inputs: Sequence[Input], step: Literal[
     return _check(state, run, checking, "request", tuple(map(_describe_input, inputs)))
 
 
+def check_committed(state: State, run: Run) -> Decision:
+    """Have the hooks check the messages that the run has committed already. They read them from the thread."""
+    items = (CheckedItem(seq=run.opened_seq, run_id=run.run_id),)
+    return _check(state, run, Checking("committed"), "request", items)
+
+
 def needs_tool_checks(state: State, run: Run) -> bool:
     """Whether the hooks have to check calls of the round before they are run."""
     return "tool" in state.hooks and any(not (call.returned or call.checked) for call in run.tool_calls)

@@ -133,6 +133,8 @@ class Run:
         schema_problem: How its newest reply violates the request's `output_schema`.
         checking: What hooks are checking; None: nothing.
         checked_seq: The seq of the newest answer that the hooks have accepted.
+        unchecked: Hooks have to check the run's messages, which were committed before the session knew of the hooks.
+            No model has been called.
     """
 
     run_id: str
@@ -158,6 +160,7 @@ class Run:
     schema_problem: str | None = None
     checking: Checking | None = None
     checked_seq: int | None = None
+    unchecked: bool = False
 
     @property
     def fallback(self) -> str | None:

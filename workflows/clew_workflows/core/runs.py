@@ -34,6 +34,7 @@ from clew_workflows.protocol import (
     Failure,
     ModelAnswered,
     ModelProfile,
+    Outdated,
     ToolAnswered,
     ToolReturned,
 )
@@ -78,12 +79,13 @@ def open_run(
     return opened.then(lambda state, _at: _prepare(state), at)
 
 
-def prepare_again(state: State) -> Decision:
+def prepare_again(state: State, outdated: Outdated) -> Decision:
     """Have a worker resolve the configuration, because the worker of the run's first call is of another deployment.
 
     No model was called: the call that follows has the same number.
     """
-    run = replace(get_run(state), call=None, iteration=0)
+    unchecked = "request" in outdated.hooks and "request" not in state.hooks
+    run = replace(get_run(state), call=None, iteration=0, unchecked=unchecked)
     return _prepare(replace(state, run=run, calls=state.calls - 1))
 
 
@@ -173,6 +175,7 @@ def start_call(state: State, at: Moment, instead_of: CallModel | None = None) ->
         # Only the first call of a run: the others have the tools that the run began with.
         deployment=None if run.call or run.prepared or state.keeps_agent else state.deployment,
         hooks=None if run.call or run.prepared else state.hooks,
+        checks=state.hooks if run.prepared and not run.call else None,
         limited=None if run.call or run.prepared else state.limited,
         parent_call_id=parent,
         has_fallback=bool(request.fallbacks),

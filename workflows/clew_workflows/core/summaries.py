@@ -115,7 +115,8 @@ def find_range(state: State, thread: Thread, effect: Summarize) -> Summarize:
     if automatic and not bounded and lane.count_messages(first, last)[1] * 4 < policy.budget:
         raise NothingToSummarize("too few messages since the last summary")
     pinned = tuple(seq for seq in lane.layers.pinned if seq <= last)
-    return effect.model_copy(update={"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned})
+    changes = {"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned}
+    return effect.model_copy(update=changes | {"withdrawn": lane.layers.withdrawn})
 
 
 def find_bounds(state: State, thread: Thread, effect: Summarize, keep_tokens: int = 0) -> tuple[int, int, int | None]:

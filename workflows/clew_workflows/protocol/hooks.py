@@ -23,7 +23,8 @@ class CheckedItem(Value):
         tool_call_id: The tool call.
         name: The tool.
         arguments: The arguments of the tool call.
-        seq: The entry that has the answer.
+        seq: The entry that has the answer, or the first of a run's messages that are committed already.
+        run_id: The run of those messages.
     """
 
     kind: str = "message"
@@ -33,6 +34,7 @@ class CheckedItem(Value):
     name: str = ""
     arguments: dict[str, Any] = Field(default={})
     seq: int | None = None
+    run_id: str = ""
 
 
 class RunHooks(Value):

@@ -43,6 +43,8 @@ class CallModel(Value):
             `Outdated`. None: any worker makes the call.
         hooks: The points for which the worker that resolved the configuration has hooks: a worker with hooks for
             others answers `Outdated`. None: any worker makes the call.
+        checks: The points whose hooks the session has run, when it has learned them for this very call: a worker
+            with hooks for more points fails the attempt. None: any worker makes the call.
         limited: The providers whose rate the worker limits that resolved the configuration: a worker that limits
             others answers `Outdated`. None: any worker makes the call.
         parent_call_id: The call whose tool results this one reads; None for the first of a run.
@@ -64,6 +66,7 @@ class CallModel(Value):
     priced: bool = False
     deployment: str | None = None
     hooks: tuple[HookPoint, ...] | None = None
+    checks: tuple[HookPoint, ...] | None = None
     limited: tuple[str, ...] | None = None
     parent_call_id: str | None = None
     has_fallback: bool = False
@@ -157,9 +160,11 @@ class Outdated(Value):
 
     Attributes:
         deployment: The worker's deployment.
+        hooks: The points for which the worker has hooks.
     """
 
     deployment: str
+    hooks: tuple[HookPoint, ...] = ()
 
 
 def describe_read(characters: int) -> str:

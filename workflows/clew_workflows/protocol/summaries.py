@@ -21,6 +21,7 @@ class Summarize(Value):
         to_seq: The last entry; None until the range is determined.
         builds_on: The seq of the summary or the snapshot that stands for the entries before `from_seq`, if any.
         pinned: The seqs of pinned messages, which are not summarized.
+        withdrawn: Pairs of seqs between which the user's messages were withdrawn, which are not summarized.
     """
 
     summary_id: str
@@ -34,6 +35,7 @@ class Summarize(Value):
     to_seq: int | None = None
     builds_on: int | None = None
     pinned: tuple[int, ...] = ()
+    withdrawn: tuple[tuple[int, int], ...] = ()
 
 
 class WrittenSummary(Value):

@@ -38,6 +38,7 @@ from clew.contract.payloads.operations import (
     AppliedReplace,
     AppliedSwitch,
     AppliedUnpin,
+    AppliedWithdraw,
     OperationPayload,
     StoredSnapshot,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "AppliedReplace",
     "AppliedSwitch",
     "AppliedUnpin",
+    "AppliedWithdraw",
     "ApprovalPayload",
     "AssistantMessage",
     "ConfigPayload",

@@ -58,7 +58,7 @@ class AppliedOperation(Stored):
     activates_lane: ClassVar[bool] = False
     """Whether the operation makes its lane the active one."""
 
-    type: Literal["replace", "switch", "pin", "unpin", "expand"]
+    type: Literal["replace", "switch", "pin", "unpin", "expand", "withdraw"]
     reason: Reason
     meta: Json | None = None
 
@@ -134,6 +134,21 @@ class AppliedExpand(AppliedOperation):
 
 
 @stored
+class AppliedWithdraw(AppliedOperation):
+    """A request's messages were withdrawn that no hook had accepted: no context shows them, and no summary has them.
+
+    Only sessions apply it.
+
+    Attributes:
+        type: Names the operation.
+        from_seq: The user's messages of the lane from this seq up to the operation are withdrawn.
+    """
+
+    type: Literal["withdraw"]
+    from_seq: int
+
+
+@stored
 class OperationPayload(Payload):
     """A context operation was applied.
 
@@ -148,7 +163,8 @@ class OperationPayload(Payload):
     op_id: str
     context_ref: str
     operation: Annotated[
-        AppliedReplace | AppliedSwitch | AppliedPin | AppliedUnpin | AppliedExpand, Field(discriminator="type")
+        AppliedReplace | AppliedSwitch | AppliedPin | AppliedUnpin | AppliedExpand | AppliedWithdraw,
+        Field(discriminator="type"),
     ]
 
     @property
