@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 from temporalio.contrib.opentelemetry import OpenTelemetryInterceptor
 
-from clew import Clew
+from clew import Clew, ContextPolicy, Session
 from clew.local import Reply, ToolCall
+from clew_activities.telemetry.interceptor import trace_with
+from clew_activities.telemetry.spans import Spans, TurnIds
 from clew_activities.worker.sight import read_spans
 from clew_workflows.shell.tracing import read_traceparent
 from tests.support.collecting import Collector, Received, run_collector
 from tests.support.rolling import make_id
+from tests.support.session_scripts import make_tool_script
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from tests.support.workers import run_worker_process
@@ -86,6 +95,90 @@ async def test_one_trace_holds_request_calls_tools_and_subagent(stack: Stack) ->
     assert [name for name in again if name.startswith("invoke_agent")] == ["invoke_agent boss"]
     assert len({span.id for span in collector.spans}) == len(collector.spans)
     assert CONTENT not in str(collector.spans)
+
+
+@contextmanager
+def keep_spans(*, shows_content: bool = False) -> Iterator[InMemorySpanExporter]:
+    """Keep the spans of this process in memory."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(id_generator=TurnIds())
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with trace_with(Spans(provider, shows_content=shows_content)):
+        yield exporter
+
+
+@pytest.mark.parametrize("shows_content", [False, True])
+async def test_spans_have_texts_only_if_they_are_asked_for(stack: Stack, shows_content: bool) -> None:
+    """Those of replies, summaries, and of the arguments and results of tools; never the caller's message."""
+    session = await stack.open(make_tool_script(ToolCall("add", {"a": 40, "b": 2})), tools=["add"])
+    with keep_spans(shows_content=shows_content) as exporter:
+        assert await session.ask("a purple question") == "42"
+        assert await session.ask("another") == "42"
+        await session.configure(model=stack.add_model(CONTENT))
+        await session.summarize(to_seq=4)
+        texts = [span["attributes"] for span in list_spans(exporter)]
+    replies = [json.loads(text["gen_ai.output.messages"]) for text in texts if "gen_ai.output.messages" in text]
+    if not shows_content:
+        assert replies == []
+        assert not any("gen_ai.tool.call.arguments" in text or "gen_ai.tool.call.result" in text for text in texts)
+        assert CONTENT not in str(texts)
+        return
+    contents = [message["parts"][0]["content"] for (message,) in replies]
+    assert contents == ["", "42", "", "42", CONTENT]
+    tools = [text for text in texts if text["gen_ai.operation.name"] == "execute_tool"]
+    assert json.loads(tools[0]["gen_ai.tool.call.arguments"]) == {"a": 40, "b": 2}
+    assert tools[0]["gen_ai.tool.call.result"] == "42"
+    assert "a purple question" not in str(texts)
+
+
+async def test_a_summary_is_a_span_of_the_turn_before_it_or_of_its_caller(stack: Stack) -> None:
+    """Each attempt is one, failed ones too, with the usage of its calls."""
+    failing = [replace(Reply.error(HTTPStatus.SERVICE_UNAVAILABLE), headers={"Retry-After": "0.01"})]
+
+    def script(body: dict[str, Any]) -> Reply:
+        is_summary = "memory of a conversation" in str(body["messages"][0])
+        return failing.pop() if is_summary and failing else Reply("short" if is_summary else "an answer " * 20)
+
+    client = await Client.connect(
+        stack.server.address,
+        data_converter=stack.clew.temporal.data_converter,
+        interceptors=[OpenTelemetryInterceptor()],
+    )
+    clew = Clew(client, stack.clew.task_queue)
+    policy = ContextPolicy(
+        max_input_tokens=400, reserve_output_tokens=100, summarization="request_new", summarize_threshold=3,
+        keep_last_turns=1, low_water=0.1,
+    )  # fmt: skip
+    caller = SpanContext(int(TRACE, 16), int(CALLER, 16), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    with keep_spans() as exporter:
+        session = await clew.open(make_id(), model=stack.add_model(script), context_policy=policy)
+        for _ in range(3):
+            await session.ask("a question")
+        await wait_until(lambda: has_summary(session, 1))
+        await session.ask("a question")
+        with use_span(NonRecordingSpan(caller)):
+            await session.summarize()
+        spans = list_spans(exporter)
+    written = [span for span in spans if "clew.summary.id" in span["attributes"]]
+    assert [span["status"]["status_code"] for span in written] == ["ERROR", "UNSET", "UNSET"]
+    failed, automatic, asked = written
+    assert failed["attributes"]["error.type"] == "provider_unavailable"
+    [turn] = [span for span in spans if span["context"]["span_id"] == automatic["parent_id"]]
+    assert turn["name"] == "invoke_agent"
+    assert {span["context"]["trace_id"] for span in (failed, automatic, turn)} == {turn["context"]["trace_id"]}
+    assert failed["parent_id"] == automatic["parent_id"]
+    assert automatic["attributes"]["gen_ai.operation.name"] == "chat"
+    assert automatic["attributes"]["gen_ai.usage.output_tokens"]
+    assert (asked["context"]["trace_id"], asked["parent_id"]) == (f"0x{TRACE}", f"0x{CALLER}")
+
+
+def list_spans(exporter: InMemorySpanExporter) -> list[dict[str, Any]]:
+    """List the spans that have ended, as JSON."""
+    return [json.loads(span.to_json()) for span in exporter.get_finished_spans()]
+
+
+async def has_summary(session: Session, number: int) -> bool:
+    return len(await session.entries(kind="summary")) >= number
 
 
 async def has_turns(collector: Collector, number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Spans of turns, model calls and tool calls by the GenAI semantic conventions. It needs the extra `telemetry`."""
+"""Spans of turns, model calls, summaries and tool calls, by the GenAI conventions. It needs the extra `telemetry`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew.outcomes import Usage
-from clew_workflows.protocol import CallModel, ModelAnswered, RunTool, ToolAnswered
+from clew_workflows.protocol import CallModel, ModelAnswered, RunTool, Summarize, ToolAnswered, WrittenSummary
 from clew_workflows.shell.tracing import FinishedTurn
 
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -55,15 +55,15 @@ class Spans:
 
     @contextmanager
     def observe(self, request: Any, traceparent: str | None) -> Iterator[Attempt | None]:
-        """Make the span of an attempt of a model call or a tool call; of other activities there is none."""
-        if traceparent is None or not isinstance(request, CallModel | RunTool):
+        """Make the span of an attempt of a model call, a summary or a tool call; other activities have none."""
+        # The summary of a session that has had no traced turn since its rollover has a trace of its own.
+        if not isinstance(request, Summarize if traceparent is None else CallModel | RunTool | Summarize):
             yield None
             return
         info = activity.info()
         name, kind, attributes = _describe(request)
-        attributes |= {"gen_ai.conversation.id": info.workflow_id or "", "clew.request.id": request.request_id}
-        attributes |= {"clew.run.id": request.run_id, "clew.call.id": request.call_id, "clew.attempt": info.attempt}
-        context = _PROPAGATOR.extract({"traceparent": traceparent})
+        attributes |= {"gen_ai.conversation.id": info.workflow_id or "", "clew.attempt": info.attempt}
+        context = _PROPAGATOR.extract({"traceparent": traceparent} if traceparent else {})
         with self._tracer.start_as_current_span(
             name, context, kind, attributes, record_exception=False, set_status_on_exception=False
         ) as span:
@@ -106,7 +106,7 @@ class Spans:
 class Attempt:
     """The span of one attempt."""
 
-    def __init__(self, span: Span, request: CallModel | RunTool, *, shows_content: bool) -> None:
+    def __init__(self, span: Span, request: CallModel | RunTool | Summarize, *, shows_content: bool) -> None:
         self._span = span
         self._request = request
         self._shows_content = shows_content
@@ -117,10 +117,10 @@ class Attempt:
             reply = answer.reply
             self._span.set_attribute("gen_ai.response.finish_reasons", [reply.stop_reason])
             self._span.set_attributes(_describe_usage(reply.usage))
-            if self._shows_content:
-                parts = [{"type": "text", "content": reply.content}]
-                message = {"role": "assistant", "parts": parts, "finish_reason": reply.stop_reason}
-                self._span.set_attribute("gen_ai.output.messages", json.dumps([message]))
+            self._show_output(reply.content, reply.stop_reason)
+        if isinstance(answer, WrittenSummary):
+            self._span.set_attributes(_describe_usage(answer.usage))
+            self._show_output(answer.content, "stop")
         if isinstance(answer, ToolAnswered):
             if answer.is_error:
                 self._span.set_status(Status(StatusCode.ERROR))
@@ -128,6 +128,13 @@ class Attempt:
             if self._shows_content and isinstance(self._request, RunTool):
                 self._span.set_attribute("gen_ai.tool.call.arguments", json.dumps(self._request.arguments))
                 self._span.set_attribute("gen_ai.tool.call.result", answer.content)
+
+    def _show_output(self, text: str, finish_reason: str) -> None:
+        """Add the text that a model has written, if spans have texts."""
+        if self._shows_content:
+            parts = [{"type": "text", "content": text}]
+            message = {"role": "assistant", "parts": parts, "finish_reason": finish_reason}
+            self._span.set_attribute("gen_ai.output.messages", json.dumps([message]))
 
     def fail(self, error: BaseException) -> None:
         """Add why the attempt failed: the type, without a message that may quote texts."""
@@ -145,29 +152,34 @@ def make_spans(environ: Mapping[str, str]) -> Spans:
     return Spans(provider, shows_content=shows)
 
 
-def _describe(request: CallModel | RunTool) -> tuple[str, SpanKind, dict[str, Any]]:
+def _describe(request: CallModel | RunTool | Summarize) -> tuple[str, SpanKind, dict[str, Any]]:
+    attributes: dict[str, Any]
+    if isinstance(request, Summarize):
+        attributes = {"gen_ai.request.max_tokens": request.max_output_tokens, "clew.summary.id": request.summary_id}
+        return _describe_chat(request.model, attributes)
+    attributes = {"clew.request.id": request.request_id, "clew.run.id": request.run_id}
+    attributes["clew.call.id"] = request.call_id
     if isinstance(request, CallModel):
-        provider, _, model = request.model.partition(":")
-        attributes: dict[str, Any] = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": provider,
-            "gen_ai.request.model": model,
+        options = {
             "gen_ai.request.max_tokens": request.options.max_output_tokens,
             "gen_ai.request.temperature": request.options.temperature,
-            "gen_ai.request.stream": True,
         }
-        known = {name: value for name, value in attributes.items() if value is not None}
-        return f"chat {model}", SpanKind.CLIENT, known
-    return (
-        f"execute_tool {request.name}",
-        SpanKind.INTERNAL,
-        {
-            "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": request.name,
-            "gen_ai.tool.call.id": request.tool_call_id,
-            "gen_ai.tool.type": "function",
-        },
-    )
+        attributes |= {name: value for name, value in options.items() if value is not None}
+        return _describe_chat(request.model, attributes)
+    attributes |= {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": request.name,
+        "gen_ai.tool.call.id": request.tool_call_id,
+        "gen_ai.tool.type": "function",
+    }
+    return f"execute_tool {request.name}", SpanKind.INTERNAL, attributes
+
+
+def _describe_chat(name: str, attributes: dict[str, Any]) -> tuple[str, SpanKind, dict[str, Any]]:
+    provider, _, model = name.partition(":")
+    attributes |= {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider}
+    attributes |= {"gen_ai.request.model": model, "gen_ai.request.stream": True}
+    return f"chat {model}", SpanKind.CLIENT, attributes
 
 
 def _describe_usage(usage: Usage) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from temporalio.worker import (
 )
 
 from clew.contract.names import WORKFLOW_TYPE
+from clew_workflows.protocol import Summarize
 
 HEADER = "_tracer-data"
 """The header of `temporalio.contrib.opentelemetry`."""
@@ -91,6 +92,9 @@ class Traces:
         # The trace of a subagent's task. Other sessions live longer than the request that has opened them.
         self._task = read_traceparent(info.headers) if info.parent else None
         self.latest: str | None = None
+        # The context that the caller of a summary has sent, and that of the turn which has ended last.
+        self._summary: str | None = None
+        self._ended: str | None = None
 
     def note(self, request_id: str, traceparent: str) -> None:
         """Note the context that a caller has sent with a request."""
@@ -110,8 +114,18 @@ class Traces:
         return f"00-{trace_id}-{digest[:16]}-{flags}"
 
     def drop(self, request_id: str) -> None:
-        """Forget a request that has ended."""
+        """Forget a request that has ended. An automatic summary after it belongs to its turn."""
+        self._ended = self.find(request_id)
         self._parents.pop(request_id, None)
+
+    def note_summary(self, traceparent: str | None) -> None:
+        """Note the context that a caller has sent with a request for a summary."""
+        self._summary = traceparent
+
+    def take_summary(self) -> str | None:
+        """Take the context that a summary belongs to; None: it is not known."""
+        noted, self._summary = self._summary, None
+        return noted or self._ended
 
     def make_headers(self) -> dict[str, Payload]:
         """Make the headers of the next workflow run."""
@@ -131,7 +145,10 @@ def get_traces() -> Traces:
 
 
 class TracingInterceptor(WorkflowInboundInterceptor):
-    """Notes the context of each message, and passes it on to the activities and the subagents of its turn."""
+    """Notes the context of each message, and passes it on to the activities and the subagents of its turn.
+
+    A summary has the context of the caller that asked for it, or else of the turn after which it is written.
+    """
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         """Put the outbound part before the SDK's."""
@@ -141,6 +158,8 @@ class TracingInterceptor(WorkflowInboundInterceptor):
         """Note the context of a message."""
         if _is_session() and input.update == "message" and (traceparent := read_traceparent(input.headers)):
             get_traces().note(_find_request_id(input), traceparent)
+        if _is_session() and input.update == "summarize":
+            get_traces().note_summary(read_traceparent(input.headers))
         return await super().handle_update_handler(input)
 
 
@@ -149,7 +168,10 @@ class _Outbound(WorkflowOutboundInterceptor):
         if not _is_session():
             return super().start_activity(input)
         traces = get_traces()
-        request_id = getattr(input.args[0], "request_id", None) if input.args else None
+        effect = input.args[0] if input.args else None
+        if isinstance(effect, Summarize) and (summarized := traces.take_summary()):
+            input.headers = {**input.headers, HEADER: make_header(summarized)}
+        request_id = getattr(effect, "request_id", None)
         if isinstance(request_id, str):
             traces.latest = request_id
             if traceparent := traces.find(request_id):
