@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from clew.contract import TASK_QUEUE
 from clew_activities.worker.environment import read_deployment
+from clew_workflows.protocol.queues import name_provider_queue
 from tests.support.processes import ROOT
 
 TOOLS = ROOT / ".venv/deploy/bin"
@@ -42,12 +44,12 @@ def run(tool: str | Path, *arguments: str | Path, typed: str = "") -> str:
     return ended.stdout
 
 
-def render(overlay: str) -> str:
-    """The objects that `kubectl apply --kustomize` would send."""
-    return run("kubectl", "kustomize", f"deploy/kubernetes/{overlay}")
+def render(overlay: str | Path) -> str:
+    """The objects that `kubectl apply --kustomize` would send; an overlay of a test is a path."""
+    return run("kubectl", "kustomize", ROOT / "deploy/kubernetes" / overlay)
 
 
-def list_objects(overlay: str) -> Iterator[dict[str, Any]]:
+def list_objects(overlay: str | Path) -> Iterator[dict[str, Any]]:
     """The same, as objects."""
     yield from yaml.safe_load_all(render(overlay))
 
@@ -101,6 +103,26 @@ def test_temporal_cloud_is_configuration_alone() -> None:
     for scaled in list_objects("cloud"):
         if scaled["kind"] == "ScaledObject":
             assert scaled["spec"]["triggers"][0]["authenticationRef"] == {"name": "clew-temporal"}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS[1:])
+def test_the_queue_of_a_limited_provider_is_counted(overlay: str, tmp_path: Path) -> None:
+    """Its trigger differs from that of the models' queue in its name and its queue, and KEDA's types read it."""
+    folder = ROOT / "deploy/kubernetes"
+    lines = {"resources": overlay, "components": "rate-limited"}
+    (tmp_path / "kustomization.yaml").write_text(
+        "".join(f"{name}: [{os.path.relpath(folder / part, tmp_path.resolve())}]\n" for name, part in lines.items())
+    )
+    objects = [each for each in list_objects(tmp_path) if each["kind"] == "ScaledObject"]
+    assert json.loads(run(TOOLS / "python", "-c", KEDA, typed=json.dumps(objects))) == objects
+    triggers = {
+        each["spec"]["scaleTargetRef"]["name"].removesuffix("-v1"): each["spec"]["triggers"] for each in objects
+    }
+    models, limited, cpu = triggers["clew-models"]
+    queue = name_provider_queue(TASK_QUEUE, "openai")
+    assert limited == {**models, "name": "backlog-openai", "metadata": {**models["metadata"], "taskQueue": queue}}
+    assert (models["name"], cpu["name"]) == ("backlog", "cpu")
+    assert [trigger["name"] for trigger in triggers["clew-tools"]] == ["backlog", "cpu"]
 
 
 def test_workers_of_two_versions_share_nothing_but_secrets() -> None:
