@@ -9,6 +9,7 @@ from typing import Any
 
 from clew.local import Reply, ToolCall
 from clew.local.temporal import temporal_command
+from tests.support.encrypted import needs_plain
 from tests.support.stack import Stack, get_last_message
 
 
@@ -29,6 +30,7 @@ async def temporal(stack: Stack, *arguments: str) -> tuple[int, Any]:
         return process.returncode, printed.decode()
 
 
+@needs_plain
 async def test_a_session_needs_no_python(stack: Stack) -> None:
     """Start, message, await, every query, a refusal and close work by name and with plain JSON."""
 

@@ -20,6 +20,7 @@ from temporalio.exceptions import ApplicationError
 
 from clew import Clew
 from clew.local import worker_process
+from tests.support.encrypted import needs_plain
 from tests.support.hostile_input import is_harm, make_raw
 from tests.support.rolling import run_rolling_worker
 from tests.support.stack import Stack
@@ -97,6 +98,7 @@ async def test_a_run_that_the_server_repeats_brings_no_past(stack: Stack) -> Non
     assert begun.attempt > 1
 
 
+@needs_plain
 @pytest.mark.parametrize("carries", [True, False])
 async def test_a_session_has_no_cron_schedule(carries: bool, stack: Stack) -> None:
     """Each run of a cron schedule is refused. The server continues the schedule."""

@@ -226,5 +226,5 @@ async def test_malformed_input_replays_as_it_was_handled(stack: Stack) -> None:
         report = await audit_session(stack.clew.temporal, archive, session_id, saved)
         assert report.differences == []
         saved.seek(0)
-        report = await audit_file(SavedHistories(saved), archive)
+        report = await audit_file(SavedHistories(saved, stack.clew.temporal.data_converter), archive)
         assert report.differences == []

@@ -15,6 +15,7 @@ from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
 from clew_activities.archive import Archive
 from clew_workflows.protocol import RolloverThresholds
+from tests.support.encrypted import needs_plain
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 
@@ -117,6 +118,7 @@ async def test_a_session_whose_policy_clears_has_the_tool_for_it(stack: Stack) -
     assert named == [[], ["read_result"], []]
 
 
+@needs_plain
 async def test_fifty_megabytes_leave_no_trace_in_the_history(stack: Stack) -> None:
     """The store has the result up to its limit; the history has only the part that the model saw."""
     session = await stack.open(make_reader(50_000_000, offset=15_000_000, length=10), tools=["flood"], limits=SMALL)

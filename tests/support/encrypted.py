@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from temporalio.client import WorkflowHandle
 
 from clew import Clew
@@ -18,6 +20,10 @@ from clew_activities.worker import make_worker
 from tests.support import toolbox
 from tests.support.stack import KEYS, Stack
 
+needs_plain = pytest.mark.skipif(
+    "CLEW_ENCRYPTION_KEYS" in os.environ, reason="looks into payloads that are not encrypted"
+)
+"""The mark of a test that cannot hold if all processes encrypt."""
 KEY_BYTES = {kid: kid.encode().ljust(32, b"-") for kid in ("k1", "k2", "k3")}
 
 

@@ -34,6 +34,7 @@ from clew_activities.checkpoint_tokens import Keys
 from clew_workflows.core.checkpoints import draft_checkpoint, make_restore_operation
 from clew_workflows.protocol import RolloverThresholds
 from tests.support import session_harness, toolbox
+from tests.support.encrypted import needs_plain
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 
@@ -74,6 +75,7 @@ def reply_with_sum(body: dict[str, Any]) -> Reply:
     return Reply(f"{len(body['messages'])} messages")
 
 
+@needs_plain
 async def test_a_session_goes_on_from_a_checkpoint(stack: Stack) -> None:
     """The restored session has context and configuration and ids of its own; the first session continues."""
     settings: dict[str, Any] = {
@@ -122,6 +124,7 @@ def test_a_checkpoint_holds_the_results_that_a_context_has_cleared() -> None:
     ]
 
 
+@needs_plain
 async def test_a_checkpoint_holds_a_context_and_no_thread(stack: Stack) -> None:
     """Messages that the policy leaves out are not in the token."""
     policy = ContextPolicy(max_input_tokens=300, reserve_output_tokens=100, keep_last_turns=1)

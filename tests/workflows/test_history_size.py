@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clew.local import Reply, ToolCall
+from tests.support.encrypted import needs_plain
 from tests.support.histories import list_payloads
 from tests.support.stack import Stack, get_last_message
 
@@ -49,6 +50,7 @@ async def test_a_round_of_one_tool_adds_at_most_thirteen_events(stack: Stack) ->
     assert with_tool - plain <= (plain - start) + 13
 
 
+@needs_plain
 async def test_every_text_is_in_the_history_once(stack: Stack) -> None:
     """A user's and a model's text, a tool's result and the prompt are found once, a tool's arguments twice.
 

@@ -12,6 +12,7 @@ from temporalio.client import WorkflowHistory
 from clew import Clew, ContextPolicy, RequestFailed
 from clew_activities.model_table import choose_policy
 from clew_activities.prices import find_prices
+from tests.support.encrypted import needs_plain
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
 
@@ -82,6 +83,7 @@ async def test_a_messages_own_model_is_asked_about_once(stack: Stack, other: str
         assert policies == {other: choose_policy(other).model_dump(mode="json"), (await session.status()).model: None}
 
 
+@needs_plain
 async def test_replays_need_no_table(stack: Stack, other: str) -> None:
     """A recorded session is replayed where there is neither a table of models nor a list of prices."""
     session = await stack.open(limits={"max_total_tokens": 10_000})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -16,6 +17,7 @@ from clew_activities.archive import Archive, Store, head
 from clew_audit import audit, recovery
 from clew_workflows.core import carried
 from clew_workflows.protocol import RolloverThresholds
+from tests.support.encrypted import connect, make_encryption
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
@@ -41,8 +43,11 @@ async def wait_for_failed_task(clew: Clew, session_id: str) -> None:
     await wait_until(has_failed)
 
 
-async def test_a_session_of_a_newer_worker_waits_for_one(stack: Stack) -> None:
+@pytest.mark.parametrize("kids", [(), ("k1",)], ids=["plain", "encrypted"])
+async def test_a_session_of_a_newer_worker_waits_for_one(stack: Stack, kids: tuple[str, ...]) -> None:
     """An older worker can neither continue nor end it. It says why, and what arrives meanwhile is served later."""
+    if kids:
+        stack = replace(stack, clew=await connect(stack, make_encryption(*kids)))
     with newer_version():
         async with run_rolling_worker(stack, OFTEN) as clew:
             session = await clew.open(make_id(), model=stack.add_model("fine"))

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.errordetails.v1 import QueryFailedFailure
 from temporalio.api.workflowservice.v1 import QueryWorkflowRequest, QueryWorkflowResponse
 from temporalio.client import (
     Client,
@@ -19,7 +20,8 @@ from temporalio.client import (
     WorkflowQueryRejectedError,
 )
 from temporalio.common import HeaderCodecBehavior
-from temporalio.converter import WorkflowSerializationContext
+from temporalio.converter import DataConverter, WorkflowSerializationContext
+from temporalio.exceptions import FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 PATIENCE_SECONDS = 10.0
@@ -92,14 +94,16 @@ class _Outbound(OutboundInterceptor):
         request.query.query_args.payloads.extend(await converter.encode(input.args))
         for name, payload in input.headers.items():
             request.query.header.fields[name].CopyFrom(payload)
-        answer = await self._query(request, input)
+        answer = await self._query(request, input, converter)
         if answer.HasField("query_rejected"):
             raise WorkflowQueryRejectedError(WorkflowExecutionStatus(answer.query_rejected.status))
         hints = [input.ret_type] if input.ret_type else None
         (value,) = await converter.decode(answer.query_result.payloads, hints) or [None]
         return value
 
-    async def _query(self, request: QueryWorkflowRequest, query: QueryWorkflowInput) -> QueryWorkflowResponse:
+    async def _query(
+        self, request: QueryWorkflowRequest, query: QueryWorkflowInput, converter: DataConverter
+    ) -> QueryWorkflowResponse:
         """Repeat the query until the client's patience or the query's own `rpc_timeout` ends."""
         started, pause, timeout = time.monotonic(), _FIRST_PAUSE_SECONDS, query.rpc_timeout
         patience = self._patience_seconds if timeout is None else min(self._patience_seconds, timeout.total_seconds())
@@ -113,8 +117,18 @@ class _Outbound(OutboundInterceptor):
                 )
             except RPCError as error:
                 if error.status == RPCStatusCode.INVALID_ARGUMENT:
-                    raise WorkflowQueryFailedError(error.message) from error
+                    raise WorkflowQueryFailedError(await _read_reason(error, converter)) from error
                 if error.status not in _RETRIED or time.monotonic() - started + pause > patience:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+async def _read_reason(error: RPCError, converter: DataConverter) -> str:
+    """Read why a query has failed. If a workflow task failed and failures are encrypted, the message does not say."""
+    for detail in error.grpc_status.details:
+        failed = QueryFailedFailure()
+        if detail.Unpack(failed) and failed.failure.HasField("encoded_attributes"):
+            reason = await converter.decode_failure(failed.failure)
+            return reason.message if isinstance(reason, FailureError) else str(reason)
+    return error.message
