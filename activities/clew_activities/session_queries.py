@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import activity
@@ -11,7 +11,11 @@ from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from clew.errors import WorkerUnavailable
 from clew_activities.query_guard import QUERY_AHEAD
+
+QUERY_TIMEOUT = timedelta(seconds=10)
+"""The time of one attempt to query a session."""
 
 _FINAL_STATUS = (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED)
 
@@ -23,19 +27,24 @@ def get_own_session() -> WorkflowHandle[Any, Any]:
 
 
 async def query_session(
-    session: WorkflowHandle[Any, Any], query: str, arguments: dict[str, Any] | None = None
+    session: WorkflowHandle[Any, Any],
+    query: str,
+    arguments: dict[str, Any] | None = None,
+    *,
+    attempts_until: datetime | None = None,
 ) -> dict[str, Any]:
     """Query a session. While no worker answers, repeat the query: the session's worker may just have died.
 
     Raises:
-        ApplicationError: The session refused the query; the type is the refusal's, or `context_unavailable`.
+        ApplicationError: The session refused the query; the type is the refusal's, or `context_unavailable`. No
+            worker has answered before `attempts_until`; the type is `worker_unavailable`.
         RPCError: There is no such session, or the server rejects the request.
     """
     pause = 0.1
     while True:
         try:
             args = [] if arguments is None else [arguments]
-            answer: dict[str, Any] = await session.query(query, args=args, rpc_timeout=timedelta(seconds=10))
+            answer: dict[str, Any] = await session.query(query, args=args, rpc_timeout=QUERY_TIMEOUT)
             return answer
         except WorkflowQueryFailedError as error:
             if error.message == QUERY_AHEAD:
@@ -51,5 +60,16 @@ async def query_session(
         except RPCError as error:
             if error.status in _FINAL_STATUS:
                 raise
+            if attempts_until and datetime.now(UTC) > attempts_until:
+                message = f"no worker answers for session {session.id!r}: {error.message}"
+                raise ApplicationError(message, type=WorkerUnavailable.type, non_retryable=True) from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, 2.0)
+
+
+def find_last_attempt() -> datetime | None:
+    """Find until when this activity may begin another attempt to reach a session, so that it can tell its caller."""
+    info = activity.info()
+    if info.schedule_to_close_timeout is None:
+        return None
+    return info.scheduled_time + info.schedule_to_close_timeout - QUERY_TIMEOUT - timedelta(seconds=2)

@@ -19,7 +19,7 @@ from clew.thread.entries import Entry
 from clew.thread.source import FrozenThread, LivePage, read_forward, read_tail
 from clew_activities.archive import Archive, Head, ObjectMissing
 from clew_activities.archived_thread import ArchivedThread
-from clew_activities.session_queries import get_own_session, query_session
+from clew_activities.session_queries import find_last_attempt, get_own_session, query_session
 from clew_workflows.core.advance import Session
 from clew_workflows.core.carried import restore
 
@@ -214,10 +214,14 @@ class _StoredParts:
 async def query_started_session(
     session: WorkflowHandle[Any, Any], query: str, arguments: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Query a session. If it is starting, repeat the query until it has started."""
+    """Query a session for a caller. If it is starting, repeat the query until it has started.
+
+    Raises:
+        ApplicationError: As `query_session`; `worker_unavailable` before the activity's time is over.
+    """
     while True:
         try:
-            return await query_session(session, query, arguments)
+            return await query_session(session, query, arguments, attempts_until=find_last_attempt())
         except ApplicationError as error:
             if error.type != Starting.type:
                 raise

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import Awaitable, Callable
 
+from temporalio.api.deployment.v1 import RoutingConfig
 from temporalio.api.enums.v1 import (
     EventType,
     RoutingConfigUpdateState,
@@ -16,6 +18,7 @@ from temporalio.api.workflowservice.v1 import (
     DescribeWorkerDeploymentVersionRequest,
     DescribeWorkerDeploymentVersionResponse,
     SetWorkerDeploymentCurrentVersionRequest,
+    SetWorkerDeploymentRampingVersionRequest,
 )
 from temporalio.client import WorkflowHistory
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
@@ -48,10 +51,40 @@ async def set_current(clew: Clew, build_id: str) -> None:
     request = SetWorkerDeploymentCurrentVersionRequest(
         namespace=namespace, deployment_name=clew.task_queue, build_id=build_id, identity="operator"
     )
+    await _set_routes(
+        clew,
+        lambda: service.set_worker_deployment_current_version(request),
+        lambda routes: routes.current_deployment_version.build_id == build_id,
+    )
 
-    async def is_set() -> bool:
+
+async def set_ramping(clew: Clew, build_id: str, percentage: float) -> None:
+    """Give a share of the sessions to a version. Without a build id, end the ramp."""
+    service, namespace = clew.temporal.workflow_service, clew.temporal.namespace
+    request = SetWorkerDeploymentRampingVersionRequest(
+        namespace=namespace,
+        deployment_name=clew.task_queue,
+        build_id=build_id,
+        percentage=percentage,
+        identity="operator",
+    )
+    await _set_routes(
+        clew,
+        lambda: service.set_worker_deployment_ramping_version(request),
+        lambda routes: (
+            (routes.ramping_deployment_version.build_id, routes.ramping_version_percentage) == (build_id, percentage)
+        ),
+    )
+
+
+async def _set_routes(
+    clew: Clew, change: Callable[[], Awaitable[object]], is_changed: Callable[[RoutingConfig], bool]
+) -> None:
+    """Change which versions get sessions, as soon as the server accepts it; return when all task queues know it."""
+
+    async def is_accepted() -> bool:
         try:
-            await service.set_worker_deployment_current_version(request)
+            await change()
         except RPCError as error:
             # The server does not know the version yet, or not all of its task queues.
             if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION):
@@ -60,15 +93,14 @@ async def set_current(clew: Clew, build_id: str) -> None:
         return True
 
     async def is_known() -> bool:
-        described = await service.describe_worker_deployment(
-            DescribeWorkerDeploymentRequest(namespace=namespace, deployment_name=clew.task_queue)
+        described = await clew.temporal.workflow_service.describe_worker_deployment(
+            DescribeWorkerDeploymentRequest(namespace=clew.temporal.namespace, deployment_name=clew.task_queue)
         )
         info = described.worker_deployment_info
-        current = info.routing_config.current_deployment_version.build_id
         pending = RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_IN_PROGRESS
-        return current == build_id and info.routing_config_update_state != pending
+        return is_changed(info.routing_config) and info.routing_config_update_state != pending
 
-    await wait_until(is_set)
+    await wait_until(is_accepted)
     await wait_until(is_known)
 
 

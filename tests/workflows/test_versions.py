@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from temporalio import activity
-from temporalio.client import WorkflowHistory
-from temporalio.worker import Replayer, Worker
+from temporalio.worker import Worker
 
-from clew import Agent, Clew, Session
 from clew.errors import WorkerUnavailable
 from clew.session.handle import SessionHandle
-from clew.tools import ToolDefinition, remote_tool
-from clew_activities.tools import load_tools
-from clew_activities.worker import make_workflow_sandbox
-from clew_activities.worker.assembly import DEFAULT_THRESHOLDS, WORKFLOWS
+from clew.tools import remote_tool
 from clew_workflows.protocol import RolloverThresholds
-from clew_workflows.shell.payload_converter import make_tolerant
-from tests.support import toolbox
 from tests.support.deployments import make_client, run_deployment
 from tests.support.every_state import EVENTS, WAITING, WORKING, SessionsInEveryState, call_once
-from tests.support.next_version import NEXT
+from tests.support.fleet import Fleet, read_texts, replay
 from tests.support.rolling import FailingStore, list_runs, make_id
 from tests.support.stack import Stack
 from tests.support.versions import (
@@ -40,65 +32,6 @@ from tests.support.versions import (
 )
 from tests.support.waiting import wait_until
 from tests.support.workers import run_worker_process
-
-VERSIONS = {"1": WORKFLOWS, "2": NEXT}
-"""The workflows of two versions, by build id. The second is not compatible with event histories of the first."""
-
-
-@dataclass
-class Fleet:
-    """The workers of a task queue, some of each version.
-
-    Attributes:
-        stack: The models and the store.
-        clew: The client.
-        agents: The agents of all workers.
-        thresholds: When the sessions roll over.
-    """
-
-    stack: Stack
-    clew: Clew
-    agents: tuple[Agent, ...] = ()
-    thresholds: RolloverThresholds = DEFAULT_THRESHOLDS
-
-    @asynccontextmanager
-    async def run(self, build_id: str, *tools: ToolDefinition) -> AsyncIterator[None]:
-        """Run the workers of a version, and make it current."""
-        async with run_deployment(
-            self.stack,
-            self.clew,
-            *self.agents,
-            tools=(*load_tools([toolbox.__name__]).values(), *tools),
-            thresholds=self.thresholds,
-            deployment=make_version(self.clew, build_id),
-            workflows=VERSIONS[build_id],
-        ):
-            await set_current(self.clew, build_id)
-            yield
-
-    async def wait_for(self, session: Session, build_id: str) -> None:
-        """Wait until a session is on a version."""
-
-        async def is_there() -> bool:
-            return await read_version(self.clew, session.id) == build_id
-
-        await wait_until(is_there)
-
-
-async def replay(history: WorkflowHistory, build_id: str, clew: Clew) -> Exception | None:
-    """Replay a workflow run with the code of a version, and return its failure."""
-    replayer = Replayer(
-        workflows=VERSIONS[build_id],
-        data_converter=make_tolerant(clew.temporal.data_converter),
-        workflow_runner=make_workflow_sandbox(),
-    )
-    result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
-    return result.replay_failure
-
-
-async def read_texts(session: Session) -> list[str]:
-    """Read the texts of a session's messages."""
-    return [entry.payload["content"] for entry in await session.entries() if entry.kind == "ai_message"]
 
 
 async def test_a_session_moves_before_its_next_step(stack: Stack) -> None:

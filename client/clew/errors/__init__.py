@@ -195,4 +195,6 @@ class ServerUnreachable(ClewError):
 
 
 class WorkerUnavailable(ClewError):
-    """The Temporal server answers, but no worker polls the session's task queue."""
+    """The Temporal server answers, but no worker serves the session."""
+
+    type = "worker_unavailable"

@@ -111,6 +111,8 @@ async def translate_errors(session_id: str, seconds: float | None = None) -> Asy
             raise WorkerUnavailable(
                 f"no worker has run the service workflow for session {session_id!r}: start one"
             ) from error
+        if isinstance(cause, ApplicationError) and cause.type == WorkerUnavailable.type:
+            raise WorkerUnavailable(cause.message) from error
         if isinstance(cause, ApplicationError) and cause.type:
             raise make_refusal(cause.type, cause.message) from error
         raise ClewError(str(cause)) from error
