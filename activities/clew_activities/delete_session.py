@@ -1,7 +1,11 @@
-"""Deleting sessions: a running session is closed first, objects that forks need are kept."""
+"""Deleting sessions with their subagents: a running session is closed first, objects that forks need are kept."""
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from temporalio import activity
@@ -12,12 +16,19 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.contract import DeleteSessionInput
+from clew.contract.payloads import ToolMessage
 from clew.contract.receipts import DeleteReceipt
 from clew.errors import NotFound
-from clew_activities.archive import Archive
+from clew_activities.archive import Archive, ObjectDamaged, ObjectMissing
 from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
-from clew_activities.thread_source import Threads
+from clew_activities.thread_source import ThreadLocation, Threads
+from clew_workflows.core.children import make_child_id
+
+MAX_RESULTS = 1_000
+"""Newest messages of a session that are searched for subagents which have only just ended."""
+DELETERS = 8
+"""Subagents of a session that are deleted at the same time."""
 
 
 class DeletionActivities:
@@ -29,7 +40,10 @@ class DeletionActivities:
 
     @activity.defn(name="delete_session")
     async def delete_session(self, request: DeleteSessionInput) -> dict[str, Any]:
-        """Close the session, delete its archive and its event histories. A retry finishes an interrupted deletion."""
+        """Close the session, delete its subagents, its archive and its event histories.
+
+        A retry finishes an interrupted deletion.
+        """
         session_id = request.session_id
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
             try:
@@ -39,11 +53,77 @@ class DeletionActivities:
                     raise
                 await _delete_histories(session_id)
                 return DeleteReceipt(deleted_segments=0).as_json()
-            if location.running:
-                await _close(session_id)
-            deleted = await self._archive.delete(session_id)
-            await _delete_histories(session_id)
-        return DeleteReceipt(deleted_segments=deleted).as_json()
+            return (await self._delete(location)).as_json()
+
+    async def _delete(self, location: ThreadLocation) -> DeleteReceipt:
+        """Delete a session. Its subagents come first: an interrupted deletion still finds them by the session."""
+        session_id = location.session_id
+        if location.running:
+            await _close(session_id)
+        gate = asyncio.Semaphore(DELETERS)
+
+        async def delete(child_id: str) -> DeleteReceipt | None:
+            async with gate:
+                child = await self._find_subagent(session_id, child_id)
+                return await self._delete(child) if child else None
+
+        children = await asyncio.gather(*map(delete, await self._list_candidates(session_id)))
+        deleted = [receipt for receipt in children if receipt]
+        segments = await self._archive.delete(session_id)
+        await _delete_histories(session_id)
+        return DeleteReceipt(
+            deleted_segments=segments + sum(receipt.deleted_segments for receipt in deleted),
+            deleted_subagents=len(deleted) + sum(receipt.deleted_subagents for receipt in deleted),
+        )
+
+    async def _list_candidates(self, session_id: str) -> list[str]:
+        """List the ids that the session's subagents may have: in the archive, on the server, in the newest results.
+
+        The archive has each session that has ended, and the server those that have not. The server's list is a second
+        late, so it may not have a subagent whose result the thread has already.
+        """
+        prefix, candidates = make_child_id(session_id, "tool-"), set[str]()
+        async for archived in self._archive.list_prefixed(prefix):
+            candidates.add(archived)
+        async for execution in activity.client().list_workflows(f'WorkflowId STARTS_WITH "{prefix}"'):
+            candidates.add(execution.id)
+        # A damaged thread is deleted, too.
+        with suppress(ObjectDamaged, ObjectMissing):
+            async for child_id in self._read_newest(session_id):
+                candidates.add(child_id)
+        # The others are subagents of subagents, or of the session that this one was forked from.
+        return sorted(child for child in candidates if re.fullmatch(re.escape(prefix) + "[0-9]+", child))
+
+    async def _read_newest(self, session_id: str) -> AsyncIterator[str]:
+        """Read the ids of the subagents that the newest messages name, if the thread is archived completely."""
+        head = await self._archive.read_head(session_id)
+        if head is None or head.status != "closed":
+            return
+        read = 0
+        kinds = frozenset({"ai_message"})
+        async for entry in self._archive.read_back(head.family, head.root, 0, head.last_seq, kinds=kinds):
+            if isinstance(body := entry.body, ToolMessage) and body.subagent:
+                yield body.subagent.session_id
+            read += 1
+            if read == MAX_RESULTS:
+                return
+
+    async def _find_subagent(self, session_id: str, child_id: str) -> ThreadLocation | None:
+        """Find a subagent; None: there is no such session, or it is not a subagent of this one."""
+        try:
+            location = await self._threads.find(child_id)
+        except ApplicationError as error:
+            if error.type != NotFound.type:
+                raise
+            return None
+        if location.has_workflow:
+            described = await activity.client().get_workflow_handle(child_id).describe()
+            if described.parent_id == session_id:
+                return location
+        # One that was opened again has no parent on the server. A fork has the family of its origin.
+        head = location.head
+        summary = head.summary if head and head.family == child_id else None
+        return location if summary and summary.parent == session_id else None
 
 
 async def _close(session_id: str) -> None:

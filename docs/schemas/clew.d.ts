@@ -557,6 +557,8 @@ export interface ContextQuery {
 export interface DeleteReceipt {
   /** Archive segments that were deleted, without those that forks still need. */
   deleted_segments: number;
+  /** Sessions of subagents that were deleted with the session. */
+  deleted_subagents: number;
 }
 
 /** The argument of the workflow `DeleteSession`. */

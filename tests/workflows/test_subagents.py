@@ -10,6 +10,7 @@ import pytest
 from temporalio.client import WorkflowFailureError
 
 from clew import Agent, Clew, RequestFailed, Session
+from clew.errors import NotFound
 from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
 from clew.session import WaitingCall
@@ -94,6 +95,58 @@ async def test_subagents_have_subagents(stack: Stack) -> None:
         assert status.subagent_usage.model_calls == 3
         await wait_until_closed(clew, f"{session.id}.tool-1")
         await assert_no_harm(clew, session.id)
+
+
+@pytest.mark.parametrize("state", ["done", "working", "reopened"])
+async def test_a_session_is_deleted_with_the_tree_below_it(stack: Stack, state: str) -> None:
+    """Ended subagents, those at work, those that were opened again. A fork stays, and has its own subagents."""
+    clew = make_client(stack)
+    worker = Agent("worker", model=stack.add_model(echo))
+    called, gate = asyncio.Event(), asyncio.Event()
+
+    async def pass_on(body: dict[str, Any]) -> Reply:
+        if state == "working" and "new" in str(body["messages"][-1]["content"]):
+            called.set()
+            await gate.wait()
+        return delegate("deep", tool="worker")(body)  # type: ignore[return-value]
+
+    def lead(body: dict[str, Any]) -> Reply:
+        last = get_last_message(body)
+        if last["role"] == "user":
+            return Reply(tool_calls=[ToolCall("helper", {"task": last["content"]}, "c1")])
+        return Reply(last["content"])
+
+    helper = Agent("helper", model=stack.add_model(pass_on), tools=[worker.as_tool()])
+    boss = Agent("boss", model=stack.add_model(lead), tools=[helper.as_tool()])
+    async with run_deployment(stack, clew, boss):
+        session = await clew.open(make_id(), agent="boss")
+        assert await session.ask("go") == "done: deep"
+        fork = await session.fork()
+        assert await fork.ask("and on") == "done: deep"
+        other = await clew.open(f"{session.id}.tool-9", agent="worker")
+        await other.ask("mine")
+        tree = [session.id, f"{session.id}.tool-1", f"{session.id}.tool-1.tool-1"]
+        if state == "working":
+            await session.message("a new one")
+            await called.wait()
+            tree.append(f"{session.id}.tool-2")
+        if state == "reopened":
+            await wait_until_closed(clew, tree[1])
+            reopened = await clew.open(tree[1], agent="helper")
+            await reopened.ask("once more")
+        receipt = await clew.delete(session.id)
+        gate.set()
+        assert receipt.deleted_subagents == len(tree) - 1
+        for session_id in tree:
+            with pytest.raises(NotFound):
+                await clew.session(session_id).entries()
+        assert await other.ask("yours") == "done: yours"
+        assert await fork.ask("and on") == "done: deep"
+        left = await clew.delete(fork.id)
+        assert left.deleted_subagents == 4
+        await clew.delete(other.id)
+        names = [path async for path in stack.store.list("") if session.id in path]
+        assert names == []
 
 
 @pytest.mark.parametrize("ending", ["cancel", "close", "terminate"])

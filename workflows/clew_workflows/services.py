@@ -135,7 +135,10 @@ class RestoreSession:
 
 @workflow.defn(name=DELETE_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
 class DeleteSession:
-    """Ends a session and deletes its archive, but for segments that its forks need: `{deleted_segments}`."""
+    """Ends a session and deletes its archive, but for segments that its forks need, and so its subagents.
+
+    It answers `{deleted_segments, deleted_subagents}`.
+    """
 
     @workflow.run
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:

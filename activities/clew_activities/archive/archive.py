@@ -15,6 +15,8 @@ from clew_activities.archive.segment import hash_bytes
 from clew_activities.archive.settings import DEFAULT, ArchiveSettings
 from clew_activities.archive.store import Store
 
+PAGE_OF_HEADS = 500
+"""Heads whose names are listed at a time."""
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 
 
@@ -59,6 +61,16 @@ class Archive:
         folder = f"{self._namespace}/sessions"
         paths = await self._store.list_after(folder, self._make_head_path(after) if after else None, limit)
         return [path.rpartition("/s-")[2].removesuffix(".json") for path in paths]
+
+    async def list_prefixed(self, prefix: str) -> AsyncIterator[str]:
+        """List the ids of the sessions that have an archive and whose ids begin with a prefix, in order."""
+        after = prefix
+        while page := await self.list_sessions(after, PAGE_OF_HEADS):
+            for session_id in page:
+                if not session_id.startswith(prefix):
+                    return
+                yield session_id
+            after = page[-1]
 
     async def set_head(self, head: Head, before: Head | None) -> None:
         """Replace a session's head, and delete the state that the head `before` named.

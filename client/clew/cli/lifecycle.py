@@ -78,13 +78,13 @@ def delete(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """End a session and delete all its entries. Entries that its forks share stay."""
+    """End a session and delete all its entries, and those of its subagents. Forks, and what they share, stay."""
     if not yes:
         typer.confirm(f"Delete session {show.strip_controls(session)} and all its entries?", abort=True, err=True)
     target = options.make_target(address, namespace, task_queue)
 
     async def delete_session(clew: Clew, reached: Session) -> DeleteReceipt:
-        return DeleteReceipt(deleted_segments=await clew.delete(reached.id))
+        return await clew.delete(reached.id)
 
     with exit_on_error(as_json):
         show.print_receipt(options.ask_any(target, session, delete_session), as_json)

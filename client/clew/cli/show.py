@@ -147,7 +147,8 @@ def format_receipt(receipt: Receipt) -> str:  # noqa: PLR0912 - one case for eac
         case ForkReceipt():
             return f"session {receipt.session_id} has the entries up to {receipt.fork_seq}"
         case DeleteReceipt():
-            return f"the session is deleted, with {receipt.deleted_segments} archived segments"
+            parts = f"{receipt.deleted_segments} archived segments and {receipt.deleted_subagents} subagents"
+            return f"the session is deleted, with {parts}"
         case CheckpointReceipt():
             return receipt.token
         case RestoreReceipt():

@@ -156,9 +156,11 @@ class DeleteReceipt(Output):
 
     Attributes:
         deleted_segments: Archive segments that were deleted, without those that forks still need.
+        deleted_subagents: Sessions of subagents that were deleted with the session.
     """
 
     deleted_segments: int
+    deleted_subagents: int = 0
 
 
 Receipt = (

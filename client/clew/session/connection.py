@@ -302,20 +302,21 @@ class Clew(SessionLists):
         }
         return read_thread(self._make_handle(session_id), make_input(ReadThreadInput, query))
 
-    async def delete(self, session_id: str) -> int:
-        """End a session, and delete its archive and its event histories.
+    async def delete(self, session_id: str) -> DeleteReceipt:
+        """End a session, and delete its archive and its event histories, and its subagents in the same way.
 
-        Segments that forks share are deleted with the last fork.
+        Forks are sessions of their own, with the entries that they began with. Segments that they share are deleted
+        with the last fork.
 
         Returns:
-            The number of archived segments deleted.
+            What was deleted.
 
         Raises:
             NotFound: There is no such session.
         """
         command = DeleteSessionInput(session_id=validate_session_id(session_id))
         answer = await run_service(self.temporal, self.task_queue, DELETE_WORKFLOW, command, session_id)
-        return DeleteReceipt.model_validate(answer).deleted_segments
+        return DeleteReceipt.model_validate(answer)
 
     async def restore(self, token: str, session_id: str | None = None) -> Session:
         """Start a session from a checkpoint (`Session.checkpoint`), with its context and its configuration.

@@ -48,7 +48,7 @@ async def test_a_session_is_put_away_read_and_deleted(stack: Stack) -> None:
     assert "Delete session" in declined.err
     assert len(await session.entries()) == 5
     deleted = await run_clew("delete", session.id, "--yes", "--json", address=address)
-    assert (deleted.code, deleted.json) == (0, {"deleted_segments": 1})
+    assert (deleted.code, deleted.json) == (0, {"deleted_segments": 1, "deleted_subagents": 0})
     gone = await run_clew("entries", session.id, address=address)
     assert read_error(gone) == (1, "not_found")
 
