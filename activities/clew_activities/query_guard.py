@@ -7,19 +7,30 @@ comes, with an update or a signal, a replay would handle the update first: the h
 caller repeats the query, and the next task replays the history in its order.
 
 An eviction may lose a task that has started. A query may then bring its events, as if the task was there; the guard
-notices it at the next task, whose history lacks the events of what the workflow did, and fails that task once.
+notices it at the next task, which goes on with the same history but brings updates, signals or timers, or whose
+history lacks the events of what the workflow did, and fails that task once.
+
+A query for a workflow that is not in the cache fetches its history, and the server appends the events of a task that
+it may drop later. Their ids then go to other events, which the SDK takes for handled: the workflow never sees them.
+The guard evicts a workflow from the cache when a query's history has more events than its tasks have made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.converter import SerializationContext, StorageDriverStoreContext
-from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
+from temporalio.worker import (
+    UnsandboxedWorkflowRunner,
+    Worker,
+    WorkflowInstance,
+    WorkflowInstanceDetails,
+    WorkflowRunner,
+)
 from temporalio.workflow import Info
 
 from clew.errors import Starting
@@ -33,6 +44,12 @@ class QueryGuard(WorkflowRunner):
 
     def __init__(self) -> None:
         self._runner = UnsandboxedWorkflowRunner()
+        self._evict: Callable[[str], None] = _keep
+
+    def watch(self, worker: Worker) -> None:
+        """Evict from the worker's cache, from now on, workflows that a query has brought events of no task."""
+        # There is no public way.
+        self._evict = worker._bridge_worker.request_workflow_eviction
 
     def prepare_workflow(self, defn: Any) -> None:
         """Check the workflow's definition."""
@@ -40,38 +57,46 @@ class QueryGuard(WorkflowRunner):
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Make a guarded instance."""
-        return _Guarded(self._runner.create_instance(det))
+        return _Guarded(self._runner.create_instance(det), lambda: self._evict(det.info.run_id))
 
     def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
         """Pass on the exceptions that fail workflows."""
         self._runner.set_worker_level_failure_exception_types(types)
 
 
+def _keep(_run_id: str) -> None:
+    """Evict nothing: no worker is watched."""
+
+
 class _Guarded(WorkflowInstance):
-    def __init__(self, instance: WorkflowInstance) -> None:
+    def __init__(self, instance: WorkflowInstance, evict: Callable[[], None]) -> None:
         self._instance = instance
+        self._evict = evict
         self._length = self._size = self._started_at = 0
-        # Events that the history must have before the next task; 0: not known, after a replay, and after a task that
-        # has rejected an update: the server writes no events for a task that does only that.
-        self._least_length = 0
+        # The events that the commands of the newest task have made, at least.
+        self._made = 0
+        # Whether the history surely has them: not after a replay, and not after a task that has rejected an update,
+        # as the server writes no events for a task that does only that.
+        self._is_written = False
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Pass an activation on, unless it is out of order."""
-        if any(job.HasField("query_workflow") or job.HasField("remove_from_cache") for job in act.jobs):
+        if any(job.HasField("remove_from_cache") for job in act.jobs):
             return self._instance.activate(act)
-        if self._is_ahead(act) or self._lacks_events(act):
+        if any(job.HasField("query_workflow") for job in act.jobs):
+            if act.history_length > self._length + 1 + self._made:
+                self._evict()
+            return self._instance.activate(act)
+        if self._is_ahead(act) or self._is_late(act) or self._lacks_events(act):
             completion = WorkflowActivationCompletion()
             completion.failed.failure.message = QUERY_AHEAD
             completion.failed.failure.application_failure_info.type = "QueryAhead"
             return completion
         completion = self._instance.activate(act)
-        if act.is_replaying or _rejects_update(completion):
-            self._least_length = 0
-        elif act.history_length == self._length:
-            # The same task goes on.
-            self._least_length += _count_events(completion)
-        else:
-            self._least_length = act.history_length + 1 + _count_events(completion)
+        made = _count_events(completion)
+        # The same task goes on, or a new one has begun.
+        self._made = self._made + made if act.history_length == self._length else made
+        self._is_written = not (act.is_replaying or _rejects_update(completion))
         self._length, self._size = act.history_length, act.history_size_bytes
         self._started_at = act.timestamp.ToNanoseconds()
         return completion
@@ -87,12 +112,17 @@ class _Guarded(WorkflowInstance):
             and self._started_at == act.timestamp.ToNanoseconds()
         )
 
+    def _is_late(self, act: WorkflowActivation) -> bool:
+        """Whether a task goes on with what only its first activation may bring: a query has brought its events."""
+        goes_on = act.history_length == self._length and not act.is_replaying
+        return goes_on and any(job.WhichOneof("variant") in _FIRST for job in act.jobs)
+
     def _lacks_events(self, act: WorkflowActivation) -> bool:
         """Whether the history lacks events of the task before: it was lost, after a query had brought its events."""
-        if not self._least_length or act.history_length == self._length:
+        if not self._is_written or act.history_length == self._length:
             return False
         brought = sum(job.HasField("signal_workflow") or job.HasField("fire_timer") for job in act.jobs)
-        return act.history_length < self._least_length + brought + 2
+        return act.history_length < self._length + 1 + self._made + brought + 2
 
     def get_serialization_context(self, command_info: Any) -> SerializationContext | None:
         return self._instance.get_serialization_context(command_info)
@@ -130,4 +160,5 @@ def _makes_event(command: WorkflowCommand, *, cancelled: bool) -> bool:
             return False
 
 
+_FIRST = ("do_update", "signal_workflow", "fire_timer")
 _CANCELLING = ("cancel_timer", "request_cancel_activity")

@@ -7,12 +7,14 @@ import os
 import signal
 import uuid
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
-from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
+from temporalio.worker import Worker, WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
 from clew import Clew, Session
 from clew.errors import ClewError
@@ -44,7 +46,13 @@ class Instance(WorkflowInstance):
 
 
 @pytest.fixture
-def guarded(monkeypatch: pytest.MonkeyPatch) -> WorkflowInstance:
+def evicted() -> list[str]:
+    """The runs that the guard has had evicted."""
+    return []
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch, evicted: list[str]) -> WorkflowInstance:
     """A guarded instance."""
 
     class Runner(WorkflowRunner):
@@ -55,7 +63,10 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> WorkflowInstance:
 
     guard = QueryGuard()
     monkeypatch.setattr(guard, "_runner", Runner())
-    return guard.create_instance(None)  # type: ignore[arg-type] # the instance needs no details
+    bridge = SimpleNamespace(request_workflow_eviction=evicted.append)
+    guard.watch(SimpleNamespace(_bridge_worker=bridge))  # type: ignore[arg-type] # the guard needs no more of it
+    details: Any = SimpleNamespace(info=SimpleNamespace(run_id="run"))
+    return guard.create_instance(details)
 
 
 def make_activation(
@@ -73,14 +84,33 @@ def is_failed(instance: WorkflowInstance, *activation: Any, **fields: Any) -> bo
     return bool(completion.failed.failure.message == QUERY_AHEAD)
 
 
-def test_tasks_and_queries_pass(guarded: WorkflowInstance) -> None:
+def test_tasks_and_queries_pass(guarded: WorkflowInstance, evicted: list[str]) -> None:
     """Tasks with their own history, several activations of one, queries after them, replays and evictions pass."""
     assert not is_failed(guarded, "initialize_workflow", 3, 500, replaying=True)
     assert not is_failed(guarded, "fire_timer", 8, 900)
     assert not is_failed(guarded, "resolve_activity", 8, 900)
     assert not is_failed(guarded, "query_workflow", 8, 900, replaying=True)
+    # The task's end, and its two timers.
+    assert not is_failed(guarded, "query_workflow", 11, 900, replaying=True)
     assert not is_failed(guarded, "do_update", 13, 1300)
     assert not is_failed(guarded, "remove_from_cache", 14, 0)
+    assert not evicted
+
+
+def test_a_query_with_events_of_no_task_evicts_the_workflow(guarded: WorkflowInstance, evicted: list[str]) -> None:
+    """The server may drop the task whose events the query has: their ids then go to events that would be skipped."""
+    assert not is_failed(guarded, "do_update", 257, 62131, replaying=True)
+    assert not is_failed(guarded, "query_workflow", 259, 62131, replaying=True)
+    assert not evicted
+    assert not is_failed(guarded, "query_workflow", 261, 62131, replaying=True)
+    assert evicted == ["run"]
+
+
+def test_a_task_whose_events_a_query_has_brought_fails(guarded: WorkflowInstance) -> None:
+    """Its update comes after the timer, and a replay would handle it before."""
+    assert not is_failed(guarded, "fire_timer", 272, 66135)
+    assert not is_failed(guarded, "query_workflow", 272, 66135, replaying=True)
+    assert is_failed(guarded, "do_update", 272, 66135)
 
 
 def test_events_without_a_new_task_fail_the_query(guarded: WorkflowInstance) -> None:
@@ -101,6 +131,44 @@ def test_a_task_that_was_lost_fails_the_next_one(guarded: WorkflowInstance) -> N
     assert not is_failed(guarded, "do_update", 24, 2265)
     assert not is_failed(guarded, "fire_timer", 32, 3030)
     assert is_failed(guarded, "do_update", 35, 3175)
+
+
+class CountingGuard(QueryGuard):
+    """A guard that counts the instances that it makes."""
+
+    made = 0
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        self.made += 1
+        return super().create_instance(det)
+
+
+@workflow.defn(sandboxed=False)
+class Idle:
+    """Answers queries."""
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.wait_condition(lambda: False)
+
+    @workflow.query
+    def answer(self) -> int:
+        return 42
+
+
+async def test_a_worker_evicts_a_workflow(stack: Stack) -> None:
+    """The next query replays the workflow's history in a new instance."""
+    client, queue, guard = stack.clew.temporal, f"queue-{uuid.uuid4().hex}", CountingGuard()
+    worker = Worker(client, task_queue=queue, workflows=[Idle], unsandboxed_workflow_runner=guard)
+    guard.watch(worker)
+    async with worker:
+        handle = await client.start_workflow(Idle.run, id=uuid.uuid4().hex, task_queue=queue)
+        assert [await handle.query(Idle.answer) for _ in range(2)] == [42, 42]
+        assert guard.made == 1
+        guard._evict(handle.result_run_id or "")
+        assert await handle.query(Idle.answer) == 42
+        assert guard.made == 2
+        await handle.terminate()
 
 
 @pytest.mark.slow

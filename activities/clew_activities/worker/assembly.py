@@ -279,13 +279,14 @@ def _make_queue_worker(
     deployment: WorkerDeploymentConfig | None = None,
 ) -> Worker:
     """Make the Temporal worker of one task queue."""
-    return Worker(
+    guard = QueryGuard()
+    worker = Worker(
         client,
         task_queue=queue,
         workflows=workflows,
         activities=activities,
         tuner=WorkerTuner.create_fixed(activity_slots=slots),
-        unsandboxed_workflow_runner=QueryGuard(),
+        unsandboxed_workflow_runner=guard,
         graceful_shutdown_timeout=grace,
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
@@ -295,6 +296,8 @@ def _make_queue_worker(
         interceptors=[TelemetryInterceptor()],
         deployment_config=deployment,
     )
+    guard.watch(worker)
+    return worker
 
 
 def _make_tolerant_client(client: Client) -> Client:

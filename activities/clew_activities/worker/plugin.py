@@ -54,6 +54,7 @@ class _Serving:
         grace: Time that running activities have to finish at a shutdown.
         plugins: The client's other plugins, for the workers of the side queues.
         deployment: The version of the team's worker, which the workers of the side queues have, too.
+        guard: Runs the sessions.
     """
 
     client: Client
@@ -63,6 +64,7 @@ class _Serving:
     grace: timedelta
     plugins: Sequence[temporalio.worker.Plugin]
     deployment: WorkerDeploymentConfig | None
+    guard: QueryGuard
 
 
 class ClewPlugin(SimplePlugin):
@@ -127,7 +129,7 @@ class ClewPlugin(SimplePlugin):
         config["activities"] = [*(config.get("activities") or ()), *serving.parts.session_activities]
         config["interceptors"] = [*(config.get("interceptors") or ()), TelemetryInterceptor()]
         # Sessions opt out of the sandbox: the runner of those that do is theirs.
-        config["unsandboxed_workflow_runner"] = QueryGuard()
+        config["unsandboxed_workflow_runner"] = serving.guard
         config["graceful_shutdown_timeout"] = max(config.get("graceful_shutdown_timeout", timedelta()), serving.grace)
         config["sticky_queue_schedule_to_start_timeout"] = min(
             config.get("sticky_queue_schedule_to_start_timeout", STICKY_TIMEOUT), STICKY_TIMEOUT
@@ -153,6 +155,7 @@ class ClewPlugin(SimplePlugin):
         parts = serving.parts
         # The SDK gives activities the client that the team made the worker with, which cannot decrypt.
         worker.client = serving.client
+        serving.guard.watch(worker)
         side_workers = make_side_workers(
             serving.client,
             worker.task_queue,
@@ -204,6 +207,7 @@ class ClewPlugin(SimplePlugin):
             grace=environment.grace,
             plugins=plugins,
             deployment=deployment,
+            guard=QueryGuard(),
         )
 
 
