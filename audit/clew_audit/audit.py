@@ -172,6 +172,7 @@ class _Audit:
         self._joined = JoinedThread()
         self._retained = Retained()
         self._complete = False
+        self._archived_upto = -1
 
     async def read_head(self) -> Head | None:
         """Read the head of the session's archive. A damaged one is a difference."""
@@ -225,6 +226,8 @@ class _Audit:
                 self._add_difference(difference)
         self.report.in_history = len(self._joined.entries)
         self._complete = True
+        archive_ref = rebuilt.session.state.archive
+        self._archived_upto = archive_ref.upto if archive_ref else -1
 
     def _check_handover(self, run: Run, previous: ReplayedRun, rebuilt: ReplayedRun) -> None:
         """Compare the state that a run started with and the state that the run before it, replayed, hands over."""
@@ -270,6 +273,8 @@ class _Audit:
         newest = self._joined.last_seq if is_complete and self._complete else None
         if newest is not None and self.report.runs[-1].ended == "completed":
             self._check_archived(head.last_seq if head else -1, newest)
+        elif newest is not None and (head.last_seq if head else -1) < self._archived_upto:
+            await self._check_reference()
         if head is None:
             return
         if head.state:
@@ -286,6 +291,17 @@ class _Audit:
                     difference = self._archive.read(head.family, head.root, check.from_seq, check.to_seq)
                     async for entry in difference:
                         self._compare_archived(entry, check.name, newest)
+
+    async def _check_reference(self) -> None:
+        """Compare the end of the archive, as it is now, with what a session that has not ended has archived."""
+        try:
+            async with translate_store_errors():
+                head = await self._archive.read_head(self.report.session_id)
+        except (ObjectDamaged, ObjectMissing):
+            return
+        if (head.last_seq if head else -1) < self._archived_upto:
+            problem = f"entries up to {self._archived_upto} are not archived, although they were: an older archive?"
+            self._add_difference(Difference("archive", problem, seq=(head.last_seq if head else -1) + 1))
 
     def _check_archived(self, last_seq: int, newest: int) -> None:
         """Compare the end of a session that has hibernated or was closed with the end of its archive."""

@@ -224,6 +224,7 @@ async def test_sessions_that_a_rollback_has_left_move_with_workers_of_their_vers
         await check_runs(clew, session.id)
 
 
+@pytest.mark.slow
 async def test_sessions_of_a_lost_version_go_on_with_one_that_replays_them(stack: Stack) -> None:
     """The override counts for one workflow task; after it the session is on that version, and moves as all do."""
     fleet = Fleet(stack, make_client(stack))

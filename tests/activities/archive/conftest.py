@@ -4,35 +4,23 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
-from moto.server import ThreadedMotoServer
 
 from clew_activities.archive import Store
+from tests.support.s3 import make_s3_env, run_s3
 
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
     """The address of a real HTTP server that speaks S3, with the bucket `clew`."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    address = f"http://{host}:{port}"
-    httpx.put(f"{address}/clew").raise_for_status()
-    yield address
-    server.stop()
+    with run_s3() as address:
+        yield address
 
 
 @pytest.fixture
 def s3_env(s3: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The environment of a worker whose bucket is on that server."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": s3,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
-        "AWS_SECRET_ACCESS_KEY": "not-to-be-seen",
-        "AWS_REGION": "us-east-1",
-    }.items():
+    for name, value in make_s3_env(s3).items():
         monkeypatch.setenv(name, value)
     return s3
 
