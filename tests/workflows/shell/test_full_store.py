@@ -110,4 +110,3 @@ async def test_sessions_go_on_without_space_and_archive_when_there_is_some(
         assert [entry.seq for entry in entries] == list(range(len(entries)))
         texts = [entry.payload["content"] for entry in entries if entry.payload.get("role") == "user"]
         assert texts.count("without space") == answered
-        await session.hibernate()
