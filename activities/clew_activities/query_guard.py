@@ -78,6 +78,7 @@ class _Guarded(WorkflowInstance):
         # Whether the history surely has them: not after a replay, and not after a task that has rejected an update,
         # as the server writes no events for a task that does only that.
         self._is_written = False
+        self._is_queried = False
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Pass an activation on, unless it is out of order."""
@@ -86,6 +87,7 @@ class _Guarded(WorkflowInstance):
         if any(job.HasField("query_workflow") for job in act.jobs):
             if act.history_length > self._length + 1 + self._made:
                 self._evict()
+            self._is_queried = True
             return self._instance.activate(act)
         if self._is_ahead(act) or self._is_late(act) or self._lacks_events(act):
             completion = WorkflowActivationCompletion()
@@ -96,7 +98,7 @@ class _Guarded(WorkflowInstance):
         made = _count_events(completion)
         # The same task goes on, or a new one has begun.
         self._made = self._made + made if act.history_length == self._length else made
-        self._is_written = not (act.is_replaying or _rejects_update(completion))
+        self._is_written, self._is_queried = not (act.is_replaying or _rejects_update(completion)), False
         self._length, self._size = act.history_length, act.history_size_bytes
         self._started_at = act.timestamp.ToNanoseconds()
         return completion
@@ -113,8 +115,8 @@ class _Guarded(WorkflowInstance):
         )
 
     def _is_late(self, act: WorkflowActivation) -> bool:
-        """Whether a task goes on with what only its first activation may bring: a query has brought its events."""
-        goes_on = act.history_length == self._length and not act.is_replaying
+        """Whether a task goes on, after a query, with what only its first activation may bring."""
+        goes_on = self._is_queried and self._is_written and act.history_length == self._length
         return goes_on and any(job.WhichOneof("variant") in _FIRST for job in act.jobs)
 
     def _lacks_events(self, act: WorkflowActivation) -> bool:

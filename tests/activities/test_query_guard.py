@@ -29,12 +29,16 @@ STOPS = 4
 
 
 class Instance(WorkflowInstance):
-    """Starts a timer in every activation but queries."""
+    """Starts a timer in every activation but queries, or rejects an update."""
+
+    rejects = False
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         completion = WorkflowActivationCompletion()
         completion.successful.SetInParent()
-        if not any(job.HasField("query_workflow") for job in act.jobs):
+        if self.rejects:
+            completion.successful.commands.add().update_response.rejected.SetInParent()
+        elif not any(job.HasField("query_workflow") for job in act.jobs):
             completion.successful.commands.add().start_timer.seq = 1
         return completion
 
@@ -79,7 +83,8 @@ def make_activation(
     return act
 
 
-def is_failed(instance: WorkflowInstance, *activation: Any, **fields: Any) -> bool:
+def is_failed(instance: WorkflowInstance, *activation: Any, rejects: bool = False, **fields: Any) -> bool:
+    Instance.rejects = rejects
     completion = instance.activate(make_activation(*activation, **fields))
     return bool(completion.failed.failure.message == QUERY_AHEAD)
 
@@ -95,6 +100,15 @@ def test_tasks_and_queries_pass(guarded: WorkflowInstance, evicted: list[str]) -
     assert not is_failed(guarded, "do_update", 13, 1300)
     assert not is_failed(guarded, "remove_from_cache", 14, 0)
     assert not evicted
+
+
+def test_a_task_that_takes_the_place_of_a_dropped_one_passes(guarded: WorkflowInstance) -> None:
+    """The server drops a task that only rejects an update: the next task has its events' ids."""
+    assert not is_failed(guarded, "do_update", 13, 1300, rejects=True)
+    assert not is_failed(guarded, "do_update", 13, 1300)
+    assert not is_failed(guarded, "do_update", 17, 1500, rejects=True)
+    assert not is_failed(guarded, "query_workflow", 15, 1500, replaying=True)
+    assert not is_failed(guarded, "do_update", 17, 1500)
 
 
 def test_a_query_with_events_of_no_task_evicts_the_workflow(guarded: WorkflowInstance, evicted: list[str]) -> None:

@@ -28,6 +28,8 @@ PATIENCE_SECONDS = 10.0
 """Seconds for which a refused query is repeated, as in the SDK."""
 _FIRST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 1.0
+_SHORTEST_TIMEOUT = timedelta(milliseconds=1)
+"""The shortest timeout that the SDK can express, for a pause that took too long."""
 # The SDK retries the same statuses.
 _RETRIED = (
     RPCStatusCode.RESOURCE_EXHAUSTED,
@@ -113,7 +115,7 @@ class _Outbound(OutboundInterceptor):
                 return await self._client.workflow_service.query_workflow(
                     request,
                     metadata=query.rpc_metadata,
-                    timeout=None if timeout is None else timeout - timedelta(seconds=passed),
+                    timeout=None if timeout is None else max(timeout - timedelta(seconds=passed), _SHORTEST_TIMEOUT),
                 )
             except RPCError as error:
                 if error.status == RPCStatusCode.INVALID_ARGUMENT:

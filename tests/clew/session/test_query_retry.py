@@ -104,6 +104,21 @@ async def test_a_query_ends_at_its_own_timeout(stack: Stack, monkeypatch: pytest
     await handle.terminate()
 
 
+async def test_a_pause_may_outlast_the_timeout(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a pause takes longer than it should: the query ends then, as timed out."""
+    client = stack.clew.temporal
+    handle = await client.start_workflow("Unserved", id=uuid.uuid4().hex, task_queue="unserved")
+    retries = refuse_queries(client, monkeypatch, RPCStatusCode.UNAVAILABLE, times=1)
+    sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda _seconds: sleep(0.3))
+    with pytest.raises(RPCError) as caught:
+        await handle.query("status", rpc_timeout=timedelta(seconds=0.2))
+    assert caught.value.status == RPCStatusCode.CANCELLED
+    assert len(retries) == 2
+    monkeypatch.undo()
+    await handle.terminate()
+
+
 @pytest.mark.parametrize("refused", [True, False])
 async def test_a_caller_cancels_its_query(stack: Stack, monkeypatch: pytest.MonkeyPatch, refused: bool) -> None:
     """Cancelling the task ends the query, in flight or between two attempts, and no other follows."""
