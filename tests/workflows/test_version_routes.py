@@ -12,7 +12,7 @@ from clew import Agent, Clew, Session
 from clew.contract import READ_WORKFLOW, ReadThreadInput
 from clew.errors import WorkerUnavailable
 from clew.local import Reply, ToolCall
-from clew.session._services import run_service
+from clew.session.handle import SessionHandle
 from clew_activities.archive import Archive
 from clew_audit.recovery import recover
 from clew_workflows.protocol import RolloverThresholds
@@ -197,14 +197,9 @@ async def test_services_say_that_a_session_has_no_workers(stack: Stack) -> None:
         session = await fleet.clew.open(make_id(), model=stack.add_model("fine"))
         await session.ask("one")
     async with fleet.run("2"):
+        handle = SessionHandle(fleet.clew.temporal, session.id, fleet.clew.task_queue)
         with pytest.raises(WorkerUnavailable, match=f"no worker answers for session '{session.id}'"):
-            await run_service(
-                fleet.clew.temporal,
-                fleet.clew.task_queue,
-                READ_WORKFLOW,
-                ReadThreadInput(session_id=session.id),
-                session.id,
-            )
+            await handle.run_service(READ_WORKFLOW, ReadThreadInput(session_id=session.id))
 
 
 async def test_sessions_that_a_rollback_has_left_move_with_workers_of_their_version(stack: Stack) -> None:
