@@ -6,10 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = {
@@ -87,13 +85,16 @@ class Module:
         name: Its dotted name.
         is_package: Whether it is the `__init__` of a package.
         path: Its file.
-        tree: Its syntax tree.
     """
 
     name: str
     is_package: bool
     path: Path
-    tree: ast.Module
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Its syntax tree."""
+        return ast.parse(self.path.read_text(encoding="utf-8"))
 
     @property
     def package(self) -> str:
@@ -102,16 +103,16 @@ class Module:
 
 
 @cache
-def load_modules() -> dict[str, Module]:
-    """Parse every module of the source packages; the key is its dotted name."""
-    parsed: dict[str, Module] = {}
+def list_modules() -> dict[str, Module]:
+    """List every module of the source packages; the key is its dotted name."""
+    modules: dict[str, Module] = {}
     for package, folder in SOURCES.items():
         for path in sorted(folder.rglob("*.py")):
             parts = (package, *path.relative_to(folder).with_suffix("").parts)
             is_package = parts[-1] == "__init__"
             name = ".".join(parts[:-1] if is_package else parts)
-            parsed[name] = Module(name, is_package, path, ast.parse(path.read_text(encoding="utf-8")))
-    return parsed
+            modules[name] = Module(name, is_package, path)
+    return modules
 
 
 def list_imports(module: Module) -> Iterator[str]:
@@ -124,7 +125,7 @@ def list_imports(module: Module) -> Iterator[str]:
             source = node.module or ""
             for alias in node.names:
                 inner = f"{source}.{alias.name}"
-                yield inner if inner in load_modules() else source
+                yield inner if inner in list_modules() else source
 
 
 def find_rank(name: str) -> int | None:
@@ -135,34 +136,34 @@ def find_rank(name: str) -> int | None:
 
 def test_every_module_has_a_rank() -> None:
     """`ORDER` lists the package of every module but `clew` itself and the worker modules."""
-    assert {name for name in load_modules() if find_rank(name) is None} == {"clew", *WORKER_MODULES}
+    assert {name for name in list_modules() if find_rank(name) is None} == {"clew", *WORKER_MODULES}
 
 
-@pytest.mark.parametrize("name", [name for name in load_modules() if find_rank(name) is not None])
-def test_imports_run_one_way(name: str) -> None:
+def test_imports_run_one_way() -> None:
     """A module imports nothing from a package above its own."""
-    own = find_rank(name)
-    assert own is not None
-    above = [
-        imported
-        for imported in list_imports(load_modules()[name])
+    assert not [
+        f"{name} imports {imported}"
+        for name, module in list_modules().items()
+        if (own := find_rank(name)) is not None
+        for imported in list_imports(module)
         if (other := find_rank(imported)) is not None and other > own
     ]
-    assert not above
 
 
-@pytest.mark.parametrize("name", sorted(load_modules()))
-def test_pure_modules_import_nothing_from_temporal(name: str) -> None:
+def test_pure_modules_import_nothing_from_temporal() -> None:
     """The thread, its contexts, the contract and the session's decisions run without Temporal."""
-    if any(name == package or name.startswith(f"{package}.") for package in PURE):
-        assert not [
-            imported for imported in list_imports(load_modules()[name]) if imported.partition(".")[0] == "temporalio"
-        ]
+    assert not [
+        f"{name} imports {imported}"
+        for name, module in list_modules().items()
+        if any(name == package or name.startswith(f"{package}.") for package in PURE)
+        for imported in list_imports(module)
+        if imported.partition(".")[0] == "temporalio"
+    ]
 
 
 def test_replayed_code_has_no_effects() -> None:
     """Workflow code imports no clock, no randomness, no environment and no IO, and opens no file."""
-    for name, module in load_modules().items():
+    for name, module in list_modules().items():
         if name == STAMPS or not any(f"{name}.".startswith(f"{package}.") for package in REPLAYED):
             continue
         imported = {imported.partition(".")[0] for imported in list_imports(module)}
@@ -175,7 +176,7 @@ def test_only_the_worker_modules_of_the_client_import_the_workers_packages() -> 
     """A backend can install `clew` without the worker's dependencies."""
     entering = {
         module.name
-        for module in load_modules().values()
+        for module in list_modules().values()
         if module.name.partition(".")[0] == "clew"
         and any(imported.partition(".")[0] in SOURCES.keys() - {"clew"} for imported in list_imports(module))
     }
@@ -185,8 +186,8 @@ def test_only_the_worker_modules_of_the_client_import_the_workers_packages() -> 
 def test_imports_have_no_cycle() -> None:
     """No module imports itself through others, under `TYPE_CHECKING` neither."""
     edges = {
-        name: {imported for imported in list_imports(module) if imported in load_modules() and imported != name}
-        for name, module in load_modules().items()
+        name: {imported for imported in list_imports(module) if imported in list_modules() and imported != name}
+        for name, module in list_modules().items()
     }
     done: set[str] = set()
 
@@ -205,7 +206,7 @@ def test_private_modules_are_imported_within_their_package() -> None:
     """A module whose name begins with `_` is imported only by its own package."""
     entering = [
         f"{module.name} imports {imported}"
-        for module in load_modules().values()
+        for module in list_modules().values()
         for imported in list_imports(module)
         if (private := _find_private_package(imported)) and not f"{module.package}.".startswith(f"{private}.")
     ]
@@ -237,34 +238,34 @@ def _find_private_package(name: str) -> str | None:
 def test_modules_and_classes_are_short() -> None:
     """A module has at most 420 lines and a class at most 320; exceptions are listed with their reason."""
     lengths = {
-        name: len(module.path.read_text(encoding="utf-8").splitlines()) for name, module in load_modules().items()
+        name: len(module.path.read_text(encoding="utf-8").splitlines()) for name, module in list_modules().items()
     }
     assert {name for name, lines in lengths.items() if lines > MAX_MODULE_LINES} == LONG_MODULES.keys()
     classes = {
         f"{name}.{node.name}": (node.end_lineno or 0) - node.lineno + 1
-        for name, module in load_modules().items()
+        for name, module in list_modules().items()
         for node in ast.walk(module.tree)
         if isinstance(node, ast.ClassDef)
     }
     assert {name for name, lines in classes.items() if lines > MAX_CLASS_LINES} == LONG_CLASSES.keys()
 
 
-@pytest.mark.parametrize("name", sorted(load_modules()))
-def test_names_say_what_they_name(name: str) -> None:
+def test_names_say_what_they_name() -> None:
     """No variable, parameter, field, function or class is named with a word of `VAGUE_NAMES`."""
     assert not [
-        f"line {line}: {defined}"
-        for line, defined in _list_definitions(load_modules()[name])
+        f"{name}, line {line}: {defined}"
+        for name, module in list_modules().items()
+        for line, defined in _list_definitions(module)
         if defined.strip("_") in VAGUE_NAMES
     ]
 
 
-@pytest.mark.parametrize("name", sorted(load_modules()))
-def test_raises_sections_say_the_condition(name: str) -> None:
+def test_raises_sections_say_the_condition() -> None:
     """Each error of a `Raises:` section stands as `Busy: A run is active.`: name, colon, sentence."""
     assert not [
-        f"{defined}: write {line!r} as 'Error: Condition.'"
-        for defined, line in _list_raises(load_modules()[name])
+        f"{name}, {defined}: write {line!r} as 'Error: Condition.'"
+        for name, module in list_modules().items()
+        for defined, line in _list_raises(module)
         if not _RAISES_LINE.match(line)
     ]
 

@@ -41,9 +41,7 @@ from clew.contract.receipts import (
     ToolResultReceipt,
 )
 from clew.model.messages import Message
-from clew.session._reader import (
-    read_last_seq,
-)
+from clew.session._reader import read_last_seq
 from clew.session._reads import SessionReads
 from clew.session._tokens import encrypt_token
 from clew.session.events import SessionEvent, follow_session

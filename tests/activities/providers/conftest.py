@@ -13,7 +13,8 @@ async def server() -> AsyncIterator[FakeServer]:
         yield fake
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 async def client() -> AsyncIterator[httpx.AsyncClient]:
+    """Make one client for all tests, as a worker does: to load the certificates takes longer than most of them."""
     async with make_http_client() as client:
         yield client
