@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TypeVar
+
+from pydantic_core import to_json
 
 from clew.contract.payloads import Payload
 from clew.model.tokens import load_encoding
+from clew_activities.offload import offload
 
 P = TypeVar("P", bound=Payload)
 
 
 async def count_tokens(payload: P, encoding: str) -> tuple[P, int]:
-    """Count the tokens of an entry with this payload, as committing it would, in a thread.
+    """Count the tokens of an entry with this payload, as committing it would.
 
     The answer is the payload, which records the tokens of its parts, and the tokens of the entry.
     """
-    return await asyncio.to_thread(lambda: payload.count(load_encoding(encoding)))
+    return await offload(len(to_json(payload.as_json())), payload.count, load_encoding(encoding))

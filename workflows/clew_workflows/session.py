@@ -237,7 +237,7 @@ class AgentSession:
             update_id = self._update_id()
             command = ingress.decode_update(name, args, self._runtime.state.config)
             if not self._intake.is_behind:
-                _, answer = self._intake.decide(command, update_id)
+                answer = self._intake.foresee(command, update_id)
                 if self._rollover.full and isinstance(answer, commands.Outcome) and answer.is_new:
                     raise ArchiveUnavailable("older entries cannot be archived at present: send it again later")
             elif self._startup.away and not isinstance(command, CloseInput):

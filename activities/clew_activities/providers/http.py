@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import httpx
 from httpx_sse import EventSource
 
+from clew_activities.offload import offload
 from clew_activities.providers.errors import (
     BadRequest,
     ErrorAnswer,
@@ -62,8 +63,6 @@ DEFAULT = HttpSettings()
 
 # Bytes that are split into events in one step.
 _PIECE_BYTES = 4096
-# Characters; a longer event is folded in a thread.
-_LARGE_EVENT = 16 * 1024
 
 
 def make_http_client() -> httpx.AsyncClient:
@@ -101,7 +100,7 @@ async def stream(
     """
     try:
         await _send_and_read(client, provider, request, decoder, _ReadLimits(settings, now, monotonic))
-        return await asyncio.to_thread(decoder.finish)
+        return await offload(decoder.size, decoder.finish)
     except ProviderError as error:
         failure = error
     except Exception as error:
@@ -178,7 +177,7 @@ async def _read_reply(response: httpx.Response, decoder: RedactedDecoder, limits
                 else:
                     await _read_events(body, decoder, limits)
         except TruncatedStream:
-            if not await asyncio.to_thread(_is_complete, decoder):
+            if not await offload(decoder.size, _is_complete, decoder):
                 raise
 
 
@@ -199,13 +198,10 @@ async def _read_events(body: AsyncIterator[bytes], decoder: RedactedDecoder, lim
 
 
 async def _feed(decoder: RedactedDecoder, event: str, data: str, settings: HttpSettings) -> None:
-    """Feed one event to the decoder; a large one in a thread, so that the event loop is not blocked."""
+    """Feed one event to the decoder."""
     if len(data) > settings.event_size:
         raise TruncatedStream(f"an event of the reply is longer than {settings.event_size} characters")
-    if len(data) > _LARGE_EVENT:
-        await asyncio.to_thread(decoder.feed, event, data)
-    else:
-        decoder.feed(event, data)
+    await offload(len(data), decoder.feed, event, data)
 
 
 async def _read_body(body: AsyncIterator[bytes], settings: HttpSettings) -> str:

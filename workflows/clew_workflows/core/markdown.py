@@ -19,8 +19,10 @@ _PUNCTUATION = re.compile(r"[\"-+\-/:<->@\[-`{-~]")
 def shorten(text: str, limit: int) -> str:
     """Put a text on one line of at most `limit` characters, without characters that are not visible."""
     # Twice the limit, so that a megabyte is not read for a line.
-    visible = "".join(char if char.isprintable() else " " for char in text[: 2 * limit])
-    line = " ".join(visible.split())
+    begin = text[: 2 * limit]
+    if not begin.isprintable():
+        begin = "".join(char if char.isprintable() else " " for char in begin)
+    line = " ".join(begin.split())
     return line if len(line) <= limit and len(text) <= 2 * limit else f"{line[: limit - 1]}…"
 
 

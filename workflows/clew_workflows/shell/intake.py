@@ -16,7 +16,7 @@ from clew.errors import ClewError, Closed, QueueFull, Refusal
 from clew_workflows.core import commands, decisions
 from clew_workflows.core.commands import Answer, Command
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import MAX_WAITING
+from clew_workflows.core.state import MAX_WAITING, Moment, State
 from clew_workflows.shell.background import start_background_task
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_budget import TaskBudget
@@ -62,6 +62,17 @@ class Arrival:
                 return self.size
 
 
+@dataclass(frozen=True, slots=True)
+class _Foreseen:
+    """What an update's validator has decided, for its handler if that finds the same state at the same time."""
+
+    command: Command
+    state: State
+    at: Moment
+    decision: Decision
+    answer: Answer
+
+
 class Intake:
     """Decides commands at once, or when the session opens.
 
@@ -76,15 +87,17 @@ class Intake:
         self._runtime = runtime
         self._budget = budget
         self._waiting: deque[Arrival] = deque()
+        self._foreseen: _Foreseen | None = None
 
-    def decide(self, command: Command, own_id: str | None) -> tuple[Decision, Answer]:
-        """Decide a command without applying the decision.
+    def foresee(self, command: Command, own_id: str | None) -> Answer:
+        """Decide a command that may arrive next; returns the answer to it. Nothing is applied.
 
         Raises:
             ClewError: The session cannot accept the command in its present state.
         """
-        runtime = self._runtime
-        return commands.decide(runtime.state, runtime.thread, command, own_id, runtime.now)
+        decision, answer = self._decide(command, own_id)
+        self._foreseen = _Foreseen(command, self._runtime.state, self._runtime.now, decision, answer)
+        return answer
 
     def take(self, arrival: Arrival) -> None:
         """Decide an update or a signal and apply the decision, or let it wait for the end of start-up."""
@@ -148,10 +161,22 @@ class Intake:
         try:
             if arrival.refusal or arrival.command is None:
                 raise arrival.refusal or Closed("no command arrived")
-            decision, arrival.answer = self.decide(arrival.command, arrival.own_id)
+            decision, arrival.answer = self._decide(arrival.command, arrival.own_id)
         except ClewError as refusal:
             arrival.refusal = refusal
             if arrival.own_id is None and not runtime.state.closed:
                 runtime.apply(decisions.reject(runtime.state, arrival.name, str(refusal), arrival.excerpt))
             return
         runtime.apply(decision)
+
+    def _decide(self, command: Command, own_id: str | None) -> tuple[Decision, Answer]:
+        runtime, foreseen = self._runtime, self._foreseen
+        self._foreseen = None
+        if (
+            foreseen
+            and foreseen.command is command
+            and foreseen.state is runtime.state
+            and foreseen.at == runtime.now
+        ):
+            return foreseen.decision, foreseen.answer
+        return commands.decide(runtime.state, runtime.thread, command, own_id, runtime.now)
