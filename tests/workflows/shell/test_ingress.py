@@ -72,21 +72,21 @@ def test_where_something_is_needed_nothing_is_refused(name: str, nothing: Args) 
     assert isinstance(decode_refusal(name, nothing), InvalidInput)
 
 
-@pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("count", [2, 3, 50])
-def test_several_arguments_are_refused(name: str, count: int) -> None:
+def test_several_arguments_are_refused(count: int) -> None:
     """An update with several arguments is refused; the message has their number."""
-    assert str(count) in str(decode_refusal(name, make_arguments(*[VALID[name]] * count)))
+    for name in DECODERS:
+        assert str(count) in str(decode_refusal(name, make_arguments(*[VALID[name]] * count))), name
 
 
-@pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize(
     "metadata", [{}, {"encoding": b"json/protobuf"}, {"encoding": b"binary/plain"}, {"encoding": b"\xff\xfe"}]
 )
-def test_only_plain_json_is_taken(name: str, metadata: dict[str, bytes]) -> None:
+def test_only_plain_json_is_taken(metadata: dict[str, bytes]) -> None:
     """Another encoding is refused, whatever the bytes are."""
-    arguments = [make_raw(json.dumps(VALID[name] | {"reason": "x"}).encode(), metadata)]
-    assert "json/plain" in str(decode_refusal(name, arguments))
+    for name in DECODERS:
+        arguments = [make_raw(json.dumps(VALID[name] | {"reason": "x"}).encode(), metadata)]
+        assert "json/plain" in str(decode_refusal(name, arguments)), name
 
 
 DEEP = b'{"a":' * 10_000 + b"1" + b"}" * 10_000
@@ -125,11 +125,11 @@ NOT_JSON = {
 }
 
 
-@pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("data", NOT_JSON.values(), ids=NOT_JSON.keys())
-def test_what_is_not_json_is_invalid_input(name: str, data: bytes) -> None:
+def test_what_is_not_json_is_invalid_input(data: bytes) -> None:
     """Ingress refuses any bytes, however deep or long, with a message of one or two lines."""
-    assert isinstance(decode_refusal(name, make_arguments(data)), InvalidInput)
+    for name in DECODERS:
+        assert isinstance(decode_refusal(name, make_arguments(data)), InvalidInput), name
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"nan", b"1e400", b"9" * 500])
@@ -152,13 +152,13 @@ def test_numbers_that_json_does_not_have_are_refused(name: str, around: bytes, n
     assert isinstance(decode_refusal(name, make_arguments(around % number)), InvalidInput)
 
 
-@pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("field", ["unknown", "Content", "content ", "", "\u0000", "model_config", "__class__"])
-def test_an_unknown_field_is_refused_by_its_name(name: str, field: str) -> None:
+def test_an_unknown_field_is_refused_by_its_name(field: str) -> None:
     """Never ignored: a typing error in a field's name would otherwise be a setting that does nothing."""
-    refusal = decode_refusal(name, make_arguments(VALID[name] | {field: 1}))
-    assert isinstance(refusal, InvalidInput)
-    assert field in str(refusal)
+    for name in DECODERS:
+        refusal = decode_refusal(name, make_arguments(VALID[name] | {field: 1}))
+        assert isinstance(refusal, InvalidInput), name
+        assert field in str(refusal), name
 
 
 @pytest.mark.parametrize(
