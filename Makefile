@@ -25,8 +25,8 @@ demo: $(READY) ## show a session that survives a killed worker (KEEP=1 leaves it
 chat: $(READY) ## chat in the terminal (SESSION=name, MODEL=provider:name)
 	@$(BIN)/python -m deploy.chat $(if $(SESSION),--session '$(SESSION)') $(if $(MODEL),--model '$(MODEL)')
 
-test: $(READY) ## run the tests without the slow ones (ARGS="-k word" selects some)
-	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+test: $(READY) ## run the tests without the slow ones, with fewer generated examples (ARGS="-k word" selects some)
+	$(BIN)/python -m pytest -n 2 -m "not slow" --hypothesis-profile=few $(ARGS)
 
 test-all: $(READY) ## run all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)

@@ -16,9 +16,12 @@ from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
 from tests.support import toolbox
 from tests.support.busy_machine import count_computing, freeze_collected, stop_collecting_garbage
+from tests.support.examples import register_profiles
 from tests.support.rolling import QUICK_ROLLOVERS
 from tests.support.stack import KEYS, Stack
 from tests.support.versions import QUICK_DRAINS
+
+register_profiles()
 
 
 def pytest_configure() -> None:

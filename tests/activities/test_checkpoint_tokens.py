@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew import tool
@@ -36,6 +36,7 @@ from clew_workflows.core.checkpoints import (
     list_fingerprinted,
     make_signed_part,
 )
+from tests.support.examples import examples
 
 NOW = 1_750_000_000
 OLD, NEW = b"o" * 32, b"n" * 40
@@ -126,7 +127,7 @@ def test_every_byte_counts(index: int) -> None:
         assert refused.value.type.startswith("token_")
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.one_of(
         st.text(max_size=200),

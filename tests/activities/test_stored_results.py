@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 from temporalio.client import WorkflowHandle
@@ -26,6 +26,7 @@ from clew_activities.run_tool import ToolActivities
 from clew_activities.stored_results import MAX_STORED_BYTES, Results
 from clew_activities.thread_source import ThreadLocation, Threads
 from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered
+from tests.support.examples import examples
 
 SESSION, FAMILY = "session-1", "family-1"
 OBJECT = f"default/families/s-{FAMILY}/results/{{}}"
@@ -269,7 +270,7 @@ async def test_a_result_of_a_snapshot_is_read_where_the_thread_has_no_other(arch
     assert [text.partition("\n")[0] for text in answers] == ["newer", "other", "said here"]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300).map(lambda text: text * 40),
     offset=st.integers(0, 12_000),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import to_json
 from temporalio.testing import ActivityEnvironment
@@ -15,6 +15,7 @@ from clew_activities import reply_in_progress
 from clew_activities.providers import RedactedDecoder, Redaction
 from clew_activities.reply_in_progress import MAX_REPLY_BYTES, MAX_STREAMED_CHARACTERS, ReplyInProgress
 from clew_workflows.protocol import ModelReply, RequestedTool
+from tests.support.examples import examples
 from tests.support.session_harness import SessionHarness
 
 
@@ -86,7 +87,7 @@ replies = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(reply=replies)
 def test_every_reply_fits_into_one_payload(reply: ModelReply) -> None:
     """A reply that fits is unchanged; a larger one loses as little as possible, and never a call or the usage."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.model.tokens import ENCODINGS, EncodingName, load_encoding
@@ -16,6 +16,7 @@ from clew_activities import prepare, reply_in_progress, run_tool
 from clew_workflows.core import drafts, tool_rounds
 from clew_workflows.core.calls import RequestedCall
 from clew_workflows.protocol import ModelReply, RequestedTool, ResolvedTool, RunTool, ToolAnswered
+from tests.support.examples import examples
 from tests.support.session_harness import SessionHarness, make_reply
 
 texts = st.builds(lambda text, times: text * times, st.text(min_size=1, max_size=40), st.integers(0, 60))
@@ -36,7 +37,7 @@ def run_calls(name: str) -> SessionHarness:
 
 @pytest.mark.parametrize("name", ENCODINGS)
 @given(content=texts, arguments=values, edited=st.booleans())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_result_is_counted_as_in_its_session(name: str, content: str, arguments: Any, edited: bool) -> None:
     """Also one that comes late, and one of a call that a person has changed."""
     session = run_calls(name)
@@ -57,7 +58,7 @@ def test_a_result_is_counted_as_in_its_session(name: str, content: str, argument
 
 @pytest.mark.parametrize("name", ENCODINGS)
 @given(content=texts, tools=st.lists(st.tuples(st.sampled_from(["look", "gone"]), values), max_size=3))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_reply_is_counted_as_in_its_session(name: str, content: str, tools: list[tuple[str, Any]]) -> None:
     """With its tool calls, whose ids the session numbers, and the data of its provider."""
     session = run_calls(name)
@@ -75,7 +76,7 @@ def test_a_reply_is_counted_as_in_its_session(name: str, content: str, tools: li
 
 @pytest.mark.parametrize("name", ENCODINGS)
 @given(tools=st.lists(st.tuples(st.text(), values), max_size=3))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_schemas_are_counted_as_in_their_session(name: EncodingName, tools: list[tuple[str, Any]]) -> None:
     """The configuration's entry has the sum of the tools, and counts its prompt itself."""
     resolved = tuple(

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from tests.support.examples import examples
 from tests.support.tool_calls import KIB64, Unspeakable, run_returning
 
 
@@ -99,7 +100,7 @@ async def test_a_result_is_truncated_at_its_limit_and_says_so(limit: int, charac
     assert not answer.is_error
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(text=st.text(st.characters(), max_size=400), limit=st.integers(256, 400))
 def test_no_result_is_larger_than_its_limit(text: str, limit: int) -> None:
     """The limit holds in bytes, for any characters."""

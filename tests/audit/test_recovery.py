@@ -82,7 +82,7 @@ async def test_a_session_that_needs_no_recovery_is_left_alone(stack: Stack, clew
         await recover(clew.temporal, archive, make_id(), task_queue="nowhere")
 
 
-@pytest.mark.parametrize("head", ["damaged", "lost"])
+@pytest.mark.parametrize("head", ["damaged", pytest.param("lost", marks=pytest.mark.slow)])
 async def test_the_history_finds_an_archive_without_its_head(
     stack: Stack, clew: Clew, archive: Archive, head: str
 ) -> None:
@@ -110,7 +110,7 @@ async def test_the_history_finds_an_archive_without_its_head(
     assert (await audit_session(clew.temporal, archive, session.id)).clean
 
 
-@pytest.mark.parametrize("left", ["nothing", "an older archive"])
+@pytest.mark.parametrize("left", [pytest.param("nothing", marks=pytest.mark.slow), "an older archive"])
 async def test_histories_replace_what_a_store_has_lost(stack: Stack, clew: Clew, archive: Archive, left: str) -> None:
     """Entries that are in no archive are taken from the histories of older workflow runs, each once and in order."""
     session = await begin_session(stack, clew, 6)
@@ -184,7 +184,7 @@ async def test_a_signal_that_nobody_has_seen_leaves_a_fact(stack: Stack, archive
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("state", ["kept", "lost"])
+@pytest.mark.parametrize("state", [pytest.param("kept", marks=pytest.mark.slow), "lost"])
 async def test_without_a_history_the_archive_is_enough(
     stack: Stack, clew: Clew, archive: Archive, state: str
 ) -> None:

@@ -92,7 +92,8 @@ async def test_a_refusal_that_is_not_caught_fails_the_workflow(
     stack: Stack, call: str, options: dict[str, Any], word: str
 ) -> None:
     """The type of the failure is the refusal's word; no workflow task is repeated without end."""
-    async with team(stack) as queue:
+    # Temporal's own sandbox, which the other tests have, imports `clew` anew for each workflow.
+    async with team(stack, workflow_runner=make_workflow_sandbox()) as queue:
         handle = await start(stack, queue, call, make_id(), **options)
         with pytest.raises(WorkflowFailureError) as caught:
             await asyncio.wait_for(handle.result(), 20)

@@ -7,7 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.thread.entries import Entry
@@ -33,6 +33,7 @@ from tests.support.archives import (
     make_entry,
     read_thread,
 )
+from tests.support.examples import examples
 
 
 @pytest.fixture
@@ -324,7 +325,7 @@ async def test_an_append_is_repeated_after_a_crash_anywhere(lost: bool) -> None:
     assert crashes > 15
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=30),
     st.integers(-5, 200),

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.thread.entries import Entry
@@ -33,6 +33,7 @@ from tests.support.archives import (
     make_entries,
     read_thread,
 )
+from tests.support.examples import examples
 
 SMALL = ArchiveSettings(fanout=2)
 
@@ -106,7 +107,7 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(steps, st.integers(2, 3))
 async def test_any_life_of_a_family(life: list[tuple[str, int, float]], fanout: int) -> None:
     """After any order of appends, forks and deletions every member reads like its own list."""

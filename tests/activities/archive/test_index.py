@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew_activities.archive.errors import ObjectDamaged
@@ -27,7 +27,6 @@ def list_leaves(children: Children, nodes: dict[str, bytes]) -> list[Ref]:
     return refs
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), st.none() | st.floats(0, 1)), max_size=80), st.integers(2, 4))
 def test_append_and_truncate_are_those_of_a_list(steps: list[tuple[int, float | None]], fanout: int) -> None:
     """However a thread grows and is truncated, the index shows the same places of the same segments as a list."""

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.thread.entries import Entry
@@ -10,7 +10,6 @@ from clew_activities.archive.segment import decode, encode, hash_bytes, split
 from tests.support.archives import draw_threads, make_entries, make_entry
 
 
-@settings(deadline=None)
 @given(draw_threads())
 def test_round_trip(entries: list[Entry]) -> None:
     """Entries are read as they were written, to the last digit of every number; equal entries give equal bytes."""
@@ -73,7 +72,6 @@ def test_what_is_not_json_is_refused_on_writing() -> None:
             encode([Entry(0, "e", "error", "", {"bad": bad}, {}, 0)])
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 300), max_size=30), st.integers(1, 2000))
 def test_split_keeps_all_in_order_and_under_the_size(lengths: list[int], size: int) -> None:
     """Pieces join to the run they come from; each is under the size or a single entry."""

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 from anthropic.types import message_create_params
 from anthropic.types.beta import message_create_params as beta_message_create_params
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.model.messages import Message
@@ -388,7 +388,6 @@ EVENTS = st.one_of(
 )  # fmt: skip
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(EVENTS, max_size=6))
 def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events: list[Any]) -> None:
     try:

@@ -4,7 +4,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 
@@ -395,7 +395,6 @@ CHOICES = JSON | st.lists(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.fixed_dictionaries({}, optional={"choices": CHOICES, "usage": JSON, "error": JSON}), max_size=4))
 def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events: list[Any]) -> None:
     try:

@@ -9,7 +9,7 @@ import string
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew_activities.providers.redaction import (
@@ -44,14 +44,12 @@ def test_a_secret_is_found_in_every_form(form: str, key: str) -> None:
     assert MARK in redacted
 
 
-@settings(deadline=None)
 @given(before=texts, after=texts, key=keys, form=forms)
 def test_a_secret_is_found_in_any_surroundings(before: str, after: str, key: str, form: Callable[[str], str]) -> None:
     """Also in those that look like the beginning of an encoded character."""
     assert not find_leaks(REDACTION.redact_text(before + "." + form(key) + "." + after), key)
 
 
-@settings(deadline=None)
 @given(text=texts | st.text())
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
     """Redaction changes no text that holds no secret."""
@@ -106,7 +104,6 @@ def test_values_are_redacted_to_their_depth() -> None:
     assert REDACTION.redact_value(value) == {"a": [1, None, True, {f"x {MARK}": [MARK, "fine"]}], "b": 1.5}
 
 
-@settings(deadline=None)
 @given(before=texts, after=texts, key=keys, form=forms, data=st.data())
 def test_a_growing_text_never_shows_a_part_of_a_secret(
     before: str, after: str, key: str, form: Callable[[str], str], data: st.DataObject
@@ -129,7 +126,6 @@ def test_a_growing_text_never_shows_a_part_of_a_secret(
     assert len(complete) - len(shown) < 40
 
 
-@settings(deadline=None)
 @given(text=st.text(st.characters(codec="utf-8")), data=st.data())
 def test_ordinary_text_is_shown_as_it_grows(text: str, data: st.DataObject) -> None:
     """All but an end that may begin a secret, however it is split."""

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew_activities.providers.sanitize import MAX_DEPTH, BoundedText, Budget, clean, parse_json, parse_object
@@ -9,14 +9,12 @@ from clew_activities.providers.sanitize import MAX_DEPTH, BoundedText, Budget, c
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ANY_TEXT)
 def test_cleaned_text_is_always_encodable_and_clean_text_stays(text: str) -> None:
     clean(text).encode()
     assert clean(clean(text)) == clean(text)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ANY_TEXT), st.integers(0, 40))
 def test_a_bounded_text_is_the_whole_text_or_is_truncated_with_a_mark_that_counts_what_is_missing(
     pieces: list[str], size: int

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.context.blocks import Rendering
@@ -19,6 +19,7 @@ from clew.model.prices import Price
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
 from tests.support import payloads
+from tests.support.examples import examples
 from tests.support.recorded import COST, MODEL, RecordedSession, record_replies
 from tests.support.threads import (
     CALCULATOR,
@@ -183,7 +184,7 @@ def test_a_policy_that_cannot_lie_over_another_is_named(policy: ContextPolicy, e
         session.compared(good=ContextPolicy(), other=policy)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     steps=st.lists(histories, min_size=1, max_size=2).map(lambda some: [step for steps in some for step in steps]),
     policy=policies.map(ContextPolicy.complete),

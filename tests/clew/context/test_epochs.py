@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.context.blocks import MISSING_RESULT
@@ -16,6 +16,7 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
+from tests.support.examples import examples
 from tests.support.payloads import make_recipe
 from tests.support.threads import (
     Step,
@@ -43,7 +44,7 @@ def epochs(thread: Thread, policy: ContextPolicy, lane: str = DEFAULT_LANE) -> l
     return contexts
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     steps=st.lists(histories | conversations, min_size=1, max_size=3).map(
         lambda some: [step for steps in some for step in steps]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.context.contexts import build_context
@@ -16,6 +16,7 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
+from tests.support.examples import examples
 from tests.support.threads import LANES, Step, Writer, histories, policies, user_says, write
 
 
@@ -45,7 +46,7 @@ def part(thread: Thread, upto: int, lane: str | None, policy: ContextPolicy) -> 
     return asyncio.run(load_thread(Back(thread, upto), lane, lambda _in_force: policy))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     steps=st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps]),
     policy=policies.map(ContextPolicy.complete),

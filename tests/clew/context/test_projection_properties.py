@@ -7,7 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clew.context.projection import Projection, compose, project
@@ -19,6 +19,7 @@ from clew.model.messages import Message
 from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.thread import Thread
+from tests.support.examples import examples
 from tests.support.payloads import OTHER_PAYLOADS
 from tests.support.reference import Expected, assert_valid_for_providers, build_expected, canonical_json, count_tokens
 from tests.support.threads import (
@@ -83,7 +84,7 @@ def expected(some: ProjectionInput) -> Expected | str:
 
 
 @given(inputs())
-@settings(max_examples=200)
+@examples(200)
 def test_agrees_with_the_naive_reference(some: ProjectionInput) -> None:
     """The context and its meta equal those of the naive reference, overflow included."""
     assume(some.policy.window == "sliding")
@@ -105,7 +106,7 @@ def test_is_deterministic(some: ProjectionInput) -> None:
 
 
 @given(inputs(conversations) | inputs())
-@settings(max_examples=200)
+@examples(200)
 def test_what_was_shown_before_changes_nothing(some: ProjectionInput) -> None:
     """A thread that was projected at every seq while it grew gives the same context as one that was not."""
     grown = Thread()
@@ -128,7 +129,7 @@ def test_changes_nothing(some: ProjectionInput) -> None:
 
 
 @given(inputs())
-@settings(max_examples=150)
+@examples(150)
 def test_is_valid_for_every_provider(some: ProjectionInput) -> None:
     """No tool group is ever split, no result is ever an orphan, no call is left without a result."""
     assert_valid_for_providers(projected(some).messages)
@@ -225,7 +226,7 @@ def test_all_that_the_current_runs_user_said_is_always_in(some: ProjectionInput)
 
 
 @given(plain_inputs())
-@settings(max_examples=200)
+@examples(200)
 def test_no_size_of_a_result_fails_a_run(some: ProjectionInput) -> None:
     """What is refused would be refused as well if every result were as long as the marker that stands for it."""
     if outcome(some).startswith("tool_results needs"):
@@ -266,7 +267,7 @@ def test_nothing_is_left_out_without_a_word(some: ProjectionInput) -> None:
 
 
 @given(inputs())
-@settings(max_examples=60)
+@examples(60)
 def test_a_prefix_projects_as_the_whole_does_at_its_seq(some: ProjectionInput) -> None:
     """Later entries never change the context at a seq, to the byte."""
     for seq in range(some.thread.rev):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.context.contexts import build_context
@@ -13,6 +13,7 @@ from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.errors import Archived, ContextOverflow
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Retained, Thread
+from tests.support.examples import examples
 from tests.support.payloads import make_recipe
 from tests.support.threads import (
     LANES,
@@ -70,7 +71,7 @@ def test_results_that_are_missing_do_not_shorten_what_an_epoch_reaches() -> None
     assert answer(reduced, policy, "default") == answer(full, policy, "default", upto)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     steps=st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps]),
     both=st.tuples(policies, policies),

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.context.projection import Projection
@@ -17,6 +17,7 @@ from clew.errors import ContextOverflow
 from clew.model.messages import Message, ToolSpec
 from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE
+from tests.support.examples import examples
 from tests.support.reference import count_tokens
 from tests.support.threads import (
     Writer,
@@ -196,7 +197,7 @@ def test_a_marker_is_sized_without_a_vocabulary(name: str, call_id: str, tool: s
 
 
 @pytest.mark.parametrize("name", ["heuristic", "o200k_base", "cl100k_base"])
-@settings(max_examples=60)
+@examples(60)
 @given(
     texts=st.lists(
         st.tuples(st.text(st.sampled_from('xyXY 01\n\t=-{}",é日🧵'), min_size=1, max_size=30), st.integers(1, 900)),

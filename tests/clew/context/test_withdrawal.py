@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.context.contexts import build_context
@@ -15,6 +15,7 @@ from clew.errors import Archived, ContextOverflow
 from clew.thread.lane import Lane
 from clew.thread.thread import Thread
 from tests.clew.context.test_loading import Back
+from tests.support.examples import examples
 from tests.support.threads import LANES, Step, Withdrawn, Writer, histories, policies, user_says, write
 
 SOME = st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps])
@@ -46,7 +47,7 @@ def is_settled(thread: Thread, seq: int) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     steps=SOME,
     at=st.lists(st.integers(0, 12), min_size=1, max_size=3),

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 import tiktoken
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clew.errors import EncodingUnavailable
 from clew.model import tokens
 from clew.model.tokens import ENCODINGS, load_encoding, load_encodings
+from tests.support.examples import examples
 from tests.support.reference import canonical_json
 from tests.support.threads import CALCULATOR, assistant_calls, tool_returns, user_says
 
@@ -61,7 +62,7 @@ def test_counts_are_tiktokens(published: SimpleNamespace) -> None:
     @example("<|endoftext|><|endofprompt|>")
     @example("x" + " " * 511 + "y")
     @example("HTTPServer's naïveté 日本語 🧵👩‍👩‍👧 ǅ ʰ ́")
-    @settings(max_examples=60)
+    @examples(60)
     def agree(text: str) -> None:
         assert ours.count(text) == len(theirs.encode_ordinary(text))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.errors import ContextOverflow
@@ -10,6 +10,7 @@ from clew.report import make_report
 from clew.report.types import Call, CallWindow, Segment
 from clew.report.windows import MAX_SEGMENTS, make_window
 from clew.thread.thread import Thread
+from tests.support.examples import examples
 from tests.support.payloads import make_recipe
 from tests.support.recorded import RecordedSession, record_replies
 from tests.support.threads import (
@@ -111,7 +112,7 @@ def test_a_long_window_has_few_segments() -> None:
 
 
 @given(steps=histories, policy=policies)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_message_of_a_lane_is_in_or_out(steps: list[Step], policy: ContextPolicy) -> None:
     """In any history, the groups of the lane are each in the window or left out, never both."""
     thread = record_replies(write(steps), policy)

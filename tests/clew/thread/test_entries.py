@@ -6,12 +6,13 @@ from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from clew.contract.payloads import KINDS, ErrorPayload
 from clew.model.messages import list_call_ids
 from clew.model.tokens import load_encoding
 from clew.thread.entries import Draft, Entry
+from tests.support.examples import examples
 from tests.support.reference import canonical_json, count_tokens
 from tests.support.threads import (
     CALCULATOR,
@@ -83,7 +84,7 @@ def test_a_model_sees_what_is_meant_for_it() -> None:
 
 @pytest.mark.parametrize("name", ["o200k_base", "heuristic"])
 @given(steps=histories)
-@settings(max_examples=40)
+@examples(40)
 def test_counts_are_those_of_the_encoding(name: str, steps: list[Step]) -> None:
     """What an entry was counted as when it was committed is what counting its message anew gives."""
     by = load_encoding(name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.context.contexts import rebuild_context
@@ -18,6 +18,7 @@ from clew_workflows.core import budgets
 from clew_workflows.core.learned import EIGHTHS, Learned
 from clew_workflows.protocol import CallModel, Failure
 from tests.support.budgets import MODEL, SMALL, begin_small, make_refusal, reply, take_turn
+from tests.support.examples import examples
 from tests.support.session_harness import SessionHarness, carry_over
 
 
@@ -138,7 +139,6 @@ def test_a_count_that_is_none_leaves_nothing_to_try(counted: Any) -> None:
 _odd = st.one_of(st.integers(-5, 3_000), st.integers(), st.none(), st.booleans(), st.text(max_size=3), st.floats())
 
 
-@settings(deadline=None)
 @given(_odd, _odd, st.integers(1, 3_000), st.integers(1, 100_000))
 def test_whatever_a_refusal_tells_the_budget_gets_smaller(limit: Any, actual: Any, counted: int, output: int) -> None:
     """It is at least one token, and a tenth less than what was refused; or there is no other attempt."""
@@ -277,7 +277,7 @@ def test_what_was_learned_is_carried_and_bounded() -> None:
     assert budgets.learn_refusal(learned, "local:m4", 500) == learned
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(
         st.tuples(st.integers(1, 260), st.sampled_from([0.5, 1.0, 1.1, 1.3, 2.0, 9.0]), st.booleans()), max_size=25

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pydantic_core import to_json
@@ -32,6 +32,7 @@ from clew_workflows.protocol import (
     RequestedTool,
     RunTools,
 )
+from tests.support.examples import examples
 from tests.support.session_harness import UNKNOWN, SessionHarness, assert_valid, interrupt_reply
 
 POLICIES = st.sampled_from(
@@ -457,6 +458,4 @@ class AnySession(RuleBasedStateMachine):
 
 
 TestAnySession = AnySession.TestCase
-TestAnySession.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestAnySession.settings = settings(examples(60), stateful_step_count=40)

@@ -67,7 +67,7 @@ def run_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Space]:
         yield Space(Store.from_url(f"s3://{BUCKET}/sessions"), lambda: setattr(bucket, "full", True), free)
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.slow)])
 def space(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Space]:
     """A store of each kind."""
     with run_folder(tmp_path) if request.param == "folder" else run_bucket(monkeypatch) as running:

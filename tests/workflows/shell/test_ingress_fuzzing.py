@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.errors import (
     Refusal,
 )
 from clew_workflows.shell import ingress
+from tests.support.examples import examples
 from tests.support.ingress import (
     DECODERS,
     VALID,
@@ -40,7 +41,7 @@ payloads = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(name=st.sampled_from(list(DECODERS)), arguments=payloads)
 def test_no_bytes_do_more_than_be_refused(name: str, arguments: Args) -> None:
     """Arbitrary payloads give a command or a refusal, and their excerpt can be stored."""
@@ -90,7 +91,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(name=st.sampled_from(list(DECODERS)), value=st.dictionaries(st.sampled_from(FIELDS), anything, max_size=4))
 def test_no_json_does_more_than_be_refused(name: str, value: dict[str, Any]) -> None:
     """Arbitrary JSON under known names gives a command or a refusal, and what passed can be written again."""
