@@ -38,6 +38,7 @@ def list_malformed(is_bare: bool) -> dict[str, Sequence[RawValue]]:
     return {case: args for case, args in MALFORMED.items() if not (is_bare and case in NO_ARGUMENT)}
 
 
+@pytest.mark.slow
 async def test_a_malformed_update_is_refused_and_leaves_nothing(stack: Stack) -> None:
     """Every update with every malformed payload is refused with a word of the contract."""
     session = await stack.open()

@@ -98,7 +98,7 @@ def reply_with_sum(body: dict[str, Any]) -> Reply:
     return Reply("so it is " + "indeed " * 20)
 
 
-@pytest.mark.parametrize("window", ["sliding", "epoch"])
+@pytest.mark.parametrize("window", ["sliding", pytest.param("epoch", marks=pytest.mark.slow)])
 async def test_the_preview_is_what_the_model_sees(stack: Stack, window: Any) -> None:
     """Through truncation, tools, lanes and policies of one's own, in either kind of window."""
     policy = SHORT.overlay(ContextPolicy(window=window))

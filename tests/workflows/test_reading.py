@@ -281,7 +281,7 @@ async def test_reading_goes_on_while_the_session_rolls_over(stack: Stack, clew: 
         return times
 
     readers = [asyncio.create_task(read()) for _ in range(2)]
-    for turn in range(24):
+    for turn in range(16):
         await session.ask(f"turn {turn}")
     done = True
     assert min(await asyncio.gather(*readers)) > 3

@@ -99,6 +99,7 @@ async def describe_call(session: Session, clew: Clew, *, attempt: int) -> str:
             return calls[0].SerializeToString().decode("latin-1")
 
 
+@pytest.mark.slow
 async def test_no_failure_brings_the_key_out(
     stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:

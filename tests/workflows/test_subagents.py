@@ -97,7 +97,10 @@ async def test_subagents_have_subagents(stack: Stack) -> None:
         await assert_no_harm(clew, session.id)
 
 
-@pytest.mark.parametrize("state", ["done", "working", "reopened"])
+@pytest.mark.parametrize(
+    "state",
+    [pytest.param("done", marks=pytest.mark.slow), "working", pytest.param("reopened", marks=pytest.mark.slow)],
+)
 async def test_a_session_is_deleted_with_the_tree_below_it(stack: Stack, state: str) -> None:
     """Ended subagents, those at work, those that were opened again. A fork stays, and has its own subagents."""
     clew = make_client(stack)

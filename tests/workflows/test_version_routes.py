@@ -142,6 +142,7 @@ async def test_a_session_that_slept_through_the_first_version_needs_it_once_more
         assert await read_texts(session) == ["one", "fine", "two", "fine", "three", "fine"]
 
 
+@pytest.mark.slow
 async def test_a_session_calls_a_subagent_while_another_version_is_current(stack: Stack) -> None:
     """Its model call began on the version before; the subagent starts, both move, and the answer arrives."""
     asked = SlowModel(

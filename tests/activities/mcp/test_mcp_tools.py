@@ -138,6 +138,7 @@ async def test_a_changed_list_of_tools_is_noticed() -> None:
         await tools.close()
 
 
+@pytest.mark.slow
 async def test_a_server_that_restarts_with_other_tools_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker has no sign of the restart of a server at a URL. While it is down its last list stands."""
     monkeypatch.setattr(connection, "HTTP_LIST_SECONDS", 0)

@@ -67,13 +67,14 @@ def run_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Space]:
         yield Space(Store.from_url(f"s3://{BUCKET}/sessions"), lambda: setattr(bucket, "full", True), free)
 
 
-@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.slow)])
+@pytest.fixture(params=["folder", "bucket"])
 def space(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Space]:
     """A store of each kind."""
     with run_folder(tmp_path) if request.param == "folder" else run_bucket(monkeypatch) as running:
         yield running
 
 
+@pytest.mark.slow
 async def test_sessions_go_on_without_space_and_archive_when_there_is_some(
     stack: Stack, space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:

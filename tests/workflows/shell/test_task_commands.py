@@ -51,6 +51,7 @@ HANDLED = {
 """Events on which a session acts."""
 
 
+@pytest.mark.slow
 async def test_signals_right_after_a_rollover_are_in_the_thread(stack: Stack) -> None:
     """The server holds the first task of a run back; refused updates start it earlier, and no signal is lost."""
     async with (
