@@ -266,9 +266,10 @@ class _Round:
         """Write the histories of all sessions beside the logs."""
         temporal = self._clients[0].temporal
         for name in {*self._callers, *self._threads}:
-            for number, run in enumerate(await list_runs(temporal, name)):
+            async for run in temporal.list_workflows(f"WorkflowId = '{name}'"):
                 history = await temporal.get_workflow_handle(name, run_id=run.run_id).fetch_history()
-                (folder / f"history-{name}-{number}.json").write_text(history.to_json())
+                started = f"{run.start_time:%H%M%S}"
+                (folder / f"history-{name}-{started}-{run.run_id}.json").write_text(history.to_json())
             entries = [entry.as_json() for entry in self._threads.get(name, ())]
             (folder / f"thread-{name}.json").write_text(json.dumps(entries, indent=1))
 
