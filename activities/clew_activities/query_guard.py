@@ -12,8 +12,8 @@ history lacks the events of what the workflow did, and fails that task once.
 
 A query for a workflow that is not in the cache fetches its history, and the server appends the events of a task that
 it may drop or repeat later. Their ids then go to other events, which the SDK takes for handled: the workflow never
-sees them, or has seen them at another time. The guard evicts a workflow from the cache when a query's history has more
-events than its tasks have made, and while it cannot tell its first task from what a query has brought.
+sees them, or has seen them at another time. The guard evicts a workflow from the cache when a query's history has
+more events than its tasks have made, and while it cannot tell its first task from what a query has brought.
 """
 
 from __future__ import annotations
