@@ -14,6 +14,7 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import Archived
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.lane import Gap
+from clew.thread.layers import Layers
 from clew.thread.thread import Thread
 from clew_activities.recall import MAX_RECALLED_BYTES, fit_answer
 from clew_workflows.core.carried import add_recalled
@@ -66,3 +67,22 @@ def test_a_round_larger_than_an_answer_is_fetched_in_parts(text: str, window: st
     answers, context = count_recalls(writer.thread, policy)
     assert 1 < answers < 20
     assert context == build_context(writer.thread, policy=policy)
+
+
+def test_layers_that_a_session_has_lost_are_fetched() -> None:
+    """A lane that was recalled at a newer seq than a rollover keeps has its messages, and has to fetch its layers."""
+    writer = Writer().talk(user_says("before"), assistant_says("yes"), run="r1").talk(user_says("go"), run="r2")
+    archived, policy = writer.thread, ContextPolicy().complete()
+    upto = archived.last_seq
+    held = make_archived_thread(upto, archived, {DEFAULT_LANE: Gap(layers=Layers(()))})
+    with pytest.raises(Archived):
+        build_context(held, policy=policy)
+    complete = make_archived_thread(upto, archived, {DEFAULT_LANE: Gap()})
+    recall = Recall(
+        archive=ArchiveRef(execution="e", family="f", upto=upto),
+        context_ref=DEFAULT_LANE,
+        policies=(policy,),
+        before=held.find_first_held_seq(DEFAULT_LANE),
+    )
+    held = add_recalled(held, DEFAULT_LANE, fit_answer(complete, recall))
+    assert build_context(held, policy=policy) == build_context(archived, policy=policy)

@@ -122,7 +122,7 @@ def add_recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
     fetched_entries = (entry for entry in _entries.validate_python(value["entries"]) if entry.seq < thread.first_seq)
     entries = {entry.seq: entry for entry in (*thread.retained.entries, *fetched_entries)}
     gap, known = _gap.validate_python(value["gap"]), thread.retained.gaps.get(context_ref)
-    if known and known.layers:
+    if known and known.layers and known.layers.is_complete:
         gap = replace(gap, layers=known.layers)
     gaps = {**thread.retained.gaps, context_ref: gap}
     retained = Retained(thread.retained.upto, tuple(entries[seq] for seq in sorted(entries)), gaps)
