@@ -11,9 +11,8 @@ notices it at the next task, which goes on with the same history but brings upda
 history lacks the events of what the workflow did, and fails that task once.
 
 A query for a workflow that is not in the cache fetches its history, and the server appends the events of a task that
-it may drop or repeat later. Their ids then go to other events, which the SDK takes for handled: the workflow never
-sees them, or has seen them at another time. The guard evicts a workflow from the cache when a query's history has
-more events than its tasks have made, and while it cannot tell its first task from what a query has brought.
+it may drop later. Their ids then go to other events, which the SDK takes for handled: the workflow never sees them.
+The guard evicts a workflow from the cache when a query's history has more events than its tasks have made.
 """
 
 from __future__ import annotations
@@ -80,8 +79,6 @@ class _Guarded(WorkflowInstance):
         # as the server writes no events for a task that does only that.
         self._is_written = False
         self._is_queried = False
-        # The tasks since the instance was made, without those that it has replayed.
-        self._tasks = 0
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Pass an activation on, unless it is out of order."""
@@ -90,7 +87,7 @@ class _Guarded(WorkflowInstance):
         if any(job.HasField("query_workflow") for job in act.jobs):
             # The SDK's id of a query that comes without a task.
             if any(job.query_workflow.query_id == "legacy_query" for job in act.jobs):
-                if self._tasks == 1 or act.history_length > self._length + 1 + self._made:
+                if act.history_length > self._length + 1 + self._made:
                     self._evict()
                 self._is_queried = True
             return self._instance.activate(act)
@@ -104,7 +101,6 @@ class _Guarded(WorkflowInstance):
         # The same task goes on, or a new one has begun.
         self._made = self._made + made if act.history_length == self._length else made
         self._is_written, self._is_queried = not (act.is_replaying or _rejects_update(completion)), False
-        self._tasks += not act.is_replaying and act.history_length != self._length
         self._length, self._size = act.history_length, act.history_size_bytes
         self._started_at = act.timestamp.ToNanoseconds()
         return completion

@@ -119,18 +119,9 @@ def test_a_query_with_events_of_no_task_evicts_the_workflow(guarded: WorkflowIns
     assert not is_failed(guarded, "do_update", 257, 62131, replaying=True)
     assert not is_failed(guarded, "query_workflow", 259, 62131, replaying=True)
     assert not evicted
-    assert not is_failed(guarded, "query_workflow", 261, 62131, replaying=True)
-    assert evicted == ["run"]
-
-
-def test_an_instances_first_task_may_be_a_querys(guarded: WorkflowInstance, evicted: list[str]) -> None:
-    """A query that makes the instance may bring a task that is repeated later; a query of a task does not."""
-    assert not is_failed(guarded, "initialize_workflow", 32, 4000, replaying=True)
-    assert not is_failed(guarded, "query_workflow", 34, 4000, replaying=True)
-    assert not is_failed(guarded, "signal_workflow", 38, 4500)
-    assert not is_failed(guarded, "query_workflow", 38, 4500, replaying=True, query_id="a-query")
+    assert not is_failed(guarded, "query_workflow", 261, 62131, replaying=True, query_id="of a task")
     assert not evicted
-    assert not is_failed(guarded, "query_workflow", 38, 4500, replaying=True)
+    assert not is_failed(guarded, "query_workflow", 261, 62131, replaying=True)
     assert evicted == ["run"]
 
 
