@@ -1,7 +1,9 @@
 """The floor of `bench.load`: a bare workflow with one update and one activity, on the SDK's defaults.
 
 It keeps no context, counts no tokens and archives nothing. `ask` answers from a constant; `ask_model` first sends the
-question to the model's server and reads the reply as bytes, which every agent has to do.
+question to the model's server and reads the reply as bytes, which every agent has to do. The server hands over these
+activities with the end of their workflow task. That of `ask_apart` has a task queue of its own, as model calls of
+sessions have, and is dispatched like any task.
 
     python -m bench.floor serve             # a worker, on TEMPORAL_ADDRESS
     python -m bench.floor query WORKFLOW    # one query by a client of its own
@@ -20,6 +22,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 QUEUE = "floor"
+QUEUE_APART = "floor-apart"
 READY = "floor ready"
 ANSWER = "An answer that a model might give, with this and that. " * 17
 TIMEOUT = timedelta(seconds=60)
@@ -77,6 +80,19 @@ class Floor:
         )
         return reply
 
+    @workflow.update
+    async def ask_apart(self, question: str) -> str:
+        """Answer from the model's server, by an activity of another task queue."""
+        self._turns += 1
+        reply: str = await workflow.execute_activity(
+            "answer_from_model",
+            question,
+            result_type=str,
+            start_to_close_timeout=TIMEOUT,
+            task_queue=QUEUE_APART,
+        )
+        return reply
+
     @workflow.query
     def count_turns(self) -> int:
         """Count the turns."""
@@ -89,7 +105,10 @@ async def serve() -> None:
     caller, stopped = Caller(os.environ["MODEL_URL"]), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     activities = [answer, caller.answer_from_model]
-    async with Worker(client, task_queue=QUEUE, workflows=[Floor], activities=activities):
+    async with (
+        Worker(client, task_queue=QUEUE, workflows=[Floor], activities=activities),
+        Worker(client, task_queue=QUEUE_APART, activities=activities),
+    ):
         print(READY, flush=True)
         await stopped.wait()
 

@@ -93,8 +93,8 @@ class Bench:
     sizes: Sizes
     results: Results
 
-    async def start(self, stack: AsyncExitStack) -> tuple[System, System, System]:
-        """Start both workers: Clew, the floor, and the floor without a model."""
+    async def start(self, stack: AsyncExitStack) -> tuple[System, ...]:
+        """Start both workers: Clew, the floor, and its two variants."""
         clew = await stack.enter_async_context(run_clew(self.address, self.model_url, self.store))
         return (clew, *await stack.enter_async_context(run_floor(self.address, self.model_url)))
 
@@ -147,11 +147,12 @@ async def measure_latency(bench: Bench) -> None:
         for number in range(bench.sizes.latency_turns):
             for index in _rotate(range(len(turns)), number):
                 times[index].append(await _time(turns[index](QUESTION)) * 1e3)
-        own, floor, silent, settled = times
+        own, floor, silent, apart, settled = times
         bench.add("latency, p50", median(own), median(floor), "ms", most=1.15)
         bench.add("latency, p95", compute_p95(own), compute_p95(floor), "ms")
         bench.add("latency until the outcome, its text unread", median(settled), median(floor), "ms")
         bench.add("latency, p50, of a floor without a model", median(own), median(silent), "ms")
+        bench.add("latency, p50, of a floor with two task queues", median(own), median(apart), "ms")
 
 
 async def measure_load(bench: Bench) -> None:

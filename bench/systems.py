@@ -107,8 +107,12 @@ async def run_clew(address: str, model_url: str, store: str) -> AsyncIterator[Sy
 
 
 @asynccontextmanager
-async def run_floor(address: str, model_url: str) -> AsyncIterator[tuple[System, System]]:
-    """Run a worker of the floor's; the second system is the same worker without calls of the model's server."""
+async def run_floor(address: str, model_url: str) -> AsyncIterator[tuple[System, System, System]]:
+    """Run a worker of the floor's.
+
+    The second system is the same worker without calls of the model's server, the third one with the activity on a
+    task queue of its own.
+    """
     client = await Client.connect(address)
     env = {**os.environ, "TEMPORAL_ADDRESS": address, "MODEL_URL": model_url}
     begun = time.perf_counter()
@@ -123,6 +127,7 @@ async def run_floor(address: str, model_url: str) -> AsyncIterator[tuple[System,
         yield (
             System("floor", client, process, partial(_open_floor, client, "floor", Floor.ask_model)),
             System("silent", client, process, partial(_open_floor, client, "silent", Floor.ask)),
+            System("apart", client, process, partial(_open_floor, client, "apart", Floor.ask_apart)),
         )
 
 
