@@ -379,8 +379,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="measure less")
     parser.add_argument("--plot", type=Path, default=None, help=f"SVG file to write (of all parts: {PLOT})")
     options = parser.parse_args(arguments)
-    # With it, each worker would compile Clew anew at its start, and the floor would not.
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     begun = time.monotonic()
     results = asyncio.run(measure(options.parts, QUICK if options.quick else Sizes()))
     reached = show(results, Console())
