@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from clew import (
@@ -128,7 +127,7 @@ async def test_fifty_megabytes_leave_no_trace_in_the_history(stack: Stack) -> No
         == f"{'x' * 10}\n[bytes 15000000 to 15000010 of {16 * 1024 * 1024}; offset=15000010 reads on]"
     )
     history = await stack.clew.temporal.get_workflow_handle(session.id).fetch_history()
-    assert len(json.dumps(history.to_json_dict())) < 42_000
+    assert sum(event.ByteSize() for event in history.events) < 50_000, "a thousandth of the result"
 
 
 async def test_an_archived_result_is_read_on_in_all_the_same(stack: Stack) -> None:

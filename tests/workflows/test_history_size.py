@@ -33,7 +33,10 @@ async def test_a_hundred_turns_stay_small(stack: Stack) -> None:
 
 
 async def test_a_round_of_one_tool_adds_at_most_thirteen_events(stack: Stack) -> None:
-    """A turn with one tool call has at most thirteen events more than one without."""
+    """A turn with one tool call has at most thirteen events more than one without.
+
+    The shortest of three turns counts: on a busy machine the server starts workflow tasks that others share otherwise.
+    """
 
     def script(body: dict[str, Any]) -> Reply:
         if get_last_message(body)["content"] == "add":
@@ -41,13 +44,15 @@ async def test_a_round_of_one_tool_adds_at_most_thirteen_events(stack: Stack) ->
         return Reply("fine")
 
     session = await stack.open(script, tools=["add"])
-    await session.ask("hello")
-    start, _ = await measure_history(stack, session.id)
-    await session.ask("hello")
-    plain, _ = await measure_history(stack, session.id)
-    await session.ask("add")
-    with_tool, _ = await measure_history(stack, session.id)
-    assert with_tool - plain <= (plain - start) + 13
+
+    async def count_events(message: str) -> int:
+        before, _ = await measure_history(stack, session.id)
+        await session.ask(message)
+        return (await measure_history(stack, session.id))[0] - before
+
+    plain = min([await count_events("hello") for _ in range(3)])
+    with_tool = min([await count_events("add") for _ in range(3)])
+    assert with_tool - plain <= 13
 
 
 @needs_plain
