@@ -35,7 +35,7 @@ async def test_a_hundred_turns_stay_small(stack: Stack) -> None:
 async def test_a_round_of_one_tool_adds_at_most_thirteen_events(stack: Stack) -> None:
     """A turn with one tool call has at most thirteen events more than one without.
 
-    The shortest of three turns counts: on a busy machine the server starts workflow tasks that others share otherwise.
+    The shortest of three turns counts: on a busy machine a turn may need a workflow task more.
     """
 
     def script(body: dict[str, Any]) -> Reply:
