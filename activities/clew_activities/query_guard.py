@@ -17,7 +17,7 @@ The guard evicts a workflow from the cache when a query's history has more event
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
@@ -97,10 +97,10 @@ class _Guarded(WorkflowInstance):
             completion.failed.failure.application_failure_info.type = "QueryAhead"
             return completion
         completion = self._instance.activate(act)
-        made = _count_events(completion)
+        made = _count_events(act, completion)
         # The same task goes on, or a new one has begun.
         self._made = self._made + made if act.history_length == self._length else made
-        self._is_written, self._is_queried = not (act.is_replaying or _rejects_update(completion)), False
+        self._is_written, self._is_queried = not (act.is_replaying or _list_refused(act, completion)), False
         self._length, self._size = act.history_length, act.history_size_bytes
         self._started_at = act.timestamp.ToNanoseconds()
         return completion
@@ -117,9 +117,11 @@ class _Guarded(WorkflowInstance):
         )
 
     def _is_late(self, act: WorkflowActivation) -> bool:
-        """Whether a task goes on, after a query, with what only its first activation may bring."""
-        goes_on = self._is_queried and self._is_written and act.history_length == self._length
-        return goes_on and any(job.WhichOneof("variant") in _FIRST for job in act.jobs)
+        """Whether a task goes on, after a query, at another time or with what only its first activation may bring."""
+        if not (self._is_queried and self._is_written and act.history_length == self._length):
+            return False
+        began_again = self._started_at != act.timestamp.ToNanoseconds()
+        return began_again or any(job.WhichOneof("variant") in _FIRST for job in act.jobs)
 
     def _lacks_events(self, act: WorkflowActivation) -> bool:
         """Whether the history lacks events of the task before: it was lost, after a query had brought its events."""
@@ -141,25 +143,30 @@ class _Guarded(WorkflowInstance):
         return self._instance.get_thread_id()
 
 
-def _rejects_update(completion: WorkflowActivationCompletion) -> bool:
-    return any(command.update_response.HasField("rejected") for command in completion.successful.commands)
+def _list_refused(act: WorkflowActivation, completion: WorkflowActivationCompletion) -> set[str]:
+    """List the updates that were not accepted. An accepted one that fails is `rejected`, too, and makes an event."""
+    brought = {job.do_update.protocol_instance_id for job in act.jobs if job.HasField("do_update")}
+    responses = [command.update_response for command in completion.successful.commands]
+    accepted = {response.protocol_instance_id for response in responses if response.HasField("accepted")}
+    rejected = {response.protocol_instance_id for response in responses if response.HasField("rejected")}
+    return (rejected & brought) - accepted
 
 
-def _count_events(completion: WorkflowActivationCompletion) -> int:
+def _count_events(act: WorkflowActivation, completion: WorkflowActivationCompletion) -> int:
     """Count the events that commands surely make. What is cancelled in its own task makes none."""
-    commands = completion.successful.commands
+    commands, refused = completion.successful.commands, _list_refused(act, completion)
     cancelled = any(command.WhichOneof("variant") in _CANCELLING for command in commands)
-    return sum(_makes_event(command, cancelled=cancelled) for command in commands)
+    return sum(_makes_event(command, refused, cancelled=cancelled) for command in commands)
 
 
-def _makes_event(command: WorkflowCommand, *, cancelled: bool) -> bool:
+def _makes_event(command: WorkflowCommand, refused: Collection[str], *, cancelled: bool) -> bool:
     match command.WhichOneof("variant"):
         case "upsert_workflow_search_attributes" | "modify_workflow_properties":
             return True
         case "start_timer" | "schedule_activity":
             return not cancelled
         case "update_response":
-            return not command.update_response.HasField("rejected")
+            return command.update_response.protocol_instance_id not in refused
         case _:
             return False
 

@@ -29,15 +29,17 @@ STOPS = 4
 
 
 class Instance(WorkflowInstance):
-    """Starts a timer in every activation but queries, or rejects an update."""
+    """Starts a timer in every activation but queries, or lets an update fail."""
 
-    rejects = False
+    fails: str | None = None
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         completion = WorkflowActivationCompletion()
         completion.successful.SetInParent()
-        if self.rejects:
-            completion.successful.commands.add().update_response.rejected.SetInParent()
+        if self.fails is not None:
+            response = completion.successful.commands.add().update_response
+            response.protocol_instance_id = self.fails
+            response.rejected.SetInParent()
         elif not any(job.HasField("query_workflow") for job in act.jobs):
             completion.successful.commands.add().start_timer.seq = 1
         return completion
@@ -83,11 +85,13 @@ def make_activation(
     variant.SetInParent()
     if job == "query_workflow":
         variant.query_id = query_id
+    if job == "do_update":
+        variant.protocol_instance_id = "new"
     return act
 
 
-def is_failed(instance: WorkflowInstance, *activation: Any, rejects: bool = False, **fields: Any) -> bool:
-    Instance.rejects = rejects
+def is_failed(instance: WorkflowInstance, *activation: Any, fails: str | None = None, **fields: Any) -> bool:
+    Instance.fails = fails
     completion = instance.activate(make_activation(*activation, **fields))
     return bool(completion.failed.failure.message == QUERY_AHEAD)
 
@@ -107,9 +111,9 @@ def test_tasks_and_queries_pass(guarded: WorkflowInstance, evicted: list[str]) -
 
 def test_a_task_that_takes_the_place_of_a_dropped_one_passes(guarded: WorkflowInstance) -> None:
     """The server drops a task that only rejects an update: the next task has its events' ids."""
-    assert not is_failed(guarded, "do_update", 13, 1300, rejects=True)
+    assert not is_failed(guarded, "do_update", 13, 1300, fails="new")
     assert not is_failed(guarded, "do_update", 13, 1300)
-    assert not is_failed(guarded, "do_update", 17, 1500, rejects=True)
+    assert not is_failed(guarded, "do_update", 17, 1500, fails="new")
     assert not is_failed(guarded, "query_workflow", 15, 1500, replaying=True)
     assert not is_failed(guarded, "do_update", 17, 1500)
 
@@ -150,6 +154,19 @@ def test_a_task_that_was_lost_fails_the_next_one(guarded: WorkflowInstance) -> N
     assert not is_failed(guarded, "do_update", 24, 2265)
     assert not is_failed(guarded, "fire_timer", 32, 3030)
     assert is_failed(guarded, "do_update", 35, 3175)
+
+
+def test_an_accepted_update_that_fails_makes_an_event(guarded: WorkflowInstance) -> None:
+    """After a task that ends an earlier update come its completion, the update's, the timer, and the next task."""
+    assert not is_failed(guarded, "resolve_activity", 347, 99000, fails="of an earlier task")
+    assert is_failed(guarded, "fire_timer", 351, 99500)
+
+
+def test_a_task_that_a_query_has_brought_fails_when_it_begins_again(guarded: WorkflowInstance) -> None:
+    """What the workflow did at the earlier time, a replay would do at the later one."""
+    assert not is_failed(guarded, "resolve_activity", 350, 99000, started_at=1)
+    assert not is_failed(guarded, "query_workflow", 350, 99000, replaying=True)
+    assert is_failed(guarded, "resolve_activity", 350, 99000, started_at=2)
 
 
 class CountingGuard(QueryGuard):
