@@ -60,6 +60,7 @@ class PrepareActivities:
         search_attributes: SearchAttributes | None = None,
         shows_texts: bool = True,
         limited: tuple[str, ...] = (),
+        calls_models: bool = False,
     ) -> None:
         self._providers = providers
         self._registry = registry
@@ -70,6 +71,7 @@ class PrepareActivities:
         self._search_attributes = search_attributes
         self._shows_texts = shows_texts
         self._limited = limited
+        self._calls_models = calls_models
         self._unknown: set[str] = set()
 
     @activity.defn(name="prepare")
@@ -85,6 +87,7 @@ class PrepareActivities:
                     "shows_texts": self._shows_texts,
                     "hooks": tuple(self._registry.hooks),
                     "limited": self._limited,
+                    "calls_models": self._calls_models,
                 }
             )
             if encoding := request.encoding or (prepared.profile.encoding if prepared.profile else None):

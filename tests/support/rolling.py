@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from obstore.store import MemoryStore
+from temporalio.api.enums.v1 import EventType
 
-from clew import Clew
+from clew import Clew, Session
 from clew.local import Reply
 from clew_activities.archive import Store, StoreUnavailable
 from clew_activities.archive.objects import Bucket
@@ -18,7 +19,7 @@ from clew_activities.checkpoint_tokens import Keys
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import Capacity, make_worker
-from clew_activities.worker.assembly import DEFAULT_CAPACITY, WORKFLOWS
+from clew_activities.worker.assembly import ALL_WORK, DEFAULT_CAPACITY, WORKFLOWS, Work
 from clew_activities.worker.parts import NO_LIMITS
 from clew_workflows.protocol import RolloverThresholds
 from tests.support import toolbox
@@ -43,6 +44,7 @@ async def run_rolling_worker(
     capacity: Capacity = DEFAULT_CAPACITY,
     workflows: Sequence[type] = WORKFLOWS,
     rate_limits: Mapping[str, float] = NO_LIMITS,
+    serves: Collection[Work] = ALL_WORK,
 ) -> AsyncIterator[Clew]:
     """Run a worker with its own task queue and low rollover thresholds, and connect a client to it."""
     clew = Clew(stack.clew.temporal, task_queue or f"queue-{uuid.uuid4().hex}")
@@ -59,6 +61,7 @@ async def run_rolling_worker(
             capacity=capacity,
             workflows=workflows,
             rate_limits=rate_limits,
+            serves=serves,
         )
         async with worker:
             yield clew
@@ -78,6 +81,17 @@ async def list_runs(clew: Clew, session_id: str) -> list[str]:
         history = await clew.temporal.get_workflow_handle(session_id, run_id=run_id).fetch_history()
         run_id = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
     return runs
+
+
+async def list_model_queues(clew: Clew, session: Session) -> list[str]:
+    """List the task queues of a session's model calls, in order."""
+    history = await clew.temporal.get_workflow_handle(session.id).fetch_history()
+    scheduled = [
+        event.activity_task_scheduled_event_attributes
+        for event in history.events
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+    ]
+    return [attributes.task_queue.name for attributes in scheduled if attributes.activity_type.name == "call_model"]
 
 
 class FailingStore(Store):

@@ -7,29 +7,16 @@ import time
 from typing import Any
 
 import pytest
-from temporalio.api.enums.v1 import EventType
 
-from clew import Session
 from clew.local import Reply
-from clew_workflows.protocol import name_model_queue, name_provider_queue
-from tests.support.rolling import OFTEN, make_id, run_rolling_worker
+from clew_workflows.protocol import name_provider_queue
+from tests.support.rolling import OFTEN, list_model_queues, make_id, run_rolling_worker
 from tests.support.stack import Stack
 from tests.support.workers import run_worker_process
 
 LIMIT = 5
 PARTITIONS = 4
 """Partitions of a task queue. Each has its share of the limit, and lets two calls begin at once under this one."""
-
-
-async def list_model_queues(stack: Stack, session: Session) -> list[str]:
-    """List the task queues of a session's model calls, in order."""
-    history = await stack.clew.temporal.get_workflow_handle(session.id).fetch_history()
-    scheduled = [
-        event.activity_task_scheduled_event_attributes
-        for event in history.events
-        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
-    ]
-    return [attributes.task_queue.name for attributes in scheduled if attributes.activity_type.name == "call_model"]
 
 
 @pytest.mark.slow
@@ -49,7 +36,7 @@ async def test_calls_of_a_limited_provider_begin_at_its_rate(stack: Stack) -> No
             sessions = await asyncio.gather(*(clew.open(make_id(), model=model) for _ in range(calls)))
             assert await asyncio.gather(*(session.ask("hello") for session in sessions)) == ["fine"] * calls
     assert max(begun) - min(begun) >= (calls - at_once) / LIMIT * 0.9
-    assert await list_model_queues(stack, sessions[0]) == [name_provider_queue(clew.task_queue, "scripted")]
+    assert await list_model_queues(stack.clew, sessions[0]) == [name_provider_queue(clew.task_queue, "scripted")]
 
 
 async def test_open_sessions_follow_when_limits_are_set_and_removed(stack: Stack) -> None:
@@ -63,6 +50,6 @@ async def test_open_sessions_follow_when_limits_are_set_and_removed(stack: Stack
         assert await session.ask("3") == "fine"
     async with run_rolling_worker(stack, OFTEN, task_queue=clew.task_queue):
         assert await session.ask("4") == "fine"
-    shared, own = name_model_queue(clew.task_queue), name_provider_queue(clew.task_queue, "scripted")
-    assert await list_model_queues(stack, session) == [shared, shared, own, own, own, shared]
+    shared, own = clew.task_queue, name_provider_queue(clew.task_queue, "scripted")
+    assert await list_model_queues(stack.clew, session) == [shared, shared, own, own, own, shared]
     assert len(stack.list_requests(model)) == 4

@@ -154,6 +154,7 @@ def make_worker(
         EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
         ValueError: A rate limit is of no provider of the worker.
     """
+    direct_calls = capacity.direct_calls if {"sessions", "models"} <= set(serves) else 0
     parts = make_parts(
         client.namespace,
         providers=providers,
@@ -165,6 +166,7 @@ def make_worker(
         mcp=mcp or McpSettings(),
         encrypts=is_encrypting(client.data_converter),
         rate_limits=rate_limits,
+        direct_calls=direct_calls,
     )
     serving = _make_tolerant_client(client)
     workers = make_side_workers(
@@ -184,7 +186,7 @@ def make_worker(
                 task_queue,
                 parts.session_activities,
                 grace=grace,
-                slots=capacity.store_calls,
+                slots=capacity.store_calls + direct_calls,
                 workflows=workflows,
                 deployment=deployment,
             )
@@ -218,6 +220,7 @@ def make_side_workers(
             known = ", ".join(parts.providers) or "none"
             raise ValueError(f"{RATE_LIMITS} names {min(unknown)!r}, which is no provider of this worker ({known})")
         BOARD.is_open = True
+        shared = name_model_queue(task_queue)
         queues = {name_provider_queue(task_queue, name): parts.rate_limits.get(name) for name in parts.providers}
         workers += [
             _make_queue_worker(
@@ -225,12 +228,12 @@ def make_side_workers(
                 queue,
                 parts.model_activities,
                 grace=grace,
-                slots=capacity.model_calls,
+                slots=capacity.model_calls - (parts.direct_calls if queue == shared else 0),
                 max_per_second=rate,
                 plugins=plugins,
                 deployment=deployment,
             )
-            for queue, rate in {name_model_queue(task_queue): None, **queues}.items()
+            for queue, rate in {shared: None, **queues}.items()
         ]
     if "tools" in serves:
         workers.append(

@@ -17,6 +17,7 @@ from clew_activities.call_model import ModelActivities
 from clew_activities.checkpoint_tokens import Keys
 from clew_activities.delete_session import DeletionActivities
 from clew_activities.deployment import Deployment
+from clew_activities.direct_calls import DirectCalls
 from clew_activities.fork_session import ForkingActivities
 from clew_activities.list_sessions import ListingActivities
 from clew_activities.mcp.settings import McpSettings
@@ -62,6 +63,7 @@ class Parts:
         caller_activities: Those of the task queue of other workflows' calls.
         providers: The names of the providers.
         rate_limits: The most model calls in a second, by provider.
+        direct_calls: The most model calls that run at the same time on the sessions' own task queue.
     """
 
     registry: Registry
@@ -69,6 +71,7 @@ class Parts:
     mcp_tools: McpTools
     providers: Sequence[str]
     rate_limits: Mapping[str, float]
+    direct_calls: int
     session_activities: Sequence[Activity]
     model_activities: Sequence[Activity]
     tool_activities: Sequence[Activity]
@@ -87,8 +90,11 @@ def make_parts(
     mcp: McpSettings,
     encrypts: bool = False,
     rate_limits: Mapping[str, float] = NO_LIMITS,
+    direct_calls: int = 0,
 ) -> Parts:
-    """Make all activities. With `encrypts`, labels and search attributes hold no texts of conversations.
+    """Make all activities.
+
+    With `encrypts`, labels and search attributes hold no texts of conversations.
 
     Raises:
         EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
@@ -109,6 +115,10 @@ def make_parts(
         search_attributes=attributes,
         shows_texts=not encrypts,
         limited=limited,
+        calls_models=direct_calls > 0,
+    )
+    models = ModelActivities(
+        providers, http, Deployment(registry.deployment, mcp_tools), tuple(registry.hooks), limited
     )
     running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
     return Parts(
@@ -117,6 +127,7 @@ def make_parts(
         mcp_tools=mcp_tools,
         providers=providers.names,
         rate_limits=rate_limits,
+        direct_calls=direct_calls,
         session_activities=[
             preparing.prepare,
             preparing.describe_model,
@@ -132,13 +143,9 @@ def make_parts(
             ForkingActivities(archive).fork_session,
             DeletionActivities(archive).delete_session,
             ListingActivities(archive).list_sessions,
+            DirectCalls(models, direct_calls).call_model,
         ],
-        model_activities=[
-            ModelActivities(
-                providers, http, Deployment(registry.deployment, mcp_tools), tuple(registry.hooks), limited
-            ).call_model,
-            SummaryActivities(providers, http, threads).summarize,
-        ],
+        model_activities=[models.call_model, SummaryActivities(providers, http, threads).summarize],
         tool_activities=[
             running.run_tool,
             HookActivities(registry.hooks, running.threads, providers.redaction).run_hooks,

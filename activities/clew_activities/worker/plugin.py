@@ -41,6 +41,9 @@ from clew_activities.worker.environment import read_environment
 from clew_activities.worker.parts import Parts, make_parts
 from clew_workflows.shell.payload_converter import make_shared
 
+DEFAULT_SLOTS = 100
+"""Activity slots of a worker that sets none."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Serving:
@@ -74,9 +77,9 @@ class ClewPlugin(SimplePlugin):
     queue `clew` as the command `clew worker` does. What is left out comes from the environment, as for that command.
     For a `Replayer`, the plugin adds the workflows and their sandbox.
 
-    The worker's activity slots, executors and version (`deployment_config`) stay the team's. Its time for a graceful
-    shutdown becomes at least 20 seconds, and its sticky queue's timeout and heartbeat intervals at most those that
-    sessions need.
+    Model calls of its sessions take at most half of the worker's activity slots. These slots, the executors and the
+    version (`deployment_config`) stay the team's. Its time for a graceful shutdown becomes at least 20 seconds, and its
+    sticky queue's timeout and heartbeat intervals at most those that sessions need.
     """
 
     def __init__(
@@ -124,7 +127,8 @@ class ClewPlugin(SimplePlugin):
         config = super().configure_worker(config)
         client = config["client"]
         deployment = config["deployment_config"] = _pin(config.get("deployment_config"))
-        serving = self._serving[config["task_queue"]] = self._make_serving(client, deployment)
+        serving = self._make_serving(client, deployment, _count_slots(config))
+        self._serving[config["task_queue"]] = serving
         config["client"] = serving.client
         config["activities"] = [*(config.get("activities") or ()), *serving.parts.session_activities]
         config["interceptors"] = [*(config.get("interceptors") or ()), TelemetryInterceptor()]
@@ -168,11 +172,11 @@ class ClewPlugin(SimplePlugin):
         async with serving.http, SessionWorker(side_workers, parts.registry, parts.tools, parts.mcp_tools):
             await next(worker)
 
-    def _make_serving(self, client: Client, deployment: WorkerDeploymentConfig | None) -> _Serving:
+    def _make_serving(self, client: Client, deployment: WorkerDeploymentConfig | None, slots: int) -> _Serving:
         environment = read_environment(
             self._environ, self._environ.get("CLEW_TOOLS", ""), self._environ.get("CLEW_AGENTS", "")
         )
-        store = self._store or environment.store
+        store, capacity = self._store or environment.store, self._capacity or environment.capacity
         http = make_http_client()
         # The client's plugins have been applied to its active configuration: they are not to be applied again.
         config = Clew(client, encryption=read_encryption(self._environ)).temporal.config(active_config=True)
@@ -191,6 +195,7 @@ class ClewPlugin(SimplePlugin):
             mcp=environment.mcp,
             encrypts=is_encrypting(config["data_converter"]),
             rate_limits=environment.rate_limits,
+            direct_calls=min(capacity.direct_calls, slots // 2),
         )
         plugins = [
             plugin
@@ -203,12 +208,17 @@ class ClewPlugin(SimplePlugin):
             client=Client(**config),
             parts=parts,
             http=http,
-            capacity=self._capacity or environment.capacity,
+            capacity=capacity,
             grace=environment.grace,
             plugins=plugins,
             deployment=deployment,
             guard=QueryGuard(),
         )
+
+
+def _count_slots(config: WorkerConfig) -> int:
+    """Count the worker's activity slots, of which model calls may take half. A tuner's cannot be counted: 0."""
+    return 0 if config.get("tuner") else config.get("max_concurrent_activities") or DEFAULT_SLOTS
 
 
 def _pin(deployment: WorkerDeploymentConfig | None) -> WorkerDeploymentConfig | None:

@@ -13,7 +13,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.client import Client, WorkflowHistory
 from temporalio.common import VersioningBehavior
 from temporalio.converter import DataConverter, DefaultPayloadConverter
-from temporalio.worker import Replayer, Worker, WorkerDeploymentConfig
+from temporalio.worker import Replayer, Worker, WorkerDeploymentConfig, WorkerTuner
 
 from clew import Clew, tool
 from clew.errors import UnknownKey
@@ -21,8 +21,12 @@ from clew.local import Reply, TemporalServer, ToolCall, scripted_model
 from clew.worker import ClewPlugin
 
 with workflow.unsafe.imports_passed_through():
+    from clew_workflows.protocol import name_model_queue
     from tests.support.encrypted import make_encryption, read_history_bytes, write_keys
+    from tests.support.rolling import list_model_queues
     from tests.support.versions import list_queues, make_version, read_version, set_current
+
+TUNER = WorkerTuner.create_fixed(activity_slots=10)
 
 
 @dataclass
@@ -102,6 +106,22 @@ async def test_the_plugin_may_be_the_clients(server: TemporalServer) -> None:
         async with Worker(client, task_queue=queue):
             session = await Clew(client, queue).open(f"session-{queue}", model="scripted:any")
             assert await session.ask("Hello?") == "Hello!"
+            await session.close()
+
+
+@pytest.mark.parametrize("slots", [{}, {"max_concurrent_activities": 1}, {"tuner": TUNER}])
+async def test_model_calls_take_at_most_half_of_a_teams_slots(server: TemporalServer, slots: dict[str, Any]) -> None:
+    """Further ones have the plugin's own workers, and all where the slots cannot be counted or halved."""
+    queue = f"team-{uuid.uuid4().hex}"
+    client = await Client.connect(server.address)
+    async with scripted_model(lambda body: Reply("Hello!")) as model:
+        plugin = ClewPlugin(store="memory://", environ={"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url})
+        async with Worker(client, task_queue=queue, plugins=[plugin], **slots):
+            clew = await Clew.connect(server.address, task_queue=queue)
+            session = await clew.open(f"session-{queue}", model="scripted:any")
+            assert await session.ask("Hello?") == "Hello!"
+            own_or_models = name_model_queue(queue) if slots else queue
+            assert await list_model_queues(clew, session) == [own_or_models]
             await session.close()
 
 

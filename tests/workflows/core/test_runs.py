@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+
+import pytest
 
 from clew.contract import ModelOptions
 from clew.contract.policy import ContextPolicy
 from clew.outcomes import Usage
 from clew_workflows.core import runs
-from clew_workflows.protocol import CallModel, Failure, RequestedTool
+from clew_workflows.protocol import CallModel, Declined, Failure, RequestedTool
 from tests.support.session_harness import SessionHarness, assert_valid
 
 ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -65,6 +68,22 @@ def test_tools_of_one_round_run_together_and_are_committed_in_call_order() -> No
     assert [session.thread[seq].refs["tool_call_id"] for seq in (3, 4, 5)] == ["tool-1", "tool-2", "tool-3"]
     assert (session.call.at_seq, session.call.iteration, session.call.parent_call_id) == (5, 2, "call-1")
     assert_valid(session.build_context(session.call).messages)
+
+
+@pytest.mark.parametrize("calls_models", [True, False])
+def test_a_declined_call_is_made_by_a_worker_for_model_calls(calls_models: bool) -> None:
+    """It is the same call. The next one is declined again only where the workers for sessions make model calls."""
+    session = SessionHarness()
+    session.state = replace(session.state, calls_models=True)
+    session.ask()
+    declined = session.call
+    session.take_event(Declined(calls_models=calls_models))
+    assert session.call == declined.model_copy(update={"declined": True})
+    session.reply("fine")
+    session.ask()
+    assert (session.call.call_id, session.call.declined) == ("call-2", False)
+    assert session.state.calls_models is calls_models
+    assert session.entry_names == ["config", "user", "assistant", "run", "user"]
 
 
 def test_ids_are_unique_in_the_thread() -> None:

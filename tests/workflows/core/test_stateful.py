@@ -25,6 +25,7 @@ from clew_workflows.core.closing import FOLLOW_UP
 from clew_workflows.protocol import (
     ArchiveRef,
     CallModel,
+    Declined,
     Failure,
     ModelStopped,
     Outdated,
@@ -64,7 +65,7 @@ EVENTS = st.fixed_dictionaries(
         "tools": st.just([]) | st.lists(st.sampled_from(TOOLS), max_size=4),
         "error": st.sampled_from([*[None] * 9, "timeout", "bad_request"]),
         "problem": st.booleans(),
-        "outdated": st.booleans(),
+        "refused": st.sampled_from([None, None, Outdated(deployment="d-2"), Declined(calls_models=True)]),
     }
 )
 WORDS: list[dict[str, Any]] = [{}, {"decision": "deny"}, {"arguments": {"a": 2}}, {"arguments": {"a": "x"}}]
@@ -250,7 +251,12 @@ class AnySession(RuleBasedStateMachine):
             self.a_run_keeps_its_settings_from_its_first_call_on()
 
     def answer(
-        self, content: str, tools: list[RequestedTool], error: str | None, problem: bool, outdated: bool
+        self,
+        content: str,
+        tools: list[RequestedTool],
+        error: str | None,
+        problem: bool,
+        refused: Outdated | Declined | None,
     ) -> None:
         """What is under way comes to its end, well or not."""
         session = self.session
@@ -268,10 +274,12 @@ class AnySession(RuleBasedStateMachine):
                 session.fail(error)
             case RunTools():
                 session.answer_calls(*(f"result of {call.name}" for call, _ in session.effect.calls))
-            case CallModel(deployment=str()) if outdated:
+            case CallModel(deployment=str()) if isinstance(refused, Outdated):
                 # No model was called: another call will have the same id.
                 del self.shown[session.effect.call_id]
-                session.take_event(Outdated(deployment="d-2"))
+                session.take_event(refused)
+            case CallModel(declined=False) if isinstance(refused, Declined):
+                session.take_event(refused)
             case CallModel():
                 run = session.state.run
                 form = run is not None and run.request.output_schema is not None and not tools

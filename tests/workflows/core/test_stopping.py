@@ -12,7 +12,7 @@ from clew.model.tokens import load_encoding
 from clew.outcomes import Usage
 from clew_workflows.core import decisions, views
 from clew_workflows.core.state import State
-from clew_workflows.protocol import CallModel, Event, Failure, ModelStopped, Outdated, RequestedTool
+from clew_workflows.protocol import CallModel, Declined, Event, Failure, ModelStopped, Outdated, RequestedTool
 from tests.support.session_harness import SessionHarness, assert_valid, interrupt_reply, make_reply
 
 READ = ModelStopped(answer=interrupt_reply("half an ans", cost_usd=0.5))
@@ -74,6 +74,7 @@ def test_the_text_is_committed_before_the_run_ends(how: str) -> None:
         ModelStopped(),
         ModelStopped(failure=Failure(type="worker_lost", message="lost")),
         Outdated(deployment="d-2"),
+        Declined(calls_models=True),
         Failure(type="archived", message="the context needs more of the archive"),
     ],
 )

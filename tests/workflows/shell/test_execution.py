@@ -72,6 +72,15 @@ def test_models_and_tools_have_queues_of_their_own() -> None:
     assert queues == {RunHooks: tools, CallModel: models, Summarize: models, PlannedCall: tools}
 
 
+def test_workers_for_sessions_and_models_make_calls_directly() -> None:
+    """On the session's own queue, unless one has declined the call or the provider's rate is limited."""
+    (call,) = (effect for effect in make_effects() if isinstance(effect, CallModel))
+    provider, declined = call.model.partition(":")[0], call.model_copy(update={"declined": True})
+    assert make_plan(call, LEFT, "clew", calls_models=True).queue == "clew"
+    assert make_plan(declined, LEFT, "clew", calls_models=True).queue == "clew-models"
+    assert make_plan(call, LEFT, "clew", [provider], calls_models=True).queue == f"clew-models-{provider}"
+
+
 def test_a_limited_provider_has_a_queue_of_its_own() -> None:
     """For model calls and summaries. Those of other providers stay on the queue of all model calls."""
     for effect in make_effects():

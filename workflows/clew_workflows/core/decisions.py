@@ -34,6 +34,7 @@ from clew_workflows.core.run import Ending
 from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import (
     OUTAGES,
+    Declined,
     Event,
     Failure,
     HooksAnswered,
@@ -88,6 +89,8 @@ def take_event(state: State, event: Event, at: Moment) -> Decision:
             )
         case Outdated():
             return checks.prepare_again(state) if state.phase == "checking" else runs.prepare_again(state, event)
+        case Declined():
+            return runs.call_elsewhere(state, event)
         case HooksAnswered():
             return checks.take_answer(state, event, at)
         case ToolReturned():

@@ -46,6 +46,7 @@ def adopt_preparation(state: State, answer: Prepared) -> State:
         attributes=answer.search_attributes,
         hooks=state.hooks if answer.hooks is None else answer.hooks,
         limited=state.limited if answer.limited is None else answer.limited,
+        calls_models=state.calls_models if answer.calls_models is None else answer.calls_models,
         shows_texts=state.shows_texts if answer.shows_texts is None else answer.shows_texts,
         config_due=False,
         phase="idle",

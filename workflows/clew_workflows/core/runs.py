@@ -30,6 +30,7 @@ from clew_workflows.core.run import Input, Request, Run
 from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import (
     CallModel,
+    Declined,
     DescribeModel,
     Failure,
     ModelAnswered,
@@ -182,6 +183,14 @@ def start_call(state: State, at: Moment, instead_of: CallModel | None = None) ->
     )
     run = replace(run, iteration=call.iteration, call=call, tool_calls=())
     return Decision(replace(state, run=run, calls=state.calls + 1, phase="awaiting_model"), (), call)
+
+
+def call_elsewhere(state: State, declined: Declined) -> Decision:
+    """Have a worker for model calls make the call that a worker for sessions has declined."""
+    run = get_run(state)
+    assert run.call is not None, "a run whose call is declined has one"
+    call = run.call.model_copy(update={"declined": True})
+    return Decision(replace(state, run=replace(run, call=call), calls_models=declined.calls_models), (), call)
 
 
 def take_reply(state: State, answer: ModelAnswered, at: Moment) -> Decision:

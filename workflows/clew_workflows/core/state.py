@@ -89,6 +89,7 @@ class State:
         deployment: The deployment of the worker that has resolved the configuration; None until one has.
         hooks: The points for which the workers have hooks.
         limited: The providers whose rate the workers limit: their calls have task queues of their own.
+        calls_models: The workers for sessions make model calls, too.
         shows_texts: Labels, details, titles and search attributes may hold texts of the conversation: a worker that
             does not encrypt has said so.
         problem: Why a worker could not resolve the configuration.
@@ -134,6 +135,7 @@ class State:
     deployment: str | None = None
     hooks: tuple[HookPoint, ...] = ()
     limited: tuple[str, ...] = ()
+    calls_models: bool = False
     shows_texts: bool = False
     problem: Failure | None = None
     run: Run | None = None

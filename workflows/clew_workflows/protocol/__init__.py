@@ -23,6 +23,7 @@ from clew_workflows.protocol.hooks import HOOK_SECONDS, CheckedItem, HooksAnswer
 from clew_workflows.protocol.model_calls import (
     OUTAGES,
     CallModel,
+    Declined,
     ModelAnswered,
     ModelReply,
     ModelStopped,
@@ -70,6 +71,7 @@ __all__ = [
     "CallModel",
     "CheckedItem",
     "CheckpointSignature",
+    "Declined",
     "DescribeModel",
     "DraftQuery",
     "Effect",

@@ -11,7 +11,7 @@ from clew_workflows.protocol.archive import Archiving, Recall, Thaw
 from clew_workflows.protocol.checkpoints import SignCheckpoint
 from clew_workflows.protocol.failures import Failure
 from clew_workflows.protocol.hooks import HooksAnswered, RunHooks
-from clew_workflows.protocol.model_calls import CallModel, ModelAnswered, ModelStopped, Outdated
+from clew_workflows.protocol.model_calls import CallModel, Declined, ModelAnswered, ModelStopped, Outdated
 from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared
 from clew_workflows.protocol.summaries import Summarize, Summarized
 from clew_workflows.protocol.tools import PlannedCall, RunTools, ToolReturned
@@ -40,6 +40,7 @@ Event = (
     | ModelStopped
     | HooksAnswered
     | Outdated
+    | Declined
     | ToolReturned
     | Summarized
     | Failure

@@ -47,6 +47,7 @@ class CallModel(Value):
             with hooks for more points fails the attempt. None: any worker makes the call.
         limited: The providers whose rate the worker limits that resolved the configuration: a worker that limits
             others answers `Outdated`. None: any worker makes the call.
+        declined: A worker for sessions has declined the call: it goes to the queue of model calls.
         parent_call_id: The call whose tool results this one reads; None for the first of a run.
         has_fallback: Another model is called if this one has an outage, so that the call gives up soon.
     """
@@ -68,6 +69,7 @@ class CallModel(Value):
     hooks: tuple[HookPoint, ...] | None = None
     checks: tuple[HookPoint, ...] | None = None
     limited: tuple[str, ...] | None = None
+    declined: bool = False
     parent_call_id: str | None = None
     has_fallback: bool = False
 
@@ -165,6 +167,16 @@ class Outdated(Value):
 
     deployment: str
     hooks: tuple[HookPoint, ...] = ()
+
+
+class Declined(Value):
+    """The answer to `CallModel` of a worker for sessions that does not make the call itself: no model was called.
+
+    Attributes:
+        calls_models: The worker makes model calls, and has as many as it may.
+    """
+
+    calls_models: bool
 
 
 def describe_read(characters: int) -> str:

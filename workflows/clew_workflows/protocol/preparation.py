@@ -102,6 +102,7 @@ class Prepared(Value):
             encrypt. None if no worker has answered.
         hooks: The points for which the worker has hooks; None if no worker has answered.
         limited: The providers whose rate is limited; None if no worker has answered.
+        calls_models: Whether the worker makes model calls, too; None if no worker has answered.
         profile: The profile of the configuration's model; None if no worker has answered.
         archive: The session's archive; None if the worker has no store.
         state: The name of the archived state that the session continues from; None for a new session.
@@ -116,6 +117,7 @@ class Prepared(Value):
     shows_texts: bool | None = None
     hooks: tuple[HookPoint, ...] | None = None
     limited: tuple[str, ...] | None = None
+    calls_models: bool | None = None
     profile: ModelProfile | None = None
     archive: ArchiveRef | None = None
     state: str | None = None

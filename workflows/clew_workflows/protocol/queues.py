@@ -1,5 +1,9 @@
 """Task queues: a deployment's own, which clients know, and one each for model calls and for tool calls.
 
+A model call of workers that serve both is on the deployment's own queue: Temporal then hands it to the worker that
+schedules it, with the end of the workflow task (eager execution), and dispatches nothing. A worker that has as many
+of them as it may declines further ones, which go to the queue of model calls.
+
 A provider whose calls are limited has a queue of its own: Temporal limits the rate of a queue.
 
 A worker's slots belong to a queue, not to an activity type. With queues of their own, hanging model calls take no
@@ -22,10 +26,19 @@ def name_provider_queue(task_queue: str, provider: str) -> str:
     return f"{name_model_queue(task_queue)}-{provider}"
 
 
-def choose_model_queue(task_queue: str, model: str, limited: Collection[str]) -> str:
-    """Choose the task queue of a call of a model. `limited` are the providers with a queue of their own."""
+def choose_model_queue(task_queue: str, model: str, limited: Collection[str], *, direct: bool = False) -> str:
+    """Choose the task queue of a call of a model.
+
+    Args:
+        task_queue: The deployment's own.
+        model: `provider:model`.
+        limited: The providers with a queue of their own.
+        direct: A worker of the deployment's own queue may make the call.
+    """
     provider = model.partition(":")[0]
-    return name_provider_queue(task_queue, provider) if provider in limited else name_model_queue(task_queue)
+    if provider in limited:
+        return name_provider_queue(task_queue, provider)
+    return task_queue if direct else name_model_queue(task_queue)
 
 
 def name_tool_queue(task_queue: str) -> str:

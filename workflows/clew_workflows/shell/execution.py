@@ -24,6 +24,7 @@ from clew_workflows.protocol import (
     Archiving,
     CallModel,
     CheckpointSignature,
+    Declined,
     DescribeModel,
     Effect,
     Failure,
@@ -107,10 +108,22 @@ class Plan:
     activity_id: str | None = None
 
 
-def make_plan(effect: Effect, time_left: timedelta | None, task_queue: str, limited: Collection[str] = ()) -> Plan:
-    """Plan the activity of an effect. `time_left` is the time for all attempts; None: no limit.
+def make_plan(
+    effect: Effect,
+    time_left: timedelta | None,
+    task_queue: str,
+    limited: Collection[str] = (),
+    *,
+    calls_models: bool = False,
+) -> Plan:
+    """Plan the activity of an effect.
 
-    `limited` are the providers whose calls have a task queue of their own.
+    Args:
+        effect: The effect.
+        time_left: The time for all attempts; None: no limit.
+        task_queue: The session's.
+        limited: The providers whose calls have a task queue of their own.
+        calls_models: The workers for sessions make model calls, too.
     """
     attempt = min(PREPARE_TIMEOUT, time_left or PREPARE_TIMEOUT)
     match effect:
@@ -122,11 +135,11 @@ def make_plan(effect: Effect, time_left: timedelta | None, task_queue: str, limi
             return Plan(
                 "call_model",
                 effect,
-                ModelAnswered | Outdated,
+                ModelAnswered | Outdated | Declined,
                 time_left,
                 None,
                 _PATIENT,
-                choose_model_queue(task_queue, effect.model, limited),
+                choose_model_queue(task_queue, effect.model, limited, direct=calls_models and not effect.declined),
                 in_run=True,
                 waits=True,
             )
@@ -204,7 +217,7 @@ async def carry_out(
 @overload
 async def carry_out(
     effect: CallModel, time_left: timedelta | None, state: State
-) -> ModelAnswered | Outdated | ModelStopped: ...
+) -> ModelAnswered | Outdated | Declined | ModelStopped: ...
 
 
 @overload
@@ -243,7 +256,8 @@ async def carry_out(effect: Effect, time_left: timedelta | None, state: State) -
 
 def start(effect: Effect, time_left: timedelta | None, state: State) -> workflow.ActivityHandle[Any]:
     """Start the activity of an effect. The state as it is now labels it, and says its priority and its task queue."""
-    plan = make_plan(effect, time_left, workflow.info().task_queue, state.limited)
+    own_queue = workflow.info().task_queue
+    plan = make_plan(effect, time_left, own_queue, state.limited, calls_models=state.calls_models)
     stopping = workflow.ActivityCancellationType
     return workflow.start_activity(
         plan.activity,
