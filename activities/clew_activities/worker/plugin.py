@@ -78,8 +78,8 @@ class ClewPlugin(SimplePlugin):
     For a `Replayer`, the plugin adds the workflows and their sandbox.
 
     Model calls of its sessions take at most half of the worker's activity slots. These slots, the executors and the
-    version (`deployment_config`) stay the team's. Its time for a graceful shutdown becomes at least 20 seconds, and its
-    sticky queue's timeout and heartbeat intervals at most those that sessions need.
+    version (`deployment_config`) stay the team's. Its time for a graceful shutdown becomes at least 20 seconds, and
+    its sticky queue's timeout and heartbeat intervals at most those that sessions need.
     """
 
     def __init__(
