@@ -26,8 +26,13 @@ _beating: set[object] = set()
 
 @asynccontextmanager
 async def send_heartbeats(details: Callable[[], Sequence[Any]] = lambda: ()) -> AsyncIterator[None]:
-    """Send heartbeats with `details()` while the body runs. The first one is sent before the body starts."""
-    activity.heartbeat(*details())
+    """Send heartbeats with `details()` while the body runs.
+
+    The first one follows after an interval, so that the server has no work with an activity that ends at once. A
+    repeated attempt sends one before the body starts: until then the server shows that of the attempt before.
+    """
+    if activity.info().attempt > 1:
+        activity.heartbeat(*details())
     task = asyncio.create_task(_beat(details))
     _beating.add(task)
     try:

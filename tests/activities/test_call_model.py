@@ -197,20 +197,20 @@ async def test_a_context_that_must_fit_and_does_not_never_reaches_the_provider()
     assert (caught.value.type, caught.value.non_retryable) == ("context_overflow", True)
 
 
-async def test_the_first_heartbeat_comes_before_the_first_query() -> None:
-    """The activity heartbeats between the pages, so that the server notices a dead worker."""
+async def test_a_repeated_attempt_sends_a_heartbeat_before_the_first_query() -> None:
+    """The server shows no longer what the attempt before has read."""
     beats: list[dict[str, Any]] = []
     queried = Queried(open_session())
     at_query: list[int] = []
     queried.on_query = lambda: at_query.append(len(beats))
-    await call_once(queried, Reply("hi"), on_heartbeat=beats.append)
+    await call_once(queried, Reply("hi"), attempt=2, on_heartbeat=beats.append)
     assert at_query == [1]
     call = queried.session.call
     assert beats[0] == {
         "request_id": call.request_id,
         "run_id": "run-1",
         "call_id": "call-1",
-        "attempt": 1,
+        "attempt": 2,
         "iteration": 1,
         "offset": 0,
         "text": "",

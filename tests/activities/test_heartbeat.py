@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from clew_activities.heartbeat import BEATS_PER_SECOND, MAX_INTERVAL_SECONDS, compute_interval
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from clew_activities.heartbeat import BEATS_PER_SECOND, MAX_INTERVAL_SECONDS, compute_interval, send_heartbeats
 from clew_workflows.shell.execution import HEARTBEAT_TIMEOUT
 
 
@@ -17,3 +23,19 @@ def test_no_activity_is_taken_for_lost() -> None:
     """However many there are: a beat may come late, and even so before the session's patience ends."""
     assert compute_interval(100_000) == MAX_INTERVAL_SECONDS
     assert HEARTBEAT_TIMEOUT.total_seconds() > 2 * MAX_INTERVAL_SECONDS
+
+
+@pytest.mark.parametrize(("attempt", "sent"), [(1, []), (2, ["half"])])
+async def test_an_activity_that_ends_at_once_sends_no_heartbeat(attempt: int, sent: list[str]) -> None:
+    """A repeated attempt sends one: until then the server has that of the attempt before."""
+    beats: list[Any] = []
+    environment = ActivityEnvironment()
+    environment.info = replace(environment.info, attempt=attempt)
+    environment.on_heartbeat = lambda *details: beats.extend(details)
+
+    async def end_at_once() -> None:
+        async with send_heartbeats(lambda: ["half"]):
+            pass
+
+    await environment.run(end_at_once)
+    assert beats == sent
