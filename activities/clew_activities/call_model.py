@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from clew.context.contexts import take_page
+from clew.context.projection import Projection
 from clew.contract.outputs import Context, ContextMeta
 from clew.hooks import HookPoint
 from clew.model.canonical import compute_digest
@@ -191,22 +191,20 @@ def prepare_reading(
 
 
 async def _fetch_context(call: CallModel) -> Context:
-    """Fetch the call's context, page by page, and verify its digest.
+    """Fetch the call's context: from this process's board, or from the session by query.
 
-    It comes from this process's board, or from the session by query.
+    Then it comes page by page, and its digest is verified.
     """
-    session, posted = get_own_session(), BOARD.take(activity.info().workflow_run_id or "", call)
+    if posted := BOARD.take(activity.info().workflow_run_id or "", call):
+        return _copy_context(posted)
+    session = get_own_session()
     page: int | None = 0
     messages: list[Message] = []
     tools: list[ToolSpec] = []
     meta: dict[str, Any] = {}
     schema: dict[str, Any] | None = None
     while page is not None:
-        if posted is not None:
-            # A copy, as by query: the session's own values never change.
-            answer = from_json(to_json(take_page(posted, page)))
-        else:
-            answer = await query_session(session, "context", {"call_id": call.call_id, "page": page})
+        answer = await query_session(session, "context", {"call_id": call.call_id, "page": page})
         messages += answer["messages"]
         tools += answer["tool_spec"]
         schema = answer.get("output_schema", schema)
@@ -217,6 +215,12 @@ async def _fetch_context(call: CallModel) -> Context:
     return Context.model_construct(
         messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta), output_schema=schema
     )
+
+
+def _copy_context(posted: Projection) -> Context:
+    """Copy a context from the board: the session's own values never change."""
+    messages, tools, schema = from_json(to_json((posted.messages, posted.tool_spec, posted.output_schema)))
+    return Context.model_construct(messages=messages, tool_spec=tools, meta=posted.meta, output_schema=schema)
 
 
 def _make_cache_key(call: CallModel) -> str:

@@ -197,6 +197,18 @@ async def test_a_context_that_must_fit_and_does_not_never_reaches_the_provider()
     assert (caught.value.type, caught.value.non_retryable) == ("context_overflow", True)
 
 
+async def test_a_context_from_the_board_is_a_copy_of_the_one_by_query() -> None:
+    """What a provider does to its request does not change the session's own messages."""
+    session = open_session("hello", system_prompt="Be brief.")
+    by_query = await fetch_context(Queried(session))
+    environment, posted = await make_environment(Queried(session)), session.build_context(session.call)
+    BOARD.post(environment.info.workflow_run_id or "", session.call, posted)
+    from_board = await environment.run(call_model._fetch_context, session.call)
+    assert from_board == by_query
+    from_board.messages[-1]["content"] = "changed"
+    assert posted.messages[-1]["content"] == "hello"
+
+
 async def test_a_repeated_attempt_sends_a_heartbeat_before_the_first_query() -> None:
     """The server shows no longer what the attempt before has read."""
     beats: list[dict[str, Any]] = []
