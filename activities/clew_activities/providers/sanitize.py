@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import Any
+
+from pydantic_core import from_json
 
 from clew.model.canonical import canonicalize
 from clew.model.texts import truncate_utf8
@@ -25,9 +28,12 @@ def clean(text: str) -> str:
 def parse_json(text: str) -> Any:
     """Parse a JSON text; None: it is `null`, malformed, or nested beyond the parser's depth."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+        return from_json(text)
+    except ValueError:
+        # The fast parser takes neither lone surrogates nor as many levels.
+        with suppress(ValueError, RecursionError):
+            return json.loads(text)
+    return None
 
 
 def parse_object(text: str, limit: int) -> dict[str, Any] | None:

@@ -83,3 +83,15 @@ def test_arguments_are_a_clean_json_object_or_nothing(raw: str, value: object) -
 
 def test_parsing_never_raises() -> None:
     assert [parse_json(text) for text in ("", "{", "[" * 100_000, "9" * 5000)] == [None] * 4
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
+    lambda values: st.lists(values) | st.dictionaries(ANY_TEXT, values),
+)
+
+
+@given(JSON.map(json.dumps) | st.sampled_from([_nest(300), '{"a": 1, "a": 2}', r'"\ud83d"', "1E400", "-0", "0.1"]))
+def test_both_parsers_read_the_same(text: str) -> None:
+    """Also lone surrogates, which halves of a character are, and what only Python calls JSON."""
+    assert repr(parse_json(text)) == repr(json.loads(text))
