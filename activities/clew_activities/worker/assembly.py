@@ -166,6 +166,7 @@ def make_worker(
         mcp=mcp or McpSettings(),
         encrypts=is_encrypting(client.data_converter),
         rate_limits=rate_limits,
+        model_calls=capacity.model_calls,
         direct_calls=direct_calls,
     )
     serving = _make_tolerant_client(client)
@@ -226,9 +227,9 @@ def make_side_workers(
             _make_queue_worker(
                 client,
                 queue,
-                parts.model_activities,
+                parts.model_activities if queue == shared else parts.provider_activities,
                 grace=grace,
-                slots=capacity.model_calls - (parts.direct_calls if queue == shared else 0),
+                slots=capacity.model_calls,
                 max_per_second=rate,
                 plugins=plugins,
                 deployment=deployment,

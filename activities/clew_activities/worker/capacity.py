@@ -20,8 +20,7 @@ class Capacity:
     """How many activities of each kind a worker runs at the same time. Further ones wait on the server.
 
     Attributes:
-        model_calls: Model calls. Each takes a connection and the memory of its context. A worker that also serves
-            sessions takes half of them from the sessions' own task queue.
+        model_calls: Model calls. Each takes a connection and the memory of its context.
         tool_calls: Tool calls. Each call of a sync tool takes a thread.
         store_calls: Activities that prepare, archive and read sessions. Each takes a few megabytes at most.
         caller_calls: Calls of other workflows (`clew.workflow`). Each waits for a request most of the time.
@@ -34,7 +33,7 @@ class Capacity:
 
     @property
     def direct_calls(self) -> int:
-        """The most model calls from the sessions' own task queue."""
+        """The most model calls of the sessions' own task queue."""
         return self.model_calls // 2
 
 

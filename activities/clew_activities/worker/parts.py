@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,11 @@ from clew_activities.call_model import ModelActivities
 from clew_activities.checkpoint_tokens import Keys
 from clew_activities.delete_session import DeletionActivities
 from clew_activities.deployment import Deployment
-from clew_activities.direct_calls import DirectCalls
 from clew_activities.fork_session import ForkingActivities
 from clew_activities.list_sessions import ListingActivities
 from clew_activities.mcp.settings import McpSettings
 from clew_activities.mcp.tools import McpTools
+from clew_activities.model_room import DirectCalls, QueuedCalls
 from clew_activities.open_checkpoint import OpeningActivities
 from clew_activities.open_session import open_session
 from clew_activities.prepare import PrepareActivities
@@ -59,11 +60,11 @@ class Parts:
         mcp_tools: The tools of MCP servers. They are closed when the worker has stopped.
         session_activities: Those of the sessions' own task queue.
         model_activities: Those of the task queue of model calls.
+        provider_activities: Those of the task queues of limited providers.
         tool_activities: Those of the task queue of tool calls.
         caller_activities: Those of the task queue of other workflows' calls.
         providers: The names of the providers.
         rate_limits: The most model calls in a second, by provider.
-        direct_calls: The most model calls that run at the same time on the sessions' own task queue.
     """
 
     registry: Registry
@@ -71,9 +72,9 @@ class Parts:
     mcp_tools: McpTools
     providers: Sequence[str]
     rate_limits: Mapping[str, float]
-    direct_calls: int
     session_activities: Sequence[Activity]
     model_activities: Sequence[Activity]
+    provider_activities: Sequence[Activity]
     tool_activities: Sequence[Activity]
     caller_activities: Sequence[Activity] = (open_session, send_message, await_request, submit_input, read_last_seq)
 
@@ -90,11 +91,13 @@ def make_parts(
     mcp: McpSettings,
     encrypts: bool = False,
     rate_limits: Mapping[str, float] = NO_LIMITS,
+    model_calls: int,
     direct_calls: int = 0,
 ) -> Parts:
     """Make all activities.
 
-    With `encrypts`, labels and search attributes hold no texts of conversations.
+    With `encrypts`, labels and search attributes hold no texts of conversations. `model_calls` run at the same time,
+    of them `direct_calls` of the sessions' own task queue.
 
     Raises:
         EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
@@ -121,13 +124,13 @@ def make_parts(
         providers, http, Deployment(registry.deployment, mcp_tools), tuple(registry.hooks), limited
     )
     running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
+    summarize, room = SummaryActivities(providers, http, threads).summarize, asyncio.Semaphore(model_calls)
     return Parts(
         registry=registry,
         tools=running,
         mcp_tools=mcp_tools,
         providers=providers.names,
         rate_limits=rate_limits,
-        direct_calls=direct_calls,
         session_activities=[
             preparing.prepare,
             preparing.describe_model,
@@ -143,9 +146,10 @@ def make_parts(
             ForkingActivities(archive).fork_session,
             DeletionActivities(archive).delete_session,
             ListingActivities(archive).list_sessions,
-            DirectCalls(models, direct_calls).call_model,
+            DirectCalls(models, direct_calls, room).call_model,
         ],
-        model_activities=[models.call_model, SummaryActivities(providers, http, threads).summarize],
+        model_activities=[QueuedCalls(models, room).call_model, summarize],
+        provider_activities=[models.call_model, summarize],
         tool_activities=[
             running.run_tool,
             HookActivities(registry.hooks, running.threads, providers.redaction).run_hooks,

@@ -195,6 +195,7 @@ class ClewPlugin(SimplePlugin):
             mcp=environment.mcp,
             encrypts=is_encrypting(config["data_converter"]),
             rate_limits=environment.rate_limits,
+            model_calls=capacity.model_calls,
             direct_calls=min(capacity.direct_calls, slots // 2),
         )
         plugins = [

@@ -6,11 +6,12 @@ import asyncio
 
 from temporalio.api.enums.v1 import EventType
 
-from clew import Session
+from clew import Request, Session
 from clew_activities.worker import Capacity
 from clew_workflows.protocol import name_model_queue
 from tests.support.rolling import SlowModel, list_model_queues, make_id, run_rolling_worker
-from tests.support.stack import Stack
+from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import wait_until
 
 
 async def test_a_call_follows_the_workers(stack: Stack) -> None:
@@ -57,7 +58,7 @@ async def list_waits(stack: Stack, session: Session) -> list[int]:
 
 
 async def test_calls_that_hang_leave_room_for_what_is_short(stack: Stack) -> None:
-    """A worker takes half of them from each queue; sessions can be opened and changed while they and others wait."""
+    """A worker makes half of its calls directly; sessions can be opened and changed while they and others wait."""
     model, slots = SlowModel(), 2
     name = stack.add_model(model)
     async with run_rolling_worker(stack, capacity=Capacity(model_calls=2 * slots, store_calls=1)) as clew:
@@ -73,3 +74,29 @@ async def test_calls_that_hang_leave_room_for_what_is_short(stack: Stack) -> Non
         queues = [await list_model_queues(stack.clew, session) for session in sessions]
     own, models = clew.task_queue, name_model_queue(clew.task_queue)
     assert sorted(queues) == sorted([[own]] * slots + [[own, models]] * (slots + 1))
+
+
+async def test_no_call_goes_ahead_of_those_that_wait(stack: Stack) -> None:
+    """When a direct call ends, its room is for the queue's calls, and a new call waits behind them."""
+    model = SlowModel()
+    name = stack.add_model(model)
+    async with run_rolling_worker(stack, capacity=Capacity(model_calls=2)) as clew:
+
+        async def send(text: str) -> tuple[Session, Request]:
+            session = await clew.open(make_id(), model=name)
+            return session, await session.message(text)
+
+        sent = [await send("direct"), await send("queued")]
+        assert {get_last_message(await model.wait_for_call())["content"] for _ in sent} == {"direct", "queued"}
+        sent += [await send("waits")]
+        model.release()
+        assert get_last_message(await model.wait_for_call())["content"] == "waits"
+        sent += [await send("new")]
+
+        async def is_declined() -> bool:
+            return await list_model_queues(clew, sent[-1][0]) == [clew.task_queue, name_model_queue(clew.task_queue)]
+
+        await wait_until(is_declined)
+        assert model.called.empty()
+        model.release(3)
+        assert [await request.answer() for _, request in sent] == ["re: direct", "re: queued", "re: waits", "re: new"]
