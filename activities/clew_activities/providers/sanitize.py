@@ -29,8 +29,8 @@ def parse_json(text: str) -> Any:
     """Parse a JSON text; None: it is `null`, malformed, or nested beyond the parser's depth."""
     try:
         return from_json(text)
-    except ValueError:
-        # The fast parser takes neither lone surrogates nor as many levels.
+    except (TypeError, ValueError):
+        # The fast parser takes no lone surrogates, for which it raises TypeError, and not as many levels.
         with suppress(ValueError, RecursionError):
             return json.loads(text)
     return None
