@@ -91,7 +91,10 @@ JSON = st.recursive(
 )
 
 
-@given(JSON.map(json.dumps) | st.sampled_from([_nest(300), '{"a": 1, "a": 2}', r'"\ud83d"', '"\ud83d"', "1E400", "-0", "0.1"]))
+@given(
+    JSON.map(json.dumps)
+    | st.sampled_from([_nest(300), '{"a": 1, "a": 2}', r'"\ud83d"', '"\ud83d"', "1E400", "-0", "0.1"])
+)
 def test_both_parsers_read_the_same(text: str) -> None:
     """Also lone surrogates, which halves of a character are, and what only Python calls JSON."""
     assert repr(parse_json(text)) == repr(json.loads(text))
