@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from clew.contract.payloads import (
     AssistantMessage,
     ErrorPayload,
+    ForkPayload,
     InputPayload,
     MessagePayload,
     OperationPayload,
@@ -40,7 +41,6 @@ class Ledger:
         signalled: Ids in signals; the session may have rejected them.
         refused: Ids in refused updates.
         uncertain: Contents, by id, of messages, inputs and operations without an answer. They may be there once.
-        shared: Entries that a fork has of its parent, which keeps the tool calls that were open there.
         repeated: Commands that were sent again on purpose.
         retried: Client errors after which a retry succeeded, with their counts.
         problems: Wrong results that callers saw.
@@ -55,7 +55,6 @@ class Ledger:
     signalled: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     uncertain: dict[str, str] = field(default_factory=dict)
-    shared: int = 0
     repeated: int = 0
     retried: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
@@ -123,7 +122,7 @@ def check(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
         for seq in ledger.configured
         if seq >= len(entries) or entries[seq].kind != "config"
     ]
-    problems += check_tool_groups(entries, ledger.shared)
+    problems += check_tool_groups(entries)
     problems += _check_runs(entries)
     return problems
 
@@ -194,19 +193,19 @@ def _check_uncertain(ledger: Ledger, traces: Traces) -> Iterator[str]:
             yield f"{name}, whose command had no answer, is there {times} times"
 
 
-def check_tool_groups(entries: Iterable[Entry], shared: int = 0) -> Iterator[str]:
+def check_tool_groups(entries: Iterable[Entry]) -> Iterator[str]:
     """Check that in each lane the results of a message's tool calls follow it, one for each call.
 
-    A result in doubt may be followed by one late result. Calls that are open after the first `shared` entries, those
-    of a fork's parent, have no results.
+    A result in doubt may be followed by one late result. Calls that were open where the session was forked off, or
+    one that it comes from, have no results.
     """
     waiting: dict[str, list[str]] = {}
     seen: set[str] = set()
     doubts: set[str] = set()
     for entry in entries:
-        if entry.seq == shared:
-            waiting.clear()
         said = entry.body
+        if isinstance(said, ForkPayload) and said.event == "forked_from":
+            waiting.clear()
         if not isinstance(said, MessagePayload):
             continue
         due = waiting.setdefault(said.context_ref, [])

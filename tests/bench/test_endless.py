@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from bench.endless import run_benchmark, show
-from bench.ledger import Ledger, check
+from bench.ledger import Ledger, check, check_tool_groups
 from clew.thread.entries import Entry
 from tests.support.session_harness import SessionHarness
 
@@ -83,3 +83,13 @@ def test_a_gap_is_found(session: SessionHarness) -> None:
     assert check(entries[:3] + entries[4:], make_ledger()) == ["seq 4 is at index 3"]
     same = [replace(entry, id="e") for entry in entries]
     assert any("the entry id e occurs" in problem for problem in check(same, make_ledger()))
+
+
+def test_calls_that_were_open_at_a_fork_have_no_results(session: SessionHarness) -> None:
+    """Also where the session it was forked from is itself a fork, from a point in the middle of a round of tools."""
+    calling = next(entry for entry in session.thread if entry.payload.get("tool_calls"))
+    question = next(entry for entry in session.thread if entry.payload.get("role") == "user")
+    payload = {"event": "forked_from", "session_id": "s-0", "fork_seq": calling.seq}
+    fork = replace(question, kind="fork", payload=payload)
+    assert not list(check_tool_groups([calling, fork, question, fork, question]))
+    assert list(check_tool_groups([calling, question, fork]))

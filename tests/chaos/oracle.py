@@ -110,8 +110,7 @@ class Oracle:
 
     def add_session(self, session: str, origin: Origin | None = None) -> Promises:
         """Add a session that callers use from now on."""
-        ledger = Ledger(shared=origin.seq + 1 if origin else 0)
-        return self.promises.setdefault(session, Promises(session, ledger, origin))
+        return self.promises.setdefault(session, Promises(session, origin=origin))
 
     def report(self, kind: Kind, session: str, text: str) -> None:
         """Report a violation, once."""
