@@ -16,6 +16,7 @@ from clew_activities.archive import Archive
 from clew_activities.deployment import Deployment
 from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
+from clew_activities.interruptions import was_interrupted
 from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
 from clew_activities.mcp.tools import McpTools
 from clew_activities.model_table import choose_encoding, choose_policy, find_family
@@ -116,7 +117,7 @@ class PrepareActivities:
         if head is None:
             archive_ref = ArchiveRef(execution=execution, family=session_id, thresholds=self._thresholds)
             return prepared.model_copy(update={"archive": archive_ref})
-        if head.status == "live" and head.run_id != execution:
+        if head.status == "live" and head.run_id != execution and await was_interrupted(session_id, head.run_id):
             mismatch = (
                 f"session {session_id!r} was interrupted: entries after {head.last_seq} are in its event history "
                 f"alone. Run `clew recover {session_id}`"

@@ -403,6 +403,29 @@ async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(stack: St
         assert kinds == ["config", *turn, "session", *turn]
 
 
+async def test_a_session_that_was_closed_before_it_had_woken_goes_on(stack: Stack) -> None:
+    """The archive was made its own, and it was not told: nothing is in its history, so nothing needs a recovery."""
+    store = FailingStore()
+    async with run_rolling_worker(stack, store=store, workflows=IMPATIENT) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
+        await session.ask("one")
+        await session.hibernate()
+        store.silent = True
+        waking = await clew.open(session.id)
+        with pytest.raises(ArchiveUnavailable):
+            await waking.ask("lost")
+        head = await Archive(store, "default").read_head(session.id)
+        assert head is not None
+        assert head.status == "live"
+        assert (await waking.close()).last_seq == -1
+        store.silent = False
+
+        again = await clew.open(session.id)
+        assert await again.ask("two") == "fine"
+        turn = ["ai_message", "ai_message", "run"]
+        assert [entry.kind for entry in await again.entries()] == ["config", *turn, "session", *turn]
+
+
 async def test_a_session_that_dozes_off_while_it_is_archived_hibernates(stack: Stack) -> None:
     """It has idled for long enough before the store has answered: it ends, and goes on when it is opened."""
     store = FailingStore()
