@@ -24,6 +24,9 @@ from clew.session._query_retry import retry_queries_soon
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
+TIMED_OUT = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED)
+"""How the end of `rpc_timeout` is reported: by the SDK, and by the server where that is quicker."""
+
 
 class Recorder(Interceptor):
     """An interceptor that records a client's queries, as tracing does."""
@@ -93,13 +96,13 @@ async def test_nobody_is_asked_for_ever(stack: Stack, monkeypatch: pytest.Monkey
 
 
 async def test_a_query_ends_at_its_own_timeout(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK reports `rpc_timeout` as CANCELLED, like a closed connection; such a query is not repeated."""
+    """The end of `rpc_timeout` may look like a closed connection; such a query is not repeated."""
     client = stack.clew.temporal
     handle = await client.start_workflow("Unserved", id=uuid.uuid4().hex, task_queue="unserved")
     retries = refuse_queries(client, monkeypatch, RPCStatusCode.CANCELLED, times=0)
     with pytest.raises(RPCError) as caught:
         await handle.query("status", rpc_timeout=timedelta(seconds=0.2))
-    assert caught.value.status == RPCStatusCode.CANCELLED
+    assert caught.value.status in TIMED_OUT
     assert len(retries) == 1
     await handle.terminate()
 
@@ -113,7 +116,7 @@ async def test_a_pause_may_outlast_the_timeout(stack: Stack, monkeypatch: pytest
     monkeypatch.setattr(asyncio, "sleep", lambda _seconds: sleep(0.3))
     with pytest.raises(RPCError) as caught:
         await handle.query("status", rpc_timeout=timedelta(seconds=0.2))
-    assert caught.value.status == RPCStatusCode.CANCELLED
+    assert caught.value.status in TIMED_OUT
     assert len(retries) == 2
     monkeypatch.undo()
     await handle.terminate()
