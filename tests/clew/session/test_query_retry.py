@@ -83,7 +83,7 @@ async def test_a_query_that_is_refused_for_now_is_asked_again(
 async def test_nobody_is_asked_for_ever(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client gives up after its patience, and at once after an error that a retry cannot change."""
     session = await stack.open()
-    client = retry_queries_soon(await Client.connect(stack.server.address), patience_seconds=0.05)
+    client = retry_queries_soon(await Client.connect(stack.server.address), patience_seconds=0.5)
     handle = client.get_workflow_handle(session.id)
     retries = refuse_queries(client, monkeypatch, RPCStatusCode.UNAVAILABLE, times=1000)
     with pytest.raises(RPCError, match="not now"):
