@@ -2,8 +2,8 @@
 
 It keeps no context, counts no tokens and archives nothing. `ask` answers from a constant; `ask_model` first sends the
 question to the model's server and reads the reply as bytes, which every agent has to do. The server hands over these
-activities with the end of their workflow task. That of `ask_apart` has a task queue of its own, as model calls of
-sessions have, and is dispatched like any task.
+activities with the end of their workflow task, as it does with model calls where one worker serves everything. That
+of `ask_apart` has a queue of its own, as model calls have between workers apart, and is dispatched like any task.
 
     python -m bench.floor serve             # a worker, on TEMPORAL_ADDRESS
     python -m bench.floor query WORKFLOW    # one query by a client of its own

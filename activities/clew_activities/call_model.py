@@ -193,7 +193,7 @@ def prepare_reading(
 async def _fetch_context(call: CallModel) -> Context:
     """Fetch the call's context: from this process's board, or from the session by query.
 
-    Then it comes page by page, and its digest is verified.
+    A session answers page by page, and the digest of the whole is verified.
     """
     if posted := BOARD.take(activity.info().workflow_run_id or "", call):
         return _copy_context(posted)

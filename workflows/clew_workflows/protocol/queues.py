@@ -1,14 +1,14 @@
 """Task queues: a deployment's own, which clients know, and one each for model calls and for tool calls.
 
-A model call of workers that serve both is on the deployment's own queue: Temporal then hands it to the worker that
-schedules it, with the end of the workflow task (eager execution), and dispatches nothing. A worker that has as many
-of them as it may declines further ones, which go to the queue of model calls.
+Where workers serve sessions and model calls, a model call is first on the deployment's own queue: Temporal hands it
+to the worker that schedules it, with the end of the workflow task (eager execution), and dispatches nothing. A worker
+that has no room for it declines it, and it goes to the queue of model calls.
 
 A provider whose calls are limited has a queue of its own: Temporal limits the rate of a queue.
 
 A worker's slots belong to a queue, not to an activity type. With queues of their own, hanging model calls take no
 slot from tools, and neither take one from the short activities that every session needs (`prepare`, `archive`,
-`thaw`, …), which stay on the deployment's own queue.
+`thaw`, …), which stay on the deployment's own queue. Its workers have slots beside those for declinable calls.
 """
 
 from __future__ import annotations
