@@ -7,15 +7,18 @@
 Both run on one server, each with a worker process of its own, and take turns in short rounds, so that other work on
 the machine meets both. What counts are the ratios. A turn is a question and an answer of 0.9 KB each; Clew's context
 grows to 6 000 tokens and is streamed from the model's server, the floor sends the question alone. A client of Clew's
-reads the answer's text by a query, as the history holds each text once; the floor's update returns it.
+reads the answer's text after the outcome, as the history holds each text once; the floor's update returns it. A floor
+"with a context" sends one, decodes the reply and keeps each text once, as Clew does.
 
 `start`    memory and seconds of a worker that has just started; seconds of one `clew status`
 `latency`  milliseconds of a turn of one session
-`load`     turns a second and the worker's CPU a turn, with many busy sessions
+`load`     turns a second, and the CPU a turn of the worker and of the rest (server, model, callers), with many
+           busy sessions: where they saturate a machine that they share, the sum decides the throughput
 `memory`   memory of a cached session, idle and active
 `resume`   the first query of a session on a worker that has just started, by the length of its history
 `idle`     many idle sessions on one worker, then a message to each
-`growth`   the cost of a turn as a session's history grows
+`growth`   the cost of a turn as a session's history grows; the longest are copies of a session that was served, with
+           its last turn repeated
 
 Exit code 1: an aim is missed. Linux alone: it reads /proc.
 """
@@ -31,79 +34,30 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from rich.console import Console
 
+from bench.beside import QUESTION, QUICK, WARM_TURNS, Bench, Sizes, keep_busy, rotate, take_time
 from bench.chain import list_runs
 from bench.charts import write_charts
 from bench.endless import compute_p95
-from bench.floor import ANSWER
-from bench.results import Results, Row, show
-from bench.systems import System, Turn, run_clew, run_floor
+from bench.floor import ANSWER, CACHED
+from bench.long_thread import copy_and_lengthen
+from bench.results import Results, show
+from bench.systems import Process, System, Turn
 from clew import Clew
 from clew.local import Reply, scripted_model, temporal_server
 
-QUESTION = "A question that a user might ask, in so many words. " * 17
 PLOT = Path(__file__).parent / "plots" / "load.svg"
+SMALL_QUESTION = "And what of the next one?"
+"""A growing session is asked this alone: its context is the same at each length."""
+BLOCK = 20
+"""Turns of one session in a row."""
 RESUMED_AT_ONCE = 3
 """Sessions of each length whose resumption is measured."""
-WARM_TURNS = 12
-"""Turns after which the context of a session no longer grows."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much is measured.
-
-    Attributes:
-        rounds: The rounds of each system.
-        seconds: The length of a round under load.
-        latency_turns: The turns of one session that are timed.
-        busy: The numbers of busy sessions.
-        cached: The sessions whose memory is measured.
-        lengths: The turns of the sessions that are resumed.
-        idle: The number of idle sessions.
-        growth: The turns after which a session is measured again.
-    """
-
-    rounds: int = 3
-    seconds: float = 5.0
-    latency_turns: int = 300
-    busy: tuple[int, ...] = (1, 10, 50, 200, 1000)
-    cached: int = 300
-    lengths: tuple[int, ...] = (10, 100, 360)
-    idle: int = 10_000
-    growth: tuple[int, ...] = (10, 1_000, 10_000)
-
-
-QUICK = Sizes(2, 3.0, 100, (1, 10, 50), 150, (10, 100), 300, (10, 300))
-
-
-@dataclass(frozen=True)
-class Bench:
-    """One server, one scripted model, and how workers are started on them."""
-
-    address: str
-    model_url: str
-    store: str
-    sizes: Sizes
-    results: Results
-
-    async def start(self, stack: AsyncExitStack) -> tuple[System, ...]:
-        """Start both workers: Clew, the floor, and its two variants."""
-        clew = await stack.enter_async_context(run_clew(self.address, self.model_url, self.store))
-        return (clew, *await stack.enter_async_context(run_floor(self.address, self.model_url)))
-
-    def add(self, *args: Any, **kwargs: Any) -> None:
-        """Add a row, and report it to stderr at once."""
-        row = Row(*args, **kwargs)
-        self.results.rows.append(row)
-        other = "" if row.floor is None else f", the floor {row.floor:,.4g}, ratio {row.ratio:.3g}"
-        print(f"{row.name}: {row.clew:,.4g} {row.unit}{other}", file=sys.stderr, flush=True)
 
 
 async def measure_start(bench: Bench) -> None:
@@ -121,8 +75,8 @@ async def measure_start(bench: Bench) -> None:
                 await system.list_turns(f"asked-{number}", 1)
             for _ in range(bench.sizes.rounds):
                 name = f"asked-{number}-0"
-                asking[0].append(await _time(_run(bench, "clew.cli", "status", f"clew-{name}")))
-                asking[1].append(await _time(_run(bench, "bench.floor", "query", f"floor-{name}")))
+                asking[0].append(await take_time(_run(bench, "clew.cli", "status", f"clew-{name}")))
+                asking[1].append(await take_time(_run(bench, "bench.floor", "query", f"floor-{name}")))
     mega = [median(values) / 1e6 for values in memory]
     bench.add("memory of a worker at its start", *mega, "MB", most=130, is_absolute=True)
     bench.add("start of a worker", *(median(values) for values in seconds), "s")
@@ -145,12 +99,13 @@ async def measure_latency(bench: Bench) -> None:
                 await turn(QUESTION)
         times: list[list[float]] = [[] for _ in turns]
         for number in range(bench.sizes.latency_turns):
-            for index in _rotate(range(len(turns)), number):
-                times[index].append(await _time(turns[index](QUESTION)) * 1e3)
-        own, floor, silent, apart, settled = times
+            for index in rotate(range(len(turns)), number):
+                times[index].append(await take_time(turns[index](QUESTION)) * 1e3)
+        own, floor, keeping, silent, apart, settled = times
         bench.add("latency, p50", median(own), median(floor), "ms", most=1.15)
         bench.add("latency, p95", compute_p95(own), compute_p95(floor), "ms")
         bench.add("latency until the outcome, its text unread", median(settled), median(floor), "ms")
+        bench.add("latency, p50, of a floor with a context", median(own), median(keeping), "ms")
         bench.add("latency, p50, of a floor without a model", median(own), median(silent), "ms")
         bench.add("latency, p50, of a floor with two task queues", median(own), median(apart), "ms")
 
@@ -160,21 +115,30 @@ async def measure_load(bench: Bench) -> None:
     sizes = bench.sizes
     least, throughput, cpu = {10: 0.95, 200: 0.9}, list[float](), list[float]()
     async with AsyncExitStack() as stack:
-        systems = (await bench.start(stack))[:2]
+        systems = (await bench.start(stack, floor_cache=2 * max(*sizes.busy, CACHED)))[:3]
         for count in sizes.busy:
             turns = [await system.list_turns("busy", count) for system in systems]
-            rates: list[list[float]] = [[], []]
-            costs: list[list[float]] = [[], []]
+            rates: list[list[float]] = [[], [], []]
+            costs: list[list[float]] = [[], [], []]
+            others: list[list[float]] = [[], [], []]
             for number in range(sizes.rounds):
-                for index in _rotate(range(2), number):
-                    process = systems[index].process
-                    before = process.measure_cpu()
-                    done, seconds = await _keep_busy(turns[index], sizes.seconds)
+                for index in rotate(range(3), number):
+                    before = bench.measure_cpu(systems[index].process)
+                    done, seconds = await keep_busy(turns[index], sizes.seconds)
+                    after = bench.measure_cpu(systems[index].process)
                     rates[index].append(done / seconds)
-                    costs[index].append((process.measure_cpu() - before) / done * 1e3)
-            (own, floor), (paid, price) = map(median, rates), map(median, costs)
+                    costs[index].append((after[0] - before[0]) / done * 1e3)
+                    others[index].append((after[1] - before[1]) / done * 1e3)
+            (own, floor, keeping), (paid, price, cost), (rest, least_rest, rest_keeping) = (
+                tuple(map(median, values)) for values in (rates, costs, others)
+            )
             bench.add(f"throughput, {count} sessions", own, floor, "turns/s", least=least.get(count))
             bench.add(f"worker CPU, {count} sessions", paid, price, "ms/turn", most=1.3)
+            bench.add(f"other CPU, {count} sessions", rest, least_rest, "ms/turn")
+            with_context = f"{count} sessions, of a floor with a context"
+            bench.add(f"throughput, {with_context}", own, keeping, "turns/s")
+            bench.add(f"worker CPU, {with_context}", paid, cost, "ms/turn")
+            bench.add(f"other CPU, {with_context}", rest, rest_keeping, "ms/turn")
             throughput.append(own / floor)
             cpu.append(paid / price)
     series = {"throughput": throughput, "CPU": cpu}
@@ -188,11 +152,11 @@ async def measure_memory(bench: Bench) -> None:
     async with AsyncExitStack() as stack:
         for system in (await bench.start(stack))[:2]:
             # The first sessions fill the pools of the process itself.
-            await _keep_busy(await system.list_turns("warm", 30), bench.sizes.seconds)
+            await keep_busy(await system.list_turns("warm", 30), bench.sizes.seconds)
             before = system.process.measure_memory()
             turns = await system.list_turns("cached", count)
             idle.append((system.process.measure_memory() - before) / count / 1e3)
-            busy = asyncio.create_task(_keep_busy(turns, bench.sizes.seconds))
+            busy = asyncio.create_task(keep_busy(turns, bench.sizes.seconds))
             peak = before
             while not busy.done():
                 peak = max(peak, system.process.measure_memory())
@@ -219,19 +183,17 @@ async def measure_resumption(bench: Bench) -> None:
             await system.list_turns("first", 3)
         for length in lengths:
             times: dict[str, list[float]] = {"clew": [], "floor": []}
-            events = 0
             for name in names[length]:
                 for system in systems:
                     handle = system.get_handle(f"{name}-0")
-                    times[system.name].append(await _time(handle.query(queries[system.name])) * 1e3)
-                events = (await systems[0].get_handle(f"{name}-0").describe()).history_length
+                    times[system.name].append(await take_time(handle.query(queries[system.name])) * 1e3)
             own.append(median(times["clew"]))
             floors.append(median(times["floor"]))
-            most = 500 if events >= 3_500 else None
+            runs = [run.events for run in await list_runs(systems[0].client, f"clew-{names[length][-1]}-0")]
             bench.add(
-                f"cold resume after {length} turns, {events:,} events",
+                f"cold resume after {length} turns, {sum(runs):,} events, {runs[-1]:,} in the newest run",
                 *(own[-1], floors[-1], "ms"),
-                most=most,
+                most=500,
                 is_absolute=True,
             )
     bench.results.chart("Cold resume in ms, by turns", lengths, {"Clew": own, "floor": floors})
@@ -262,41 +224,49 @@ async def measure_idle(bench: Bench) -> None:
 
 
 async def measure_growth(bench: Bench) -> None:
-    """Measure the turns of one growing session, each beside those of a new workflow of the floor."""
+    """Measure the turns of a growing session, and of longer copies of it, beside a new workflow of the floor."""
     latency, cpu, size = list[float](), list[float](), list[float]()
-    block = 20
     async with AsyncExitStack() as stack:
-        systems = (await bench.start(stack))[:2]
-        taken = 0
-        [grown] = await systems[0].list_turns("grown", 1)
-        for goal in bench.sizes.growth:
-            for _ in range(max(goal, WARM_TURNS) - taken):
-                await grown("And what of the next one?")
-            [beside] = await systems[1].list_turns(f"beside-{goal}", 1)
+        own, floor, *_ = await bench.start(stack)
+        [grown] = await own.list_turns("grown", 1)
+        taken = 1
+        for goal in (*bench.sizes.growth, *bench.sizes.copied):
+            name, turn = "clew-grown-0", grown
+            if goal in bench.sizes.copied:
+                name = f"clew-copied-{goal}"
+                await copy_and_lengthen(own.client, bench.store, "clew-grown-0", name, goal - 1)
+                turn = (await Clew(own.client).open(name)).ask
+            else:
+                for _ in range(max(goal, WARM_TURNS) - 1 - taken):
+                    await grown(SMALL_QUESTION)
+                taken = max(goal, WARM_TURNS) + 2 * bench.sizes.rounds * BLOCK
+            [beside] = await floor.list_turns(f"beside-{goal}", 1)
+            for each in (turn, beside):
+                # A copy is read from the archive by its first turn.
+                await each(SMALL_QUESTION)
             times: list[list[float]] = [[], []]
             costs: list[list[float]] = [[], []]
-            before = sum(run.size for run in await list_runs(systems[0].client, "clew-grown-0"))
-            # Only small questions: the context is the same at each goal.
+            before = sum(run.size for run in await list_runs(own.client, name))
             for number in range(2 * bench.sizes.rounds):
-                for index in _rotate(range(2), number):
-                    process, turn = systems[index].process, (grown, beside)[index]
+                for index in rotate(range(2), number):
+                    process, each = (own, floor)[index].process, (turn, beside)[index]
                     spent = process.measure_cpu()
-                    times[index] += [await _time(turn("And what of the next one?")) for _ in range(block)]
+                    times[index] += [await take_time(each(SMALL_QUESTION)) for _ in range(BLOCK)]
                     costs[index].append(process.measure_cpu() - spent)
-            after = sum(run.size for run in await list_runs(systems[0].client, "clew-grown-0"))
-            turns = 2 * bench.sizes.rounds * block
-            taken = max(goal, WARM_TURNS) + turns
+            after = sum(run.size for run in await list_runs(own.client, name))
+            turns = 2 * bench.sizes.rounds * BLOCK
             latency.append(median(times[0]) / median(times[1]))
             cpu.append(sum(costs[0]) / sum(costs[1]))
             size.append((after - before) / turns)
             bench.add(f"turn {goal:,}: latency", median(times[0]) * 1e3, median(times[1]) * 1e3, "ms")
             bench.add(f"turn {goal:,}: worker CPU", *(sum(cost) / turns * 1e3 for cost in costs), "ms")
             bench.add(f"turn {goal:,}: history", size[-1], None, "bytes")
+    goals = (*bench.sizes.growth, *bench.sizes.copied)
     grown_by = {"latency": latency, "CPU": cpu, "history": size}
     for name, values in grown_by.items():
         bench.add(f"growth of a turn's {name}, last / first", values[-1] / values[0], None, "times", most=1.1)
     shares = {name: [value / values[0] for value in values] for name, values in grown_by.items()}
-    bench.results.chart("A turn's cost as a session grows, first = 1", bench.sizes.growth, shares)
+    bench.results.chart("A turn's cost as a session grows, first = 1", goals, shares)
 
 
 PARTS: dict[str, Callable[[Bench], Awaitable[None]]] = {
@@ -308,18 +278,6 @@ PARTS: dict[str, Callable[[Bench], Awaitable[None]]] = {
     "idle": measure_idle,
     "growth": measure_growth,
 }
-
-
-def _rotate(order: range, number: int) -> list[int]:
-    """Let another system be first in each round."""
-    first = number % len(order)
-    return [*order[first:], *order[:first]]
-
-
-async def _time(work: Awaitable[object]) -> float:
-    begun = time.perf_counter()
-    await work
-    return time.perf_counter() - begun
 
 
 async def _run(bench: Bench, module: str, *arguments: str) -> None:
@@ -337,20 +295,6 @@ async def _take_turns(system: System, name: str, count: int) -> None:
         await turn(QUESTION)
 
 
-async def _keep_busy(turns: Sequence[Turn], seconds: float) -> tuple[int, float]:
-    """Keep all sessions busy; return the turns that ended, and the seconds until the last one did."""
-    begun, done = time.perf_counter(), 0
-
-    async def ask(turn: Turn) -> None:
-        nonlocal done
-        while time.perf_counter() - begun < seconds:
-            await turn(QUESTION)
-            done += 1
-
-    await asyncio.gather(*map(ask, turns))
-    return done, time.perf_counter() - begun
-
-
 async def measure(parts: Sequence[str], sizes: Sizes) -> Results:
     """Measure some parts, each on a server of its own."""
     results = Results()
@@ -360,7 +304,8 @@ async def measure(parts: Sequence[str], sizes: Sizes) -> Results:
             async with temporal_server(ui=False) as server, scripted_model(lambda _body: Reply(ANSWER)) as model:
                 # The bodies of all requests would fill the memory.
                 keep_few = asyncio.create_task(_forget(model.requests))
-                await PARTS[part](Bench(server.address, model.base_url, store, sizes, results))
+                process = Process(server.pid, 0)
+                await PARTS[part](Bench(server.address, process, model.base_url, store, sizes, results))
                 keep_few.cancel()
         print(f"part {part}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     return results

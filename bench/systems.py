@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
 
-from bench.floor import QUEUE, READY, Floor
+from bench.floor import QUEUE, READY, Floor, read_answer
 from clew import Clew, ContextPolicy
 from clew.local import worker_process
 from clew.local.child import child_process
@@ -29,6 +30,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 MOST_MEMORY = 12_000_000_000
 """Most bytes of data of a worker process, stacks of threads included: one that leaks ends itself, not the machine."""
 START_SECONDS = 60.0
+RETRY_SECONDS = 0.05
 
 
 @dataclass
@@ -107,14 +109,15 @@ async def run_clew(address: str, model_url: str, store: str) -> AsyncIterator[Sy
 
 
 @asynccontextmanager
-async def run_floor(address: str, model_url: str) -> AsyncIterator[tuple[System, System, System]]:
+async def run_floor(address: str, model_url: str, cached: int) -> AsyncIterator[tuple[System, ...]]:
     """Run a worker of the floor's.
 
-    The second system is the same worker without calls of the model's server, the third one with the activity on a
-    task queue of its own.
+    The second system is the same worker sending a context, decoding the reply and keeping each text once, the third
+    one without calls of the model's server, the fourth one with the activity on a task queue of its own. The worker
+    keeps so many workflows in its cache.
     """
     client = await Client.connect(address)
-    env = {**os.environ, "TEMPORAL_ADDRESS": address, "MODEL_URL": model_url}
+    env = {**os.environ, "TEMPORAL_ADDRESS": address, "MODEL_URL": model_url, "CACHED": str(cached)}
     begun = time.perf_counter()
     async with child_process("floor", [sys.executable, "-m", "bench.floor", "serve"], env=env) as child:
 
@@ -126,6 +129,7 @@ async def run_floor(address: str, model_url: str) -> AsyncIterator[tuple[System,
         _limit_memory(process)
         yield (
             System("floor", client, process, partial(_open_floor, client, "floor", Floor.ask_model)),
+            System("keeping", client, process, partial(_open_keeping, client)),
             System("silent", client, process, partial(_open_floor, client, "silent", Floor.ask)),
             System("apart", client, process, partial(_open_floor, client, "apart", Floor.ask_apart)),
         )
@@ -133,7 +137,28 @@ async def run_floor(address: str, model_url: str) -> AsyncIterator[tuple[System,
 
 async def _open_floor(client: Client, prefix: str, update: Any, session: str) -> Turn:
     handle = await client.start_workflow(Floor.run, id=f"{prefix}-{session}", task_queue=QUEUE)
-    return partial(handle.execute_update, update)
+
+    async def take_turn(question: str) -> object:
+        while True:
+            try:
+                return await handle.execute_update(update, question)
+            except RPCError as error:
+                # With many sessions the server refuses updates while it repeats a workflow task.
+                if error.status != RPCStatusCode.FAILED_PRECONDITION:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)
+
+    return take_turn
+
+
+async def _open_keeping(client: Client, session: str) -> Turn:
+    ask = await _open_floor(client, "keeping", Floor.ask_with_context, session)
+
+    async def take_turn(question: str) -> object:
+        await ask(question)
+        return await read_answer(client, f"keeping-{session}")
+
+    return take_turn
 
 
 def _limit_memory(process: Process) -> None:

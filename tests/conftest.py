@@ -22,6 +22,8 @@ from tests.support.stack import KEYS, Stack
 from tests.support.versions import QUICK_DRAINS
 
 register_profiles()
+# Its assertions show the values that they compare, as those of test modules do.
+pytest.register_assert_rewrite("tests.support.session_invariants")
 
 
 def pytest_configure() -> None:

@@ -6,22 +6,25 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from temporalio import activity
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.contract import DeleteSessionInput
 from clew.contract.payloads import ToolMessage
 from clew.contract.receipts import DeleteReceipt
-from clew.errors import NotFound
+from clew.errors import NotFound, WorkerUnavailable
+from clew.session.transport import wait_at_most
 from clew_activities.archive import Archive, ObjectDamaged, ObjectMissing
 from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
+from clew_activities.session_queries import find_last_attempt
 from clew_activities.thread_source import ThreadLocation, Threads
 from clew_workflows.core.children import make_child_id
 
@@ -127,7 +130,24 @@ class DeletionActivities:
 
 
 async def _close(session_id: str) -> None:
-    handle = activity.client().get_workflow_handle(session_id)
+    """End a running session.
+
+    Raises:
+        ApplicationError: It has not ended when the activity's time is nearly over; the type is `worker_unavailable`.
+    """
+    last = find_last_attempt()
+    seconds = None if last is None else (last - datetime.now(UTC)).total_seconds()
+    try:
+        await wait_at_most(seconds, _end(activity.client().get_workflow_handle(session_id)))
+    except TimeoutError:
+        message = (
+            f"session {session_id!r} has not ended in time: it will once a worker serves its task queue and can "
+            "write its archive. Delete it again then"
+        )
+        raise ApplicationError(message, type=WorkerUnavailable.type, non_retryable=True) from None
+
+
+async def _end(handle: WorkflowHandle[Any, Any]) -> None:
     try:
         await handle.signal("close", {"reason": "deleted"})
         await handle.result()

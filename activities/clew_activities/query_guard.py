@@ -13,6 +13,11 @@ history lacks the events of what the workflow did, and fails that task once.
 A query for a workflow that is not in the cache fetches its history, and the server appends the events of a task that
 it may drop later. Their ids then go to other events, which the SDK takes for handled: the workflow never sees them.
 The guard evicts a workflow from the cache when a query's history has more events than its tasks have made.
+
+Such a history may also end with a task that another worker has started, and perhaps lost. The SDK runs it as if it
+was this worker's, and the query would show what never becomes part of the history. It looks as if the worker had
+taken the workflow over by that task. So the guard fails the first query after the first task of a workflow that was
+replayed for it: the caller repeats it, and the server answers it when no task is open.
 """
 
 from __future__ import annotations
@@ -21,7 +26,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
-from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.converter import SerializationContext, StorageDriverStoreContext
 from temporalio.worker import (
@@ -33,10 +37,7 @@ from temporalio.worker import (
 )
 from temporalio.workflow import Info
 
-from clew.errors import Starting
-
-QUERY_AHEAD = f"{Starting.type}: the worker has not begun the session's next task: ask again in a moment"
-"""The failure of such a query."""
+from clew.contract.queries import QUERY_AHEAD
 
 
 class QueryGuard(WorkflowRunner):
@@ -73,12 +74,16 @@ class _Guarded(WorkflowInstance):
         self._instance = instance
         self._evict = evict
         self._length = self._size = self._started_at = 0
-        # The events that the commands of the newest task have made, at least.
-        self._made = 0
+        # The events that the commands of the newest task make, at least.
+        self._made = _MadeEvents()
         # Whether the history surely has them: not after a replay, and not after a task that has rejected an update,
         # as the server writes no events for a task that does only that.
         self._is_written = False
         self._is_queried = False
+        # Whether the history was replayed, and no query has been answered between that and the first task.
+        self._is_replayed = False
+        # The tasks that have been run, and not replayed.
+        self._tasks_run = 0
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Pass an activation on, unless it is out of order."""
@@ -87,20 +92,23 @@ class _Guarded(WorkflowInstance):
         if any(job.HasField("query_workflow") for job in act.jobs):
             # The SDK's id of a query that comes without a task.
             if any(job.query_workflow.query_id == "legacy_query" for job in act.jobs):
-                if act.history_length > self._length + 1 + self._made:
+                if self._is_replayed and self._tasks_run == 1:
+                    return _fail()
+                self._is_replayed = False
+                if act.history_length > self._length + 1 + self._made.count:
                     self._evict()
                 self._is_queried = True
             return self._instance.activate(act)
         if self._is_ahead(act) or self._is_late(act) or self._lacks_events(act):
-            completion = WorkflowActivationCompletion()
-            completion.failed.failure.message = QUERY_AHEAD
-            completion.failed.failure.application_failure_info.type = "QueryAhead"
-            return completion
+            return _fail()
         completion = self._instance.activate(act)
-        made = _count_events(act, completion)
-        # The same task goes on, or a new one has begun.
-        self._made = self._made + made if act.history_length == self._length else made
-        self._is_written, self._is_queried = not (act.is_replaying or _list_refused(act, completion)), False
+        if act.history_length != self._length:
+            self._made = _MadeEvents()
+            self._tasks_run += not act.is_replaying
+        self._is_replayed = self._is_replayed or act.is_replaying
+        refused = _list_refused(act, completion)
+        self._made.add(completion, refused)
+        self._is_written, self._is_queried = not (act.is_replaying or refused), False
         self._length, self._size = act.history_length, act.history_size_bytes
         self._started_at = act.timestamp.ToNanoseconds()
         return completion
@@ -128,7 +136,7 @@ class _Guarded(WorkflowInstance):
         if not self._is_written or act.history_length == self._length:
             return False
         brought = sum(job.HasField("signal_workflow") or job.HasField("fire_timer") for job in act.jobs)
-        return act.history_length < self._length + 1 + self._made + brought + 2
+        return act.history_length < self._length + 1 + self._made.count + brought + 2
 
     def get_serialization_context(self, command_info: Any) -> SerializationContext | None:
         return self._instance.get_serialization_context(command_info)
@@ -143,6 +151,44 @@ class _Guarded(WorkflowInstance):
         return self._instance.get_thread_id()
 
 
+def _fail() -> WorkflowActivationCompletion:
+    """Fail an activation, which evicts the workflow from the cache."""
+    completion = WorkflowActivationCompletion()
+    completion.failed.failure.message = QUERY_AHEAD
+    completion.failed.failure.application_failure_info.type = "QueryAhead"
+    return completion
+
+
+class _MadeEvents:
+    """Counts the events that the commands of a task surely make. What is cancelled in its own task makes none."""
+
+    def __init__(self) -> None:
+        self._others = 0
+        self._begun: set[tuple[str, int]] = set()
+
+    @property
+    def count(self) -> int:
+        """The events."""
+        return self._others + len(self._begun)
+
+    def add(self, completion: WorkflowActivationCompletion, refused: Collection[str]) -> None:
+        """Count the commands of one of the task's activations, which has refused these updates."""
+        for command in completion.successful.commands:
+            match command.WhichOneof("variant"):
+                case "upsert_workflow_search_attributes" | "modify_workflow_properties":
+                    self._others += 1
+                case "update_response":
+                    self._others += command.update_response.protocol_instance_id not in refused
+                case "start_timer":
+                    self._begun.add(("timer", command.start_timer.seq))
+                case "schedule_activity":
+                    self._begun.add(("activity", command.schedule_activity.seq))
+                case "cancel_timer":
+                    self._begun.discard(("timer", command.cancel_timer.seq))
+                case "request_cancel_activity":
+                    self._begun.discard(("activity", command.request_cancel_activity.seq))
+
+
 def _list_refused(act: WorkflowActivation, completion: WorkflowActivationCompletion) -> set[str]:
     """List the updates that were not accepted. An accepted one that fails is `rejected`, too, and makes an event."""
     brought = {job.do_update.protocol_instance_id for job in act.jobs if job.HasField("do_update")}
@@ -152,24 +198,4 @@ def _list_refused(act: WorkflowActivation, completion: WorkflowActivationComplet
     return (rejected & brought) - accepted
 
 
-def _count_events(act: WorkflowActivation, completion: WorkflowActivationCompletion) -> int:
-    """Count the events that commands surely make. What is cancelled in its own task makes none."""
-    commands, refused = completion.successful.commands, _list_refused(act, completion)
-    cancelled = any(command.WhichOneof("variant") in _CANCELLING for command in commands)
-    return sum(_makes_event(command, refused, cancelled=cancelled) for command in commands)
-
-
-def _makes_event(command: WorkflowCommand, refused: Collection[str], *, cancelled: bool) -> bool:
-    match command.WhichOneof("variant"):
-        case "upsert_workflow_search_attributes" | "modify_workflow_properties":
-            return True
-        case "start_timer" | "schedule_activity":
-            return not cancelled
-        case "update_response":
-            return command.update_response.protocol_instance_id not in refused
-        case _:
-            return False
-
-
 _FIRST = ("do_update", "signal_workflow", "fire_timer")
-_CANCELLING = ("cancel_timer", "request_cancel_activity")

@@ -11,8 +11,8 @@ from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from clew.contract.queries import QUERY_AHEAD
 from clew.errors import WorkerUnavailable
-from clew_activities.query_guard import QUERY_AHEAD
 
 QUERY_TIMEOUT = timedelta(seconds=10)
 """The time of one attempt to query a session."""

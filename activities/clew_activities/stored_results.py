@@ -46,6 +46,12 @@ class Unreadable(Exception):
     """The requested part of a result cannot be read. The model reads the message."""
 
 
+def find_stored_result(entry: Entry) -> StoredResult | None:
+    """Find the stored tool result that an entry refers to."""
+    message = entry.body
+    return message.result if isinstance(message, ToolMessage) else None
+
+
 class Results:
     """Truncates large tool results, stores them in the archive, and reads them back.
 

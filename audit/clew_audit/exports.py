@@ -20,7 +20,6 @@ from typing import Any, BinaryIO, Self
 from temporalio.client import Client
 
 from clew.contract import TASK_QUEUE, EntriesQuery
-from clew.contract.payloads import ToolMessage
 from clew.encryption import NO_ENCRYPTION, Sealer, find_sealer
 from clew.errors import NotFound, ThreadMismatch
 from clew.formats import Format
@@ -30,7 +29,7 @@ from clew.session.handle import SessionHandle
 from clew.thread.entries import Entry
 from clew.thread.source import LivePage, read_forward
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
-from clew_activities.stored_results import MAX_STORED_BYTES
+from clew_activities.stored_results import MAX_STORED_BYTES, find_stored_result
 from clew_audit import restart
 from clew_audit.errors import translate_archive_errors, translate_store_errors
 from clew_audit.json_lines import FileDamaged, LineReader, LineWriter, encode_line
@@ -60,9 +59,10 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
             raise ThreadMismatch(f"entry {count} is neither in the archive nor in the session")
         writer.write_row(entry.as_json())
         count += 1
-        for digest in _find_stored_digests(entry) - written:
-            writer.write_row({"result": await _read_result(archive, family, digest)})
-            written.add(digest)
+        stored = find_stored_result(entry)
+        if stored is not None and stored.digest not in written:
+            writer.write_row({"result": await _read_result(archive, family, stored.digest)})
+            written.add(stored.digest)
     writer.end()
     return count
 
@@ -172,12 +172,6 @@ def _read_text(result: dict[str, Any]) -> str:
     if (size := len(text.encode())) > MAX_STORED_BYTES:
         raise FileDamaged(f"the file holds a tool result of {size} bytes, at most {MAX_STORED_BYTES} are allowed")
     return text
-
-
-def _find_stored_digests(entry: Entry) -> set[str]:
-    """Find the digests of the stored tool results that an entry refers to."""
-    message = entry.body
-    return {message.result.digest} if isinstance(message, ToolMessage) and message.result else set()
 
 
 async def _read_result(archive: Archive, family: str, digest: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 from clew.errors import NotFound
 from clew.session.connection import validate_session_id
 from clew_activities.archive import Archive, ObjectDamaged, ObjectMissing
+from clew_activities.stored_results import find_stored_result
 from clew_audit.errors import translate_store_errors
 
 
@@ -22,6 +23,7 @@ class ArchiveReport:
         segments: Number of segments.
         nodes: Number of nodes of the index.
         entries: Number of entries in undamaged segments.
+        results: Number of large tool results that those entries refer to.
         problems: Everything that is wrong with the archive.
     """
 
@@ -31,6 +33,7 @@ class ArchiveReport:
     segments: int = 0
     nodes: int = 0
     entries: int = 0
+    results: int = 0
     problems: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -55,6 +58,7 @@ async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
         if head is None:
             raise NotFound(f"session {session_id!r} has no archive in this store: check CLEW_STORE and the namespace")
         report.status, report.last_seq = head.status, head.last_seq
+        read = set[str]()
         async for check in archive.verify(head.family, head.root):
             if "/segments/" in check.name:
                 report.segments += 1
@@ -63,6 +67,15 @@ async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
                 report.nodes += 1
             if check.problem:
                 report.problems.append(f"entries {check.from_seq} to {check.to_seq}: {check.problem}")
+            for entry in check.entries:
+                try:
+                    stored = find_stored_result(entry)
+                    if stored and stored.digest not in read:
+                        read.add(stored.digest)
+                        report.results += 1
+                        await archive.get_result(head.family, stored.digest)
+                except (ObjectDamaged, ObjectMissing, ValueError) as error:
+                    report.problems.append(f"the result in entry {entry.seq}: {error}")
         if not report.problems and report.entries != head.last_seq + 1:
             report.problems.append(f"the head says {head.last_seq + 1} entries, but there are {report.entries}")
         if head.state:

@@ -31,7 +31,8 @@ def make_machine(results: Results) -> str:
     machine = results["machine"]
     missing = [row.title for key, row in ROWS.items() if key not in results["rows"]]
     return (
-        f"Measured on {machine['date']}: {machine['system']}, {machine['cores']} cores, Python {machine['python']}, "
+        f"Last measured on {machine['date']}: {machine['system']}, {machine['cores']} cores, "
+        f"Python {machine['python']}, "
         "the Temporal development server of the same machine."
         + (f" Not measured in this run, though the bench has them: {'; '.join(missing)}." if missing else "")
     )

@@ -12,36 +12,51 @@ from typing import Any
 
 import pytest
 from temporalio import workflow
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest, RespondWorkflowTaskFailedRequest
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import Worker, WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
 from clew import Clew, Session
+from clew.contract.queries import QUERY_AHEAD
 from clew.errors import ClewError
 from clew.local import Reply
 from clew.testing import replay
-from clew_activities.query_guard import QUERY_AHEAD, QueryGuard
-from tests.support.rolling import list_runs
+from clew_activities import query_guard
+from clew_activities.query_guard import QueryGuard
+from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 from tests.support.workers import open_session_on, run_worker_process
 
 STOPS = 4
+ROUNDS = 20
 
 
 class Instance(WorkflowInstance):
-    """Starts a timer in every activation but queries, or lets an update fail."""
+    """Starts a timer in every activation but queries, lets an update fail, or cancels its newest timer."""
 
     fails: str | None = None
+    cancels = False
+
+    def __init__(self) -> None:
+        self._timers = 0
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         completion = WorkflowActivationCompletion()
         completion.successful.SetInParent()
+        commands = completion.successful.commands
         if self.fails is not None:
-            response = completion.successful.commands.add().update_response
+            response = commands.add().update_response
             response.protocol_instance_id = self.fails
             response.rejected.SetInParent()
+        elif self.cancels:
+            commands.add().cancel_timer.seq = self._timers
+            commands.add().schedule_activity.seq = self._timers
         elif not any(job.HasField("query_workflow") for job in act.jobs):
-            completion.successful.commands.add().start_timer.seq = 1
+            self._timers += 1
+            commands.add().start_timer.seq = self._timers
         return completion
 
     def get_serialization_context(self, command_info: Any) -> Any: ...
@@ -90,8 +105,10 @@ def make_activation(
     return act
 
 
-def is_failed(instance: WorkflowInstance, *activation: Any, fails: str | None = None, **fields: Any) -> bool:
-    Instance.fails = fails
+def is_failed(
+    instance: WorkflowInstance, *activation: Any, fails: str | None = None, cancels: bool = False, **fields: Any
+) -> bool:
+    Instance.fails, Instance.cancels = fails, cancels
     completion = instance.activate(make_activation(*activation, **fields))
     return bool(completion.failed.failure.message == QUERY_AHEAD)
 
@@ -129,6 +146,27 @@ def test_a_query_with_events_of_no_task_evicts_the_workflow(guarded: WorkflowIns
     assert evicted == ["run"]
 
 
+def test_the_first_query_after_a_takeover_fails(guarded: WorkflowInstance) -> None:
+    """The task may be that of another worker, whose events the query has brought; the next one is this worker's."""
+    assert not is_failed(guarded, "initialize_workflow", 3, 182, replaying=True)
+    assert not is_failed(guarded, "fire_timer", 8, 900)
+    assert not is_failed(guarded, "resolve_activity", 8, 900)
+    assert not is_failed(guarded, "query_workflow", 8, 900, replaying=True, query_id="of the task itself")
+    assert is_failed(guarded, "query_workflow", 8, 900, replaying=True)
+    assert not is_failed(guarded, "do_update", 14, 1300)
+    assert not is_failed(guarded, "query_workflow", 14, 1300, replaying=True)
+
+
+def test_tasks_and_queries_in_turn_pass_after_a_takeover(guarded: WorkflowInstance, evicted: list[str]) -> None:
+    """A query that was answered after the replay shows that the workflow was there before its first task."""
+    assert not is_failed(guarded, "initialize_workflow", 3, 182, replaying=True)
+    assert not is_failed(guarded, "query_workflow", 5, 182, replaying=True)
+    for turn in range(1, 5):
+        assert not is_failed(guarded, "fire_timer", 5 + 8 * turn, 500 * turn)
+        assert not is_failed(guarded, "query_workflow", 5 + 8 * turn, 500 * turn, replaying=True)
+    assert not evicted
+
+
 def test_a_task_whose_events_a_query_has_brought_fails(guarded: WorkflowInstance) -> None:
     """Its update comes after the timer, and a replay would handle it before."""
     assert not is_failed(guarded, "fire_timer", 272, 66135)
@@ -160,6 +198,15 @@ def test_an_accepted_update_that_fails_makes_an_event(guarded: WorkflowInstance)
     """After a task that ends an earlier update come its completion, the update's, the timer, and the next task."""
     assert not is_failed(guarded, "resolve_activity", 347, 99000, fails="of an earlier task")
     assert is_failed(guarded, "fire_timer", 351, 99500)
+
+
+def test_a_timer_that_its_own_task_cancels_makes_no_event(guarded: WorkflowInstance) -> None:
+    """An activity beside it does: after the task come its completion, the activity, the signal and the next task."""
+    assert not is_failed(guarded, "do_update", 24, 2265)
+    assert not is_failed(guarded, "resolve_activity", 24, 2265, cancels=True)
+    assert not is_failed(guarded, "signal_workflow", 29, 2500)
+    assert not is_failed(guarded, "fire_timer", 34, 2700, cancels=True)
+    assert is_failed(guarded, "signal_workflow", 38, 2900)
 
 
 def test_a_task_that_a_query_has_brought_fails_when_it_begins_again(guarded: WorkflowInstance) -> None:
@@ -204,6 +251,60 @@ async def test_a_worker_evicts_a_workflow(stack: Stack) -> None:
         assert await handle.query(Idle.answer) == 42
         assert guard.made == 2
         await handle.terminate()
+
+
+async def test_a_query_shows_nothing_of_another_workers_task(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost worker has begun a task. A query brings its events to the next worker, and waits for the next task."""
+    failed: list[WorkflowActivationCompletion] = []
+    make_failure = query_guard._fail
+
+    def fail() -> WorkflowActivationCompletion:
+        failed.append(make_failure())
+        return failed[-1]
+
+    monkeypatch.setattr(query_guard, "_fail", fail)
+    for _ in range(ROUNDS):
+        if await read_in_another_workers_task(stack, failed):
+            break
+    assert failed
+
+
+async def read_in_another_workers_task(stack: Stack, failed: list[WorkflowActivationCompletion]) -> bool:
+    """Read a session while its newest task is a lost worker's. Returns False if that worker got the query instead."""
+    clew = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
+    async with run_rolling_worker(stack, task_queue=clew.task_queue):
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
+        await session.ask("hello")
+    handle, service = clew.temporal.get_workflow_handle(session.id), clew.temporal.workflow_service
+    reading = asyncio.create_task(session.entries())
+    # Meanwhile the query reaches the server, which dispatches it because there is no task.
+    for _ in range(10):
+        await handle.describe()
+    await handle.signal("steer", {"content": "more"})
+    queue = TaskQueue(name=clew.task_queue)
+    taken = await service.poll_workflow_task_queue(
+        PollWorkflowTaskQueueRequest(namespace="default", task_queue=queue, identity="lost")
+    )
+    if taken.HasField("query"):
+        reading.cancel()
+        await handle.terminate()
+        return False
+    async with run_rolling_worker(stack, task_queue=clew.task_queue):
+        await wait_until(lambda: failed or reading.done())
+        if not failed:
+            # The query came to the server after the task, and was answered after its timeout.
+            await handle.terminate()
+            return False
+        await service.respond_workflow_task_failed(
+            RespondWorkflowTaskFailedRequest(namespace="default", task_token=taken.task_token, identity="lost")
+        )
+        seen = await reading
+    async with run_rolling_worker(stack, task_queue=clew.task_queue):
+        await session.ask("and now?")
+        entries = await session.entries()
+        assert [entry.as_json() for entry in seen] == [entry.as_json() for entry in entries[: len(seen)]]
+        await session.close()
+    return True
 
 
 @pytest.mark.slow

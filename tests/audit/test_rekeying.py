@@ -10,7 +10,7 @@ from clew.errors import UnknownKey
 from clew_activities.archive import Archive, Head, Store
 from clew_audit.rekeying import rekey_archive
 from clew_audit.verification import verify_archive
-from tests.support.archives import begin_archive, extend_archive, make_entries
+from tests.support.archives import begin_archive, extend_archive, make_entries, read_files
 from tests.support.command_line import run_clew
 from tests.support.encrypted import make_encryption, write_keys
 
@@ -18,11 +18,6 @@ from tests.support.encrypted import make_encryption, write_keys
 def open_archive(folder: Path, *kids: str) -> Archive:
     """Open the archive in a folder with these keys."""
     return Archive(Store.from_url(folder.as_uri(), sealer=make_encryption(*kids).sealer), "default")
-
-
-def read_files(folder: Path) -> dict[Path, bytes]:
-    """Read all files in a folder and below."""
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 async def begin(archive: Archive, session_id: str) -> Head:

@@ -33,6 +33,7 @@ async def run_rounds(seed: int, minutes: float, round_minutes: float, console: C
     give_up_at, figures, number = time.monotonic() + 60 * minutes, Figures(), 0
     broken: Result | None = None
     while broken is None and (left := give_up_at - time.monotonic()) > 0:
+        console.print(f"seed {seed + number} begins", highlight=False)
         result = await run_round(make_plan(seed + number, min(60 * round_minutes, left)))
         number += 1
         figures.add(result.figures)

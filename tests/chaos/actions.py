@@ -25,12 +25,21 @@ Act = Callable[[Callers, Action, random.Random], Awaitable[None]]
 
 
 async def message(callers: Callers, action: Action, chance: random.Random) -> None:
-    """Send a message, and wait for its outcome."""
+    """Send a message, and wait for its outcome: half of them in one call, half in two."""
     request_id = f"r-{action.number}"
     content = f"{request_id}: {action.values['behaviour']} {make_words(chance)}"
     arguments: dict[str, Any] = {"content": content, "on_busy": action.values["on_busy"]}
     if arguments["on_busy"] != "steer":
         arguments |= _choose_settings(chance, action.values["behaviour"])
+    if action.number % 2:
+        limit = asyncio.timeout(OUTCOME_SECONDS)
+        try:
+            async with limit:
+                await callers.ask(request_id, arguments)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        return
     ledger = callers.promises.ledger
     request = await callers.persist(
         lambda: callers.session.message(request_id=request_id, **arguments), request_id, content

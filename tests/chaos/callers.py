@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -11,14 +12,14 @@ from typing import Any, TypeVar
 from temporalio.client import WorkflowUpdateFailedError
 
 from clew import Clew, ContextPolicy, Request, Session
-from clew.errors import ClewError, Closed, NotFound, Refusal, UnknownRequest
+from clew.errors import ClewError, Closed, NotFound, Refusal, RequestFailed, UnknownRequest
 from clew.outcomes import RequestOutcome
 from tests.chaos.oracle import Oracle, Origin
 
 T = TypeVar("T")
 
-PATIENCE = 40
-"""Most attempts of a command."""
+PATIENCE_SECONDS = 120.0
+"""Seconds for which a command is tried again. The server may refuse many quick attempts while a worker is stopped."""
 PAUSE_SECONDS = 0.4
 OUTCOME_SECONDS = 40.0
 """Seconds for which a caller waits for an outcome; another one asks for it later."""
@@ -34,7 +35,7 @@ WORDS = ("ball", "thread", "labyrinth", "clew", "wool", "bull", "gate", "torch",
 
 
 class GaveUp(Exception):
-    """A command had no answer after all attempts. It stays uncertain."""
+    """A command had no answer in time. It stays uncertain."""
 
 
 class Callers:
@@ -84,7 +85,8 @@ class Callers:
             GaveUp: There was no answer.
         """
         ledger, was_uncertain = self.promises.ledger, False
-        for _ in range(PATIENCE):
+        give_up_at = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < give_up_at:
             if name:
                 ledger.uncertain[name] = content
             try:
@@ -107,6 +109,47 @@ class Callers:
             await asyncio.sleep(PAUSE_SECONDS)
         raise GaveUp(name)
 
+    async def ask(self, request_id: str, arguments: dict[str, Any]) -> RequestOutcome:
+        """Send a message and wait for its answer, until there is one; returns the outcome.
+
+        Raises:
+            Refusal: The session refused the message, before or after it had accepted it.
+            GaveUp: There was no answer.
+        """
+        ledger, content = self.promises.ledger, arguments["content"]
+
+        async def send() -> str | None:
+            try:
+                answer: str = await self.session.ask(request_id=request_id, **arguments)
+            except RequestFailed as failed:
+                self.note_outcome(request_id, failed.outcome)
+                return None
+            return answer
+
+        self.messages[request_id] = arguments
+        try:
+            text = await self.persist(send, request_id, content)
+        except Refusal as refusal:
+            del self.messages[request_id]
+            if isinstance(refusal, UnknownRequest):
+                self.oracle.report("thread", self.name, f"{request_id} was accepted, and is not known any more")
+            ledger.refused.discard(request_id)
+            ledger.uncertain[request_id] = content
+            raise
+        ledger.requests[request_id] = content
+        outcome = await self.persist(self.session.request(request_id).result)
+        self.note_outcome(request_id, outcome)
+        if text is not None and outcome.answer_seq is not None:
+            self.promises.answers[outcome.answer_seq] = text
+        return outcome
+
+    async def read_missing_answers(self) -> None:
+        """Read the answers that no caller has read, or whose callers had no reply."""
+        for request_id, outcome in self.promises.ledger.outcomes.items():
+            seq = outcome.answer_seq
+            if outcome.status == "completed" and seq is not None and seq not in self.promises.answers:
+                self.promises.answers[seq] = await self.persist(self.session.request(request_id).answer)
+
     async def read_outcome(self, request_id: str) -> None:
         """Wait for the outcome of a message that was accepted.
 
@@ -114,10 +157,11 @@ class Callers:
         refusal is the answer, and the message may be in the thread or not.
 
         Raises:
-            ClewError: There is no answer yet.
+            ClewError: There is no answer yet, or its text cannot be read.
         """
+        request = self.waiting[request_id]
         try:
-            outcome = await self.waiting[request_id].result()
+            outcome = await request.result()
         except Refusal as refusal:
             if isinstance(refusal, UnknownRequest) or not isinstance(refusal.__cause__, WorkflowUpdateFailedError):
                 raise
@@ -126,6 +170,8 @@ class Callers:
             del self.messages[request_id], self.waiting[request_id]
         else:
             self.note_outcome(request_id, outcome)
+            if outcome.status == "completed" and outcome.answer_seq is not None:
+                self.promises.answers[outcome.answer_seq] = await request.answer()
 
     def note_outcome(self, request_id: str, outcome: RequestOutcome) -> None:
         """Note an outcome that a caller got. Each caller must get the same."""

@@ -50,7 +50,7 @@ def _make_calls(behaviour: str, name: str, number: int) -> tuple[ToolCall, ...]:
         case "nap":
             return (ToolCall("nap", {"seconds": number % 9}),)
         case "big":
-            return (ToolCall("big", {"kilobytes": 60}),)
+            return (ToolCall("big", {"kilobytes": 200}),)
         case "loop":
             return (ToolCall("note", {"text": name}),)
         case "odd":

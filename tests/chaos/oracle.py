@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bench.ledger import Ledger, check
-from clew.contract.payloads import ApprovalPayload, ForkPayload, SessionPayload, ToolMessage
+from clew.contract.payloads import ApprovalPayload, AssistantMessage, ForkPayload, SessionPayload, ToolMessage
 from clew.thread.entries import Entry
 from clew_audit.audit import Report
 
-Kind = Literal["thread", "effect", "reader", "audit", "wedged", "client", "worker"]
+Kind = Literal["thread", "effect", "reader", "audit", "wedged", "client", "worker", "round"]
 """What is broken: a promise about the thread, a tool's declaration, a reader's view, the archive or a history, the
-end of all work, the client's errors, a worker."""
+end of all work, the client's errors, a worker, the round itself, which an error has ended."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Promises:
         origin: Where it was forked from; None: it is no fork.
         rev: Entries that the session must have: those that answers and readers have named.
         seen: The digest of each entry that a reader has seen, by seq.
+        answers: The texts of answers that callers have read, by the seq of the answer.
         decisions: Accepted decisions about tool calls.
         results: Seqs of accepted results of external calls.
         forks: The last shared seq of each fork that was made.
@@ -73,6 +74,7 @@ class Promises:
     origin: Origin | None = None
     rev: int = 0
     seen: dict[int, str] = field(default_factory=dict)
+    answers: dict[int, str] = field(default_factory=dict)
     decisions: dict[str, str] = field(default_factory=dict)
     results: dict[str, int] = field(default_factory=dict)
     forks: dict[str, int] = field(default_factory=dict)
@@ -163,6 +165,12 @@ class Oracle:
         for seq, digest in promises.seen.items():
             if seq >= len(entries) or digest_entry(entries[seq]) != digest:
                 self.report("reader", session, f"a reader saw an entry at seq {seq} that the thread does not have")
+        for seq, text in promises.answers.items():
+            said = entries[seq].body if seq < len(entries) else None
+            if not (isinstance(said, AssistantMessage) and said.content == text):
+                self.report(
+                    "reader", session, f"a caller read another answer than the thread has at seq {seq}: {text}"
+                )
 
 
 def digest_entry(entry: Entry) -> str:

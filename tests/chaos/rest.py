@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 
 from clew.errors import ClewError, Closed, UnknownRequest
-from clew.outcomes import RequestOutcome
 from tests.chaos.actions import resolve, submit
 from tests.chaos.callers import Callers, GaveUp
 from tests.chaos.plan import Action
@@ -29,6 +28,7 @@ async def come_to_rest(callers: Callers, seed: int, seconds: float = REST_SECOND
         async with asyncio.timeout(seconds):
             await _decide_until_idle(callers, random.Random(seed))
             await _read_outcomes(callers)
+            await callers.read_missing_answers()
             await _say_goodbye(callers)
     except TimeoutError:
         callers.oracle.report("wedged", callers.name, await _describe(callers))
@@ -70,15 +70,7 @@ async def _read_outcome(callers: Callers, request_id: str) -> None:
 
 
 async def _say_goodbye(callers: Callers) -> None:
-    ledger, content = callers.promises.ledger, f"{LAST}: say goodbye"
-
-    async def ask() -> RequestOutcome:
-        request = await callers.session.message(content, request_id=LAST, on_busy="queue")
-        return await request.result()
-
-    outcome = await callers.persist(ask, LAST, content)
-    ledger.requests[LAST] = content
-    callers.note_outcome(LAST, outcome)
+    outcome = await callers.ask(LAST, {"content": f"{LAST}: say goodbye", "on_busy": "queue"})
     if outcome.status != "completed":
         callers.oracle.report("wedged", callers.name, f"the last message got {outcome}")
 

@@ -8,23 +8,26 @@ import json
 import shutil
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from obstore.store import S3Store
+from temporalio.service import RPCError
 
 from bench.chain import list_runs
 from clew import Clew
-from clew.errors import ClewError
+from clew.errors import ClewError, NotFound
 from clew.local import scripted_model
 from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Store
 from clew_activities.archive.objects import Bucket
 from clew_audit.audit import audit_session
+from clew_audit.verification import verify_archive
 from tests.chaos.actions import perform
 from tests.chaos.callers import Callers
 from tests.chaos.effects import check_effects, read_effects
@@ -100,10 +103,14 @@ async def run_round(plan: Plan) -> Result:
                 clients = [await Clew.connect(server.address) for _ in range(CLIENTS)]
                 archive = Archive(_open_bucket(bucket), "default")
                 running = _Round(plan, clients, archive, folder / "effects.jsonl")
-                await running.carry_out(server, workers, provider, store, model.requests)
+                try:
+                    await running.carry_out(server, workers, provider, store, model.requests)
+                except Exception as error:  # what ends a round early is to be explained, too
+                    running.oracle.report("round", "", "".join(traceback.format_exception(error)))
                 running.note_processes(server, workers, provider, store)
                 if running.oracle.violations:
-                    await running.keep_evidence(folder)
+                    with suppress(RPCError):  # the server may be what has failed
+                        await running.keep_evidence(folder)
             running.check_logs(workers)
             if running.oracle.violations:
                 keep(folder, plan)
@@ -233,6 +240,13 @@ class _Round:
         audited = await audit_session(clew.temporal, self._archive, name)
         counts["audited calls"] += audited.calls.verified
         self.oracle.check_audit(audited)
+        with suppress(NotFound):
+            # A session that has not rolled over has no archive.
+            archived = await verify_archive(self._archive, name)
+            counts["archived segments"] += archived.segments
+            counts["stored tool results"] += archived.results
+            for problem in archived.problems:
+                self.oracle.report("audit", name, f"archive: {problem}")
 
     def note_processes(self, server: Server, workers: Workers, provider: FaultyProvider, store: FaultyStore) -> None:
         """Note what the processes have suffered, and what they logged."""

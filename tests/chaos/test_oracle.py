@@ -125,6 +125,19 @@ def test_a_request_that_no_caller_sent_is_a_violation() -> None:
     assert any("never accepted" in text for text in find(oracle))
 
 
+def test_an_answer_that_the_thread_does_not_have_is_a_violation() -> None:
+    """A caller read the text of another request's answer."""
+    entries = make_thread()
+    oracle, promises = keep_promises(entries)
+    answers = {entry.seq: entry.payload["content"] for entry in entries if entry.payload.get("role") == "assistant"}
+    promises.answers.update(answers)
+    oracle.check_thread(SESSION, entries, None)
+    assert find(oracle) == []
+    promises.answers[max(answers)] = "another answer"
+    oracle.check_thread(SESSION, entries, None)
+    assert "a caller read another answer" in find(oracle)[0]
+
+
 def test_a_reader_sees_a_prefix() -> None:
     """A skipped entry, a repeated one and one that others see differently are violations; a reconnect is none."""
     entries = make_thread()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from clew import Clew
 from clew.local import Reply
 from tests.chaos.callers import Callers
 from tests.chaos.oracle import Oracle
-from tests.chaos.plan import make_plan
+from tests.chaos.plan import Action, Plan, make_plan
 from tests.chaos.rest import come_to_rest
 from tests.chaos.round import run_round
 from tests.support.rolling import make_id
@@ -26,6 +29,21 @@ async def test_a_minute_of_chaos_keeps_every_promise() -> None:
     assert counts["server crashes"] > 0
     assert counts["rollovers"] > 0
     assert counts["audited calls"] > 20
+    assert counts["archived segments"] > 0
+    for place in ("provider", "store"):
+        faults = {name for name, count in counts.items() if name.startswith(f"{place} ") and count}
+        assert faults > {f"{place} requests"}
+
+
+@pytest.mark.slow
+async def test_a_round_that_an_error_ends_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It counts as broken, and its evidence is kept."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    result = await run_round(Plan(3, 1.0, (Action(1, 0.1, "kill"),)))
+    (violation,) = result.violations
+    assert violation.kind == "round"
+    assert "KeyError" in violation.text
+    assert list((tmp_path / "clew-chaos-3").glob("history-*.json"))
 
 
 async def test_a_session_that_never_comes_to_rest_is_a_violation(stack: Stack) -> None:

@@ -73,7 +73,7 @@ def nap(seconds: float, context: ToolContext) -> str:
 
 @tool
 def big(kilobytes: int, context: ToolContext) -> str:
-    """Answer a large text."""
+    """Answer a text that is stored, and truncated for the model."""
     _record("big", context)
     return "\n".join(f"line {number} of {kilobytes} KB" for number in range(kilobytes * 50))
 

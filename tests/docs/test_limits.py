@@ -25,7 +25,7 @@ from clew_workflows.core.outcomes import MAX_OUTCOMES
 from clew_workflows.core.state import MAX_KNOWN_OPS, MAX_WAITING, MAX_WAITING_BYTES
 from clew_workflows.protocol import HOOK_SECONDS, RolloverThresholds
 from clew_workflows.shell.execution import _HOOK_RETRIES
-from clew_workflows.shell.fullness import FULL, PRESSING
+from clew_workflows.shell.fullness import FULL, PRESSING, SPENT
 from docs.generate import DOCS
 
 KIB, MIB = 1024, 1024 * 1024
@@ -103,7 +103,8 @@ def test_every_limit_of_the_table_is_checked() -> None:
 
 
 def test_the_table_says_when_a_run_is_not_waited_for() -> None:
-    """The multiple at which a session rolls over in the middle of a run."""
-    page = (DOCS / "operations.md").read_text(encoding="utf-8")
-    assert f"at {PRESSING} times a limit in the middle of one" in " ".join(page.split())
+    """The multiples at which a session rolls over in the middle of a run, and at which its runs wait."""
+    page = " ".join((DOCS / "operations.md").read_text(encoding="utf-8").split())
+    assert f"at {PRESSING} times a limit in the middle of one" in page
+    assert f"at {SPENT} times a limit what was accepted waits" in page
     assert MAX_RECEIPTS == MAX_OUTCOMES

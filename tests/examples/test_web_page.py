@@ -62,7 +62,13 @@ class Resets:
     async def run(self) -> None:
         """Reset the connections, each time that the page has connected again."""
         for _ in range(RECONNECTS):
-            await self._connected.wait()
+            while not self._connected.is_set():
+                try:
+                    async with asyncio.timeout(1):
+                        await self._connected.wait()
+                except TimeoutError:
+                    # The last reset came before the proxy had the connection, which is still open.
+                    self._proxy.reset_connections()
             self._connected.clear()
             await asyncio.sleep(self._random.uniform(0.0, 0.3))
             self._proxy.reset_connections()

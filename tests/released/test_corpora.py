@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from pydantic_core import from_json
+from temporalio.api.common.v1 import Payload
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import WorkflowSerializationContext
 
 from clew.contract import ContextOperation
 from clew.contract.payloads import ToolMessage
+from clew.encryption import encrypt_payloads
 from clew.errors import TokenSignature
 from clew.model.tokens import load_encodings
 from clew.thread.thread import Thread
@@ -14,9 +20,10 @@ from clew_activities.archive import Archive
 from clew_activities.checkpoint_tokens import make_op_id, verify_token
 from clew_audit.audit import audit_file
 from clew_audit.calls import Calls, verify_calls
+from clew_audit.exports import read_export
 from clew_workflows.core import carried
 from clew_workflows.core.checkpoints import make_restore_operation
-from tests.support.corpus import FOLDER, NAMESPACE, Corpus, list_corpora, read_corpus
+from tests.support.corpus import FOLDER, NAMESPACE, SEALED, Corpus, list_corpora, read_corpus
 
 MAX_BYTES = 1_000_000
 """Largest file of a corpus."""
@@ -94,6 +101,26 @@ async def test_exports_audit_clean(corpus: Corpus, archive: Archive) -> None:
         assert list(verify_calls(Thread(entries), calls)) == []
         assert calls.unverified == []
         assert calls.verified == sum(entry.recipe is not None for entry in entries)
+
+
+async def test_what_is_encrypted_is_decrypted(corpus: Corpus, archive: Archive) -> None:
+    """Archive, export and payload hold what they hold in plain, and nothing of it is readable."""
+    sealed, encryption = await corpus.open_sealed_archive(), corpus.encryption
+    assert not [path for path, data in corpus.files.items() if path.startswith("sealed/") and b"content" in data]
+    head = await sealed.read_head(SEALED)
+    assert head == await archive.read_head(SEALED)
+    assert head
+    assert head.state
+    assert {check.problem async for check in sealed.verify(head.family, head.root)} == {None}
+    assert carried.restore(from_json(await sealed.read_state(head.family, head.state))).state.session_id == SEALED
+    entries = [entry async for entry in sealed.read(head.family, head.root)]
+    exported = read_export(io.BytesIO(corpus.files["sealed/export.jsonl"]), encryption.sealer)
+    assert exported == corpus.read_export(SEALED)
+    assert entries == exported[: len(entries)]
+    payload = Payload.FromString(corpus.files["sealed/payload"])
+    context = WorkflowSerializationContext(NAMESPACE, SEALED)
+    converter = encrypt_payloads(pydantic_data_converter, encryption).with_context(context)
+    assert await converter.decode([payload], [str]) == [SEALED]
 
 
 def test_a_checkpoint_is_restored(corpus: Corpus) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import cast, get_args
 
 from hypothesis import strategies as st
@@ -13,6 +14,11 @@ from clew.thread.entries import Entry, Refs
 from clew_activities.archive import Archive, Head, Store, StoreUnavailable
 
 FOLDER = "default/families/s-root"
+
+
+def read_files(folder: Path) -> dict[Path, bytes]:
+    """Read all files in a folder and below."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def make_entry(seq: int, kind: EntryKind = "ai_message", text: str = "", tag: str = "") -> Entry:

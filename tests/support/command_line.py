@@ -24,6 +24,8 @@ from tests.support.command_server import CommandServer
 from tests.support.emulator import Emulator
 
 PATIENCE_SECONDS = 60.0
+KEY_SECONDS = 2.0
+"""Seconds in which a command takes a key."""
 COLUMNS = 100
 _COMMAND = (sys.executable, "-W", "error", "-m", "clew.cli")
 # Make the pseudo-terminal the controlling terminal, so that a Ctrl-C typed there becomes a signal.
@@ -156,6 +158,17 @@ class Terminal:
     def type(self, text: str) -> None:
         """Type on the keyboard."""
         os.write(self._master, text.encode())
+
+    async def leave(self) -> int:
+        """Type Ctrl-D until the command ends; returns its exit code.
+
+        Before the first prompt, and while text is printed above it, the terminal itself takes the key.
+        """
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                self.type("\x04")
+                with suppress(TimeoutError):
+                    return await asyncio.wait_for(self._process.wait(), KEY_SECONDS)
 
     async def wait_for_end(self) -> int:
         """Wait for the end of the command; returns its exit code."""

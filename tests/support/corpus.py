@@ -12,10 +12,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from obstore.store import MemoryStore
 from temporalio.client import WorkflowHistory
 
+from clew.encryption import NO_ENCRYPTION, Encryption, EncryptionKeys, Sealer
 from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Store
+from clew_activities.archive.objects import Bucket
 from clew_activities.checkpoint_tokens import Keys
 from clew_audit.exports import read_export
 from clew_audit.histories import SavedHistories
@@ -25,16 +28,21 @@ NEXT = "next"
 """The name of the corpus of the version that is not released yet."""
 SUFFIX = ".tar.xz"
 NAMESPACE = "default"
+SEALED = "results-1"
+"""The session that is recorded with encryption, too."""
 
 
 @dataclass(frozen=True)
 class Corpus:
     """The recorded files of a version, by their paths.
 
-        corpus.json                 the digests of the threads, the shapes of the formats, a checkpoint with its key
+        corpus.json                 the digests of the threads, the shapes of the formats, a checkpoint, all keys
         histories/<session>.jsonl   what `clew audit --save` writes
         exports/<session>.jsonl     what `clew export` writes
         store/…                     the archive
+        sealed/export.jsonl         the export of `SEALED`, encrypted
+        sealed/payload              a payload of its workflow, encrypted: the text `SEALED`
+        sealed/store/…              its archive, encrypted
 
     Attributes:
         name: The version, or `next`.
@@ -108,11 +116,24 @@ class Corpus:
 
     async def open_archive(self) -> Archive:
         """Open the archive, in a store of its own."""
-        store = Store.from_url("memory://")
+        return await self._open_store("store/", NO_ENCRYPTION)
+
+    async def open_sealed_archive(self) -> Archive:
+        """Open the encrypted archive, in a store of its own."""
+        return await self._open_store("sealed/store/", self.encryption.sealer)
+
+    async def _open_store(self, prefix: str, sealer: Sealer) -> Archive:
+        objects = Bucket(MemoryStore())
         for path, data in self.files.items():
-            if path.startswith("store/"):
-                await store.put(path.removeprefix("store/"), data)
-        return Archive(store, NAMESPACE)
+            if path.startswith(prefix):
+                await objects.put(path.removeprefix(prefix), data)
+        return Archive(Store(objects, sealer=sealer), NAMESPACE)
+
+    @cached_property
+    def encryption(self) -> Encryption:
+        """The keys of what is encrypted."""
+        recorded = self.manifest["encryption"]
+        return Encryption(EncryptionKeys({kid: b64decode(key) for kid, key in recorded.items()}))
 
 
 def name_runs(session_id: str, runs: list[WorkflowHistory]) -> list[WorkflowHistory]:

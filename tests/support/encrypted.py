@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import uuid
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowHandle
+from temporalio.converter import PayloadCodec
 
 from clew import Clew
 from clew.encryption import Encryption, EncryptionKeys
@@ -68,3 +70,15 @@ async def connect(stack: Stack, encryption: Encryption) -> Clew:
 async def read_history_bytes(handle: WorkflowHandle[object, object]) -> bytes:
     """Read a workflow's history as the server stores it."""
     return b"".join([event.SerializeToString() async for event in handle.fetch_history_events()])
+
+
+class Reversing(PayloadCodec):
+    """A codec of one's own: it reverses the bytes of a payload."""
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Reverse payloads."""
+        return [Payload(metadata={"encoding": b"reversed"}, data=p.SerializeToString()[::-1]) for p in payloads]
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Read reversed payloads."""
+        return [Payload.FromString(p.data[::-1]) for p in payloads]

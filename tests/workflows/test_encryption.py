@@ -8,17 +8,23 @@ import io
 import uuid
 from base64 import b64decode
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.workflowservice.v1 import QueryWorkflowRequest
 from temporalio.client import WorkflowFailureError, WorkflowUpdateStage
 from temporalio.exceptions import ApplicationError
 
 from clew import Clew, Session
+from clew.encryption import Encryption
 from clew.errors import ClewError, InvalidInput, NotEncrypted, UnknownKey, UnknownTool
-from clew_activities.archive import Archive
+from clew.local import Reply
+from clew_activities.archive import Archive, Store
 from clew_audit.audit import audit_session
 from clew_audit.exports import export_session, import_session
-from tests.support.encrypted import connect, make_encryption, read_history_bytes, run_worker
+from tests.support.archives import read_files
+from tests.support.encrypted import Reversing, connect, make_encryption, read_history_bytes, run_worker
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -52,6 +58,53 @@ async def test_no_text_is_in_the_history(encrypted: Stack) -> None:
     history = await read_history_bytes(handle)
     assert len(history) > 5000
     assert b"secret" not in history
+
+
+async def test_heartbeats_and_answers_of_queries_are_encrypted(encrypted: Stack) -> None:
+    """The server sees neither a reply that grows, which it keeps, nor what a session answers, which it passes on."""
+    session = await encrypted.open(lambda _body: Reply("a secret answer " * 40, tokens_per_second=30))
+    request = await session.message("go")
+    client = encrypted.clew.temporal
+    handle = client.get_workflow_handle(session.id)
+    beats: list[Payload] = []
+
+    async def has_heartbeat() -> bool:
+        for pending in (await handle.describe()).raw_description.pending_activities:
+            beats.extend(pending.heartbeat_details.payloads)
+        return bool(beats)
+
+    await wait_until(has_heartbeat)
+    query = QueryWorkflowRequest(namespace=client.namespace, execution=WorkflowExecution(workflow_id=session.id))
+    query.query.query_type = "status"
+    answer = await client.workflow_service.query_workflow(query)
+    for payload in (*beats, *answer.query_result.payloads):
+        assert payload.metadata["encoding"] == b"binary/encrypted"
+        assert b"secret" not in payload.data
+    await session.cancel()
+    await request.result()
+
+
+async def test_a_codec_of_ones_own_serves_a_session(stack: Stack, tmp_path: Path) -> None:
+    """Its turns, archive and audit. A client with keys instead is told so."""
+    own = Encryption(own_codec=Reversing(), accepts_plain=False)
+    store = Store.from_url(tmp_path.as_uri(), sealer=own.sealer)
+    async with run_worker(stack, own, store=store) as encrypted:
+        session = await encrypted.open("a secret answer", system_prompt="a secret prompt")
+        assert await session.ask("a secret question") == "a secret answer"
+        await session.hibernate()
+        handle = encrypted.clew.temporal.get_workflow_handle(session.id)
+        assert b"secret" not in await read_history_bytes(handle)
+        files = read_files(tmp_path)
+        assert files
+        assert not [path for path, data in files.items() if b"secret" in data]
+
+        again = await encrypted.clew.open(session.id)
+        assert await again.ask("another question") == "a secret answer"
+        report = await audit_session(encrypted.clew.temporal, Archive(store, "default"), session.id)
+        assert report.clean, report.differences
+        with pytest.raises(UnknownKey, match="CLEW_ENCRYPTION_CODEC"):
+            await (await connect(encrypted, make_encryption("k1"))).session(session.id).status()
+        await again.close()
 
 
 async def test_rotation_needs_no_pause(encrypted: Stack) -> None:

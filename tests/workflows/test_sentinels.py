@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-from base64 import b64encode
+import re
+import zlib
+from base64 import b64decode, b64encode
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -19,12 +23,16 @@ from clew_audit.audit import audit_session
 from clew_audit.exports import export_session
 from tests.support.command_line import run_clew
 from tests.support.encrypted import write_keys
+from tests.support.rolling import list_runs
+from tests.support.waiting import wait_until
 
 SENTINEL = "Zaunkoenig"
 """A word that is in every text, and nowhere else."""
 
 TOOLS = f'''
-    from clew import ToolContext, tool
+    from clew import Agent, ToolContext, tool
+    from clew.tools import external_tool
+    from clew.hooks import CheckedMessage, Refuse, check_message
 
     @tool
     def look_up(order: str, context: ToolContext) -> str:
@@ -38,6 +46,23 @@ TOOLS = f'''
     def refund(order: str) -> str:
         """Pays back."""
         return "{SENTINEL} refunded"
+
+    order = external_tool(
+        "order", "{SENTINEL} orders", {{"type": "object", "properties": {{"item": {{"type": "string"}}}}}}
+    )
+
+    @check_message
+    def forbid(message: CheckedMessage) -> None:
+        if "forbidden" in message.text:
+            raise Refuse("{SENTINEL} is forbidden")
+
+    helper = Agent("helper", model="scripted:m", system_prompt="{SENTINEL} prompt of a subagent")
+    boss = Agent(
+        "boss",
+        model="scripted:m",
+        system_prompt="{SENTINEL} prompt",
+        tools=[look_up, refund, order, helper.as_tool()],
+    )
 '''
 
 
@@ -47,6 +72,12 @@ def reply(body: dict[str, Any]) -> Reply:
     text = str(last["content"])
     if last["role"] == "tool":
         return Reply(f"{SENTINEL} answer after a tool")
+    if not body.get("tools"):
+        return Reply(f"{SENTINEL} summary, or answer of a subagent")
+    if "purchase" in text:
+        return Reply(tool_calls=[ToolCall("order", {"item": f"{SENTINEL} item"})])
+    if "entrust" in text:
+        return Reply(tool_calls=[ToolCall("helper", {"task": f"{SENTINEL} task"})])
     for call in ("fail", "large"):
         if call in text:
             return Reply(f"{SENTINEL} thought", [ToolCall("look_up", {"order": f"{SENTINEL}-{call}"})])
@@ -61,13 +92,23 @@ def reply(body: dict[str, Any]) -> Reply:
 
 async def converse(session: Session) -> None:
     """Let every kind of text go through a session."""
-    for content in ("hello", "large", "fail", "refuse"):
+    for content in ("hello", "large", "fail", "refuse", "entrust", "forbidden"):
         await (await session.message(f"{SENTINEL} {content}", metadata={"note": SENTINEL})).result()
     denied = await session.message(f"{SENTINEL} refund")
     async for event in denied.events():
         if event.type == "approval_required":
             await session.deny(event.tool_call_id, reason=f"{SENTINEL} reason of a denial")
     await denied.result()
+    edited = await session.message(f"{SENTINEL} refund")
+    async for event in edited.events():
+        if event.type == "approval_required":
+            await session.approve(event.tool_call_id, arguments={"order": f"{SENTINEL} of the approval"})
+    await edited.result()
+    ordered = await session.message(f"{SENTINEL} purchase")
+    await wait_until(partial(has_external_call, session))
+    [call] = (await session.status()).pending_external_calls
+    await session.submit_tool_result(call.tool_call_id, f"{SENTINEL} from outside")
+    await ordered.result()
     slow = await session.message(f"{SENTINEL} slow")
     async for event in slow.events():
         if event.type == "text":
@@ -87,23 +128,54 @@ async def converse(session: Session) -> None:
     await (await session.message(f"{SENTINEL} after")).result()
 
 
+async def has_external_call(session: Session) -> bool:
+    """Whether the session waits for a result from outside."""
+    return bool((await session.status()).pending_external_calls)
+
+
 def read_files(folder: Path) -> dict[str, bytes]:
     """Read all files in a folder and below, but for the tools' own code."""
     paths = [path for path in folder.rglob("*") if path.is_file() and "sentinel_tools" not in path.name]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
+def shows(data: bytes) -> bool:
+    """Whether the word is in some bytes: as it is, in base64, or compressed in base64, as a session's state is."""
+    word = SENTINEL.encode()
+    forms = [word, *(b64encode(b"x" * skipped + word)[4:-4] for skipped in range(3))]
+    return any(form in data for form in forms) or any(word in inflate(run) for run in _PACKED.findall(data))
+
+
+def inflate(packed: bytes) -> bytes:
+    """Inflate as much of a compressed text in base64 as there is."""
+    with suppress(zlib.error, ValueError):
+        return zlib.decompressobj().decompress(b64decode(packed[: len(packed) // 4 * 4]))
+    return b""
+
+
+# zlib's first bytes in base64.
+_PACKED = re.compile(rb"eJ[A-Za-z0-9+/]{40,}")
+
+
 @pytest.mark.slow
-async def test_no_text_is_readable_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither in the server's database, the archive, exports, checkpoints, nor in what any process has written."""
-    keys, store = write_keys("k1"), tmp_path / "store"
+@pytest.mark.parametrize("encrypted", [True, False])
+async def test_no_text_is_readable_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool) -> None:
+    """Neither in the server's database, the archive, exports, checkpoints, nor in what any process has written.
+
+    Without keys the word is found in all of them, but for what the processes write.
+    """
+    keys, store = write_keys("k1") if encrypted else "", tmp_path / "store"
     for name, value in {"CLEW_ENCRYPTION_KEYS": keys, "CLEW_STORE": str(store)}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "sentinel_tools.py").write_text(dedent(TOOLS))
     written: list[bytes] = []
     environment = {
+        "CLEW_AGENTS": "sentinel_tools",
         "CLEW_CHECKPOINT_KEYS": f"c:{b64encode(bytes(32)).decode()}",
         "CLEW_ENCRYPTION_KEYS": keys,
+        "CLEW_HOOKS": "sentinel_tools",
+        "CLEW_LOG_FORMAT": "json",
+        "CLEW_ROLLOVER_EVENTS": "100",
         "CLEW_STORE": str(store),
     }
     async with (
@@ -119,16 +191,13 @@ async def test_no_text_is_readable_outside(tmp_path: Path, monkeypatch: pytest.M
     ):
         clew = await Clew.connect(server.address)
         session = await clew.open(
-            "sentinels",
-            model="scripted:m",
-            system_prompt=f"{SENTINEL} prompt",
-            tools=["look_up", "refund"],
-            metadata={"title": f"{SENTINEL} title", SENTINEL: SENTINEL},
+            "sentinels", agent="boss", metadata={"title": f"{SENTINEL} title", SENTINEL: SENTINEL}
         )
         await converse(session)
         checkpoint = await session.checkpoint()
         fork = await session.fork(metadata={"note": SENTINEL})
         await (await fork.message(f"{SENTINEL} in the fork")).result()
+        assert len(await list_runs(clew, session.id)) > 1
         await session.hibernate(reason=f"{SENTINEL} reason of a hibernation")
         archive, exported = Archive(open_store(os.environ), "default"), io.BytesIO()
         await export_session(clew.temporal, archive, session.id, exported)
@@ -139,13 +208,14 @@ async def test_no_text_is_readable_outside(tmp_path: Path, monkeypatch: pytest.M
         assert SENTINEL in shown.out
         await fork.close(reason=f"{SENTINEL} reason of a close")
         await clew.restore(checkpoint)
-        logs = server.log.read_bytes()
-    files = read_files(tmp_path)
-    files |= {"checkpoint": checkpoint.encode(), "export": exported.getvalue(), "worker": b"".join(written)}
-    files["server"] = logs
+        printed = {"server": server.log.read_bytes(), "worker": b"".join(written), "client": shown.err.encode()}
+    files = read_files(tmp_path) | {"checkpoint": checkpoint.encode(), "export": exported.getvalue()}
     assert len(files["temporal.db"]) > 100_000
-    assert sum("/results/" in name for name in files) == 1
-    assert b"turn completed" in files["worker"]
-    forms = [SENTINEL.encode(), *(b64encode(b"x" * skipped + SENTINEL.encode())[4:-4] for skipped in range(3))]
-    assert {name: form for name, data in files.items() for form in forms if form in data} == {}
-    assert not [name for name, data in files.items() if keys.partition(":")[2].encode() in data]
+    assert b"turn completed" in printed["worker"]
+    for kind in ("temporal.db", "checkpoint", "export", "/results/", "/segments/", "/states/"):
+        found = {name: shows(data) for name, data in files.items() if kind in name}
+        assert found
+        assert any(found.values()) is not encrypted, found
+    if encrypted:
+        assert [name for name, data in (files | printed).items() if shows(data)] == []
+        assert not [name for name, data in files.items() if keys.partition(":")[2].encode() in data]

@@ -18,6 +18,7 @@ from clew.contract.search_attributes import SEARCH_ATTRIBUTES
 from clew.local import Reply, ToolCall, temporal_server
 from clew.session.namespace import setup_namespace
 from clew_activities import search_attributes
+from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.shell.task_commands import MEMO_KEY
 from tests.support.impatient import IMPATIENT
 from tests.support.rolling import SlowModel, list_runs, make_id, run_rolling_worker
@@ -25,6 +26,8 @@ from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
 
 UPSERTED = EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES
+TIMER_STARTED = EventType.EVENT_TYPE_TIMER_STARTED
+TIMER_FIRED = EventType.EVENT_TYPE_TIMER_FIRED
 
 
 async def describe(session: Session) -> WorkflowExecutionDescription:
@@ -46,9 +49,14 @@ async def read_memo(session: Session) -> dict[str, Any]:
     return {name: value for name, value in memo.items() if name != MEMO_KEY}
 
 
-async def count_updates(session: Session) -> int:
+async def count_events(session: Session, kind: EventType.ValueType) -> int:
     history = await session._handle.workflow.fetch_history()
-    return sum(event.event_type == UPSERTED for event in history.events)
+    return sum(event.event_type == kind for event in history.events)
+
+
+async def count_tokens(session: Session) -> int:
+    usage = (await session.status()).usage
+    return usage.input_tokens + usage.output_tokens
 
 
 def call_tool_when_asked(body: dict[str, Any]) -> Reply:
@@ -59,10 +67,10 @@ def call_tool_when_asked(body: dict[str, Any]) -> Reply:
 
 
 async def test_a_turn_costs_one_update(stack: Stack) -> None:
-    """One with a tool round costs two: `working`, and its end. The time of a turn is the list's last activity."""
+    """The first one shows what it has cost. Quick turns after it cost none, unless the status changes."""
     session = await stack.open(call_tool_when_asked, tools=["add"], metadata={"user": "ann", "tags": "b, a,b,"})
     await session.ask("hello")
-    before, status = await count_updates(session), await session.status()
+    before, status = await count_events(session, UPSERTED), await session.status()
     assert before <= 2
     shown = await read_attributes(session)
     assert shown == {
@@ -72,14 +80,71 @@ async def test_a_turn_costs_one_update(stack: Stack) -> None:
         "ClewTags": ["b", "a"],
         "ClewTokens": status.usage.input_tokens + status.usage.output_tokens,
     }
-    await session.ask("again")
-    assert await count_updates(session) == before + 1
-    await session.ask("add")
-    assert await count_updates(session) == before + 3
     last = max(entry.at for entry in await session.entries())
     pairs = (await describe(session)).typed_search_attributes
     active = next(pair.value for pair in pairs if pair.key.name == "ClewLastActive")
     assert active.isoformat(timespec="milliseconds").replace("+00:00", "Z") == last
+    await session.ask("again")
+    assert await count_events(session, UPSERTED) == before
+    # One for `working`, one for the end.
+    await session.ask("add")
+    assert await count_events(session, UPSERTED) == before + 2
+    assert (await read_attributes(session))["ClewTokens"] == await count_tokens(session)
+
+
+async def test_quick_turns_share_one_update(stack: Stack) -> None:
+    """It shows the figures of all of them, when the timer of the callers' waits fires."""
+    async with run_rolling_worker(stack, workflows=IMPATIENT, thresholds=RolloverThresholds()) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
+        await session.ask("first")
+        before, timers = await count_events(session, UPSERTED), await count_events(session, TIMER_STARTED)
+        for turn in range(8):
+            await session.ask(f"turn {turn}")
+
+        async def shows_all() -> bool:
+            return (await read_attributes(session)).get("ClewTokens") == await count_tokens(session)
+
+        await wait_until(shows_all)
+        # On a machine that pauses, a timer may fire among the turns: one that is then active is shown as well.
+        added = await count_events(session, TIMER_STARTED) - timers
+        assert await count_events(session, UPSERTED) <= before + 1 + 3 * added
+
+
+async def test_a_timer_without_callers_makes_no_turn_slow(stack: Stack) -> None:
+    """The next turn is not shown as `working`, unless a caller has waited for it in vain."""
+    async with run_rolling_worker(stack, workflows=IMPATIENT, thresholds=RolloverThresholds()) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
+        await session.ask("first")
+
+        async def has_no_timer() -> bool:
+            return await count_events(session, TIMER_STARTED) == await count_events(session, TIMER_FIRED)
+
+        async def count_updates_of_a_turn() -> int:
+            await wait_until(has_no_timer)
+            before = await count_events(session, UPSERTED)
+            await session.ask("again")
+            return await count_events(session, UPSERTED) - before
+
+        # On a machine that pauses, a turn may be slow.
+        assert min([await count_updates_of_a_turn() for _ in range(3)]) == 0
+
+
+async def test_a_rollover_shows_the_figures_that_wait(stack: Stack) -> None:
+    """The next workflow run begins with them."""
+    async with run_rolling_worker(stack) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
+
+        async def has_rolled() -> bool:
+            return len(await list_runs(clew, session.id)) > 1
+
+        tokens: list[int] = []
+        while not await has_rolled():
+            await session.ask("and again")
+            tokens.append(await count_tokens(session))
+        history = await clew.temporal.get_workflow_handle(session.id).fetch_history()
+        begun = history.events[0].workflow_execution_started_event_attributes
+        # The last turn may have met the new workflow run.
+        assert json.loads(begun.search_attributes.indexed_fields["ClewTokens"].data) in tokens[-2:]
 
 
 async def test_waits_and_failures_are_shown(stack: Stack) -> None:
@@ -131,7 +196,7 @@ async def test_rollover_fork_and_thaw_keep_them(stack: Stack) -> None:
         await wait_until(has_rolled)
         shown, memo = await read_attributes(session), await read_memo(session)
         assert (shown["ClewUser"], shown["ClewStatus"], memo["title"]) == ("ann", "idle", "turn 0")
-        assert await count_updates(session) <= 7
+        assert await count_events(session, UPSERTED) <= 7
         fork = await session.fork()
 
         async def shows_fork() -> bool:
@@ -171,7 +236,7 @@ async def test_a_namespace_without_search_attributes(
         async with run_rolling_worker(other) as clew:
             session = await clew.open(make_id(), model=stack.add_model("fine"))
             assert (await session.ask("hello")) == "fine"
-            assert await count_updates(session) == 0
+            assert await count_events(session, UPSERTED) == 0
             assert (await read_memo(session))["title"] == "hello"
             await session.hibernate()
             setup = await setup_namespace(clew.temporal)

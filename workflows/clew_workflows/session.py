@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, ClassVar
 
 from temporalio import workflow
@@ -115,7 +114,7 @@ class AgentSession:
                 self._fullness.count_fetched(events=0, size=len(args[0].payload.data))
             else:
                 session = Session(decisions.begin(info.workflow_id, start.config, start.task), Thread())
-            self._runtime = Runtime(session, self.waits)
+            self._runtime = Runtime(session, self.waits, self._fullness)
             budget = TaskBudget(self._task_commands)
             self._intake = Intake(self._runtime, budget, is_open=start.carried is not None)
             self._startup = Startup(self._runtime, self._intake)
@@ -208,6 +207,7 @@ class AgentSession:
     async def update(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
         """Handle any update. The validator has refused most of what cannot be done; the rest is refused here."""
         self._fullness.updates += 1
+        self._fullness.note_sizes()
         update_id = self._update_id()
         command = self._validated.pop(update_id, None)
         if command is None:
@@ -250,6 +250,7 @@ class AgentSession:
     async def signal(self, name: str, args: Sequence[RawValue]) -> None:
         """Handle any signal. One that cannot be decoded becomes an `input` entry."""
         self._fullness.signals += 1
+        self._fullness.note_sizes()
         if self._refusal or self._runtime.state.closed:
             return
         self._task_commands.ensure()
@@ -318,12 +319,15 @@ class AgentSession:
         start_background_task(self._visibility.serve())
         while True:
             self._ensure_command()
+            self._fullness.note_sizes()
             # A message that opens a run, a close, a full history or a changed lane ends the wait.
-            with suppress(asyncio.TimeoutError):
+            try:
                 await workflow.wait_condition(
                     lambda: bool(runtime.effect or runtime.state.closed or rollover.due or recalling.due),
                     timeout=rollover.store_retry_delay,
                 )
+            except TimeoutError:
+                self._fullness.note_sizes()
             if rollover.due and not runtime.state.closed:
                 await rollover.roll()
             if runtime.state.closed:

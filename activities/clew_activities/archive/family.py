@@ -28,12 +28,14 @@ class Check:
         from_seq: Seq of the first entry that the object covers.
         to_seq: Seq of the last entry that the object covers.
         problem: What is wrong with it; None: nothing.
+        entries: The entries of a segment.
     """
 
     name: str
     from_seq: int
     to_seq: int
     problem: str | None = None
+    entries: tuple[Entry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +158,16 @@ class Family:
         while stack:
             ref = stack.pop()
             problem: str | None = None
+            entries: tuple[Entry, ...] = ()
             try:
                 if ref.level:
                     stack.extend(reversed(await self.read_children(ref)))
                 else:
-                    await self.read_entries(ref)
+                    entries = tuple(await self.read_entries(ref))
             except (ObjectMissing, ObjectDamaged) as error:
                 problem = str(error)
-            yield Check(
-                self.get_path("nodes" if ref.level else "segments", ref.digest), ref.from_seq, ref.to_seq, problem
-            )
+            path = self.get_path("nodes" if ref.level else "segments", ref.digest)
+            yield Check(path, ref.from_seq, ref.to_seq, problem, entries)
 
     async def list_objects(self, root: str | None, *, skip_broken: bool = False) -> dict[str, int]:
         """List the paths of all objects that a root leads to, each with its rank in the order of deletion.

@@ -183,9 +183,9 @@ class OpenAIDecoder(DraftDecoder):
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             # Requests ask for one choice; ignore further ones.
-            if get_member(choice, "index") in (0, None):
-                self._add_delta(get_member(choice, "delta") or get_member(choice, "message"))
-                self._set_stop_reason(get_member(choice, "finish_reason"))
+            if isinstance(choice, dict) and choice.get("index") in (0, None):
+                self._add_delta(choice.get("delta") or choice.get("message"))
+                self._set_stop_reason(choice.get("finish_reason"))
 
     def finish(self) -> ModelReply:
         """Return the reply; raises as `Decoder.finish` does."""
@@ -194,12 +194,14 @@ class OpenAIDecoder(DraftDecoder):
         return self._draft.finish()
 
     def _add_delta(self, delta: object) -> None:
-        self._draft.add_text(_make_text(get_member(delta, "content")))
+        if not isinstance(delta, dict):
+            return
+        self._draft.add_text(_make_text(delta.get("content")))
         # Servers use either name; some send the same text under both.
-        self._draft.add_thinking(get_member(delta, "reasoning_content") or get_member(delta, "reasoning"))
+        self._draft.add_thinking(delta.get("reasoning_content") or delta.get("reasoning"))
         if len(self._refusal) < _REFUSAL_LIMIT:
-            self._refusal = (self._refusal + read_string(get_member(delta, "refusal")))[:_REFUSAL_LIMIT]
-        calls = get_member(delta, "tool_calls")
+            self._refusal = (self._refusal + read_string(delta.get("refusal")))[:_REFUSAL_LIMIT]
+        calls = delta.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             self._add_call(call)
 

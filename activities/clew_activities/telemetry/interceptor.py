@@ -29,6 +29,8 @@ MODULES = "clew_activities."
 """Where Clew's own activities are. Those of a team are left alone."""
 RETRY = "the attempt failed and is repeated"
 """The message of a log line for a retry."""
+GIVEN_UP = "the attempt was given up, and is repeated if the session is open"
+"""The message of a log line for an attempt that the server or the worker has ended."""
 UNSEEN = ("archive",)
 """Activities whose last failure is in no turn's line, and that no caller waits for."""
 _REPORTED = "_clew_reported"
@@ -121,9 +123,9 @@ class _Attempt(ActivityInboundInterceptor):
             _report_failure(unreachable, input, time_left)
             raise unreachable from error
         except asyncio.CancelledError as stop:
-            if activity.is_worker_shutdown():
-                fields = list_ids(input.args) | {"error": "worker_stopped", "attempt": activity.info().attempt}
-                log.warning(RETRY, extra={"fields": fields})
+            if reason := _find_loss():
+                fields = list_ids(input.args) | {"error": reason, "attempt": activity.info().attempt}
+                log.warning(GIVEN_UP, extra={"fields": fields})
                 setattr(stop, _REPORTED, True)
             raise
         record_answer(request, answer, time_left.passed.total_seconds())
@@ -153,6 +155,15 @@ def _report_failure(failure: ApplicationError, input: ExecuteActivityInput, time
         log.log(level, "the attempt failed, and none follows", extra={"fields": fields})
         return
     log.warning(RETRY, extra={"fields": fields | {"next_seconds": round(delay.total_seconds(), 3)}})
+
+
+def _find_loss() -> str | None:
+    """Why an attempt has been cancelled, if the session has not asked for it."""
+    if activity.is_worker_shutdown():
+        return "worker_stopped"
+    details = activity.cancellation_details()
+    # The server has had no heartbeat in time, has closed the session's workflow, or an operator has paused the call.
+    return "attempt_lost" if details and not details.cancel_requested else None
 
 
 def _find_status(failure: ApplicationError) -> int | None:

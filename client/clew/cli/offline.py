@@ -111,7 +111,7 @@ def recover(
 
 
 def verify(session: SessionId, *, as_json: AsJson = False, namespace: Namespace = None) -> None:
-    """Check every object of a session's archive. Reports damaged and missing ones."""
+    """Check every object of a session's archive, large tool results too. Reports damaged and missing ones."""
 
     async def work() -> dict[str, Any]:
         verified = await operators.verify_archive(_open_archive(namespace or _read_namespace()), session)
@@ -123,7 +123,7 @@ def verify(session: SessionId, *, as_json: AsJson = False, namespace: Namespace 
         if as_json:
             show.print_document(verified)
         else:
-            counts = ", ".join(f"{verified[name]} {name}" for name in ("segments", "nodes", "entries"))
+            counts = ", ".join(f"{verified[name]} {name}" for name in ("segments", "nodes", "entries", "results"))
             _print_lines(f"{counts}; {verified['status']}", *verified["problems"])
     raise typer.Exit(failures.FAILED if verified["problems"] else 0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from clew.contract.outputs import SessionStatus
 from clew.errors import ClewError, InvalidInput, NotFound, ServerUnreachable, WorkerUnavailable
 from clew.session.connection import Clew
 from clew.session.session import Session
-from clew.session.transport import translate_error
+from clew.session.transport import translate_error, wait_at_most
 
 T = TypeVar("T")
 
@@ -178,25 +177,6 @@ async def wait_for_answer(work: Coroutine[Any, Any, T], session_id: str, seconds
             f"no worker answers for session {session_id!r} within {seconds:g} s, though one polled its task "
             "queue recently: start one with `clew worker`"
         ) from None
-
-
-async def wait_at_most(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
-    """Wait for a result.
-
-    Not `asyncio.wait_for`: the SDK turns a cancellation into errors of its own, which would hide a Ctrl-C.
-
-    Raises:
-        TimeoutError: The result did not come in time.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        done, _ = await asyncio.wait([task], timeout=seconds)
-        if not done:
-            raise TimeoutError
-        return task.result()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _read_status(session: Session) -> SessionStatus:

@@ -10,6 +10,10 @@ from clew.contract._input import Input
 from clew.contract.names import Id, Seq
 from clew.contract.policy import ContextPolicy
 from clew.contract.sizes import MAX_PENDING
+from clew.errors import Starting
+
+QUERY_AHEAD = f"{Starting.type}: the worker has not begun the session's next task: ask again in a moment"
+"""The failure of a query that a worker cannot answer for now: its history has a task that may be another worker's."""
 
 
 class PendingMessage(Input):

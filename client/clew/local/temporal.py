@@ -36,6 +36,11 @@ class TemporalServer:
     """A folder for the sessions' archives, which lasts as long as the server's state."""
     _child: Child
 
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._child.pid
+
     def ui_workflow(self, workflow_id: str) -> str | None:
         """Return the URL of a workflow's page in the UI; None: there is no UI."""
         if self.ui_address is None:

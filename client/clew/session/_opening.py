@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from clew.errors import Closed, NotFound, ServerUnreachable, WorkerUnavailable
+from clew.errors import Closed, NotFound, ServerUnreachable, Starting, WorkerUnavailable
 from clew.session._reader import read_status
 from clew.session.handle import STARTING_SECONDS, SessionHandle
 
@@ -35,7 +35,7 @@ async def read_ignored(handle: SessionHandle, requested: Mapping[str, Any]) -> d
         while status.rev == 0 and time.monotonic() < give_up_at:
             await asyncio.sleep(STARTING_SECONDS)
             status = await read_status(handle, seconds=COMPARISON_SECONDS)
-    except (Closed, NotFound, ServerUnreachable, WorkerUnavailable):
+    except (Closed, NotFound, ServerUnreachable, Starting, WorkerUnavailable):
         return {}
     return find_ignored(handle.session_id, requested, status.config) if status.rev else {}
 

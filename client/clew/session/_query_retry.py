@@ -1,4 +1,4 @@
-"""Repeat queries that the server refuses for now after milliseconds; the SDK would wait a second."""
+"""Repeat queries that the server or a worker refuses for now after milliseconds; the SDK would wait a second."""
 
 from __future__ import annotations
 
@@ -24,15 +24,19 @@ from temporalio.converter import DataConverter, WorkflowSerializationContext
 from temporalio.exceptions import FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
+from clew.contract.queries import QUERY_AHEAD
+
 PATIENCE_SECONDS = 10.0
-"""Seconds for which a refused query is repeated, as in the SDK."""
+"""Seconds for which a query is repeated that the server cannot take, as in the SDK."""
+BUSY_SECONDS = 30.0
+"""Seconds for which a query is repeated that waits for a workflow task, if its own timeout permits that. The task of
+a lost worker times out after ten."""
 _FIRST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 1.0
 _SHORTEST_TIMEOUT = timedelta(milliseconds=1)
 """The shortest timeout that the SDK can express, for a pause that took too long."""
-# The SDK retries the same statuses.
+# With RESOURCE_EXHAUSTED these are what the SDK retries.
 _RETRIED = (
-    RPCStatusCode.RESOURCE_EXHAUSTED,
     RPCStatusCode.UNAVAILABLE,
     RPCStatusCode.ABORTED,
     RPCStatusCode.INTERNAL,
@@ -45,28 +49,31 @@ _RETRIED = (
 )
 
 
-def retry_queries_soon(client: Client, *, patience_seconds: float = PATIENCE_SECONDS) -> Client:
+def retry_queries_soon(
+    client: Client, *, patience_seconds: float = PATIENCE_SECONDS, busy_seconds: float = BUSY_SECONDS
+) -> Client:
     """Make a client like this one that repeats refused queries after milliseconds.
 
     While a workflow task is in progress, the server buffers one query and refuses the others
-    (`history.maxBufferedQueryCount` is 1). The buffer is free again after milliseconds. The SDK treats the refusal as
-    overload and waits a second.
+    (`history.maxBufferedQueryCount` is 1). The buffer is free again after milliseconds, or seconds if the worker was
+    lost. The SDK treats the refusal as overload: it waits a second, and gives up after ten.
     """
     config = client.config()
     if any(isinstance(interceptor, _RetryQueriesSoon) for interceptor in config["interceptors"]):
         return client
     # The last interceptor is the innermost, so tracing interceptors see each query once.
-    config["interceptors"] = [*config["interceptors"], _RetryQueriesSoon(client, patience_seconds)]
+    config["interceptors"] = [*config["interceptors"], _RetryQueriesSoon(client, patience_seconds, busy_seconds)]
     return Client(**config)
 
 
 class _RetryQueriesSoon(Interceptor):
-    def __init__(self, client: Client, patience_seconds: float) -> None:
+    def __init__(self, client: Client, patience_seconds: float, busy_seconds: float) -> None:
         self._client = client
         self._patience_seconds = patience_seconds
+        self._busy_seconds = busy_seconds
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002 - the SDK's name
-        return _Outbound(next, self._client, self._patience_seconds)
+        return _Outbound(next, self._client, self._patience_seconds, self._busy_seconds)
 
 
 class _Outbound(OutboundInterceptor):
@@ -75,10 +82,12 @@ class _Outbound(OutboundInterceptor):
         next: OutboundInterceptor,  # noqa: A002 - the SDK's name
         client: Client,
         patience_seconds: float,
+        busy_seconds: float,
     ) -> None:
         super().__init__(next)
         self._client = client
         self._patience_seconds = patience_seconds
+        self._busy_seconds = busy_seconds
 
     async def query_workflow(self, input: QueryWorkflowInput) -> Any:  # noqa: A002 - the SDK's name
         client = self._client
@@ -108,22 +117,42 @@ class _Outbound(OutboundInterceptor):
     ) -> QueryWorkflowResponse:
         """Repeat the query until the client's patience or the query's own `rpc_timeout` ends."""
         started, pause, timeout = time.monotonic(), _FIRST_PAUSE_SECONDS, query.rpc_timeout
-        patience = self._patience_seconds if timeout is None else min(self._patience_seconds, timeout.total_seconds())
         while True:
             passed = time.monotonic() - started
+            time_left = None if timeout is None else max(timeout - timedelta(seconds=passed), _SHORTEST_TIMEOUT)
             try:
-                return await self._client.workflow_service.query_workflow(
-                    request,
-                    metadata=query.rpc_metadata,
-                    timeout=None if timeout is None else max(timeout - timedelta(seconds=passed), _SHORTEST_TIMEOUT),
-                )
-            except RPCError as error:
-                if error.status == RPCStatusCode.INVALID_ARGUMENT:
-                    raise WorkflowQueryFailedError(await _read_reason(error, converter)) from error
-                if error.status not in _RETRIED or time.monotonic() - started + pause > patience:
+                return await self._query_once(request, query, converter, time_left)
+            except (RPCError, WorkflowQueryFailedError) as error:
+                patience = self._find_patience(error)
+                if timeout is not None:
+                    patience = min(patience, timeout.total_seconds())
+                if time.monotonic() - started + pause > patience:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def _query_once(
+        self,
+        request: QueryWorkflowRequest,
+        query: QueryWorkflowInput,
+        converter: DataConverter,
+        time_left: timedelta | None,
+    ) -> QueryWorkflowResponse:
+        try:
+            service = self._client.workflow_service
+            return await service.query_workflow(request, metadata=query.rpc_metadata, timeout=time_left)
+        except RPCError as error:
+            if error.status != RPCStatusCode.INVALID_ARGUMENT:
+                raise
+            raise WorkflowQueryFailedError(await _read_reason(error, converter)) from error
+
+    def _find_patience(self, error: RPCError | WorkflowQueryFailedError) -> float:
+        """Find for how many seconds a query that fails so is repeated."""
+        if isinstance(error, WorkflowQueryFailedError):
+            return self._busy_seconds if error.message == QUERY_AHEAD else 0.0
+        if error.status == RPCStatusCode.RESOURCE_EXHAUSTED:
+            return self._busy_seconds
+        return self._patience_seconds if error.status in _RETRIED else 0.0
 
 
 async def _read_reason(error: RPCError, converter: DataConverter) -> str:

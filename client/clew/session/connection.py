@@ -313,6 +313,8 @@ class Clew(SessionLists):
 
         Raises:
             NotFound: There is no such session.
+            WorkerUnavailable: It is open and has not ended in time: no worker serves its task queue, or its archive
+                cannot be written. It ends when that is possible, and is deleted by another call.
         """
         command = DeleteSessionInput(session_id=validate_session_id(session_id))
         answer = await run_service(self.temporal, self.task_queue, DELETE_WORKFLOW, command, session_id)

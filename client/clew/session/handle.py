@@ -47,9 +47,9 @@ class SessionHandle:
         self.workflow: WorkflowHandle[Any, Any] = client.get_workflow_handle(session_id)
 
     async def send(
-        self, name: str, argument: BaseModel, update_id: str | None = None
+        self, name: str, argument: BaseModel, update_id: str | None = None, *, awaits_answer: bool = False
     ) -> WorkflowUpdateHandle[dict[str, Any]]:
-        """Send an update and return when it is accepted.
+        """Send an update and return when it is accepted; with `awaits_answer` later, if the answer comes soon.
 
         Raises:
             Closed: The session has ended.
@@ -57,7 +57,8 @@ class SessionHandle:
             Refusal: The session refused it. Nothing has changed.
         """
         try:
-            return await send_update(self.workflow, name, argument, update_id or uuid.uuid4().hex)
+            update_id = update_id or uuid.uuid4().hex
+            return await send_update(self.workflow, name, argument, update_id, awaits_answer=awaits_answer)
         except NotFound as absent:
             raise await self.explain_absence(absent) from None
 
@@ -97,7 +98,7 @@ class SessionHandle:
                         args=args,
                         result_type=dict,
                         reject_condition=reject,
-                        rpc_timeout=timedelta(seconds=seconds),
+                        rpc_timeout=timedelta(seconds=max(give_up_at - time.monotonic(), STARTING_SECONDS)),
                     )
                     return answer
             except Starting:

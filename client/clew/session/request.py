@@ -16,6 +16,7 @@ from clew.contract import AwaitRequestInput, EntriesQuery
 from clew.contract.payloads import AssistantMessage
 from clew.errors import RequestFailed
 from clew.outcomes import RequestOutcome
+from clew.session._answer import read_newest_answer
 from clew.session._reader import read_entries
 from clew.session.events import SessionEvent, follow_request
 from clew.session.handle import SessionHandle
@@ -119,6 +120,9 @@ class Request(Generic[T]):
     async def _read_text(self, outcome: RequestOutcome) -> str:
         if outcome.status != "completed" or outcome.answer_seq is None:
             raise RequestFailed(outcome)
+        workflow_run_id = self._update.workflow_run_id if self._update else None
+        if workflow_run_id and (text := await read_newest_answer(self._handle, workflow_run_id, outcome)):
+            return text
         query = EntriesQuery(from_seq=outcome.answer_seq, limit=1)
         (entry,) = [entry async for entry in read_entries(self._handle, query)]
         return entry.read(AssistantMessage).content

@@ -93,8 +93,7 @@ class Session(SessionReads):
             pydantic.ValidationError: The answer does not match the type `answer`. Types may check more than their
                 schemas.
         """
-        request: Request[Any] = await self.message(content, answer=answer, **options)
-        return await request.answer()
+        return await (await self._send_message(content, options, answer, awaits_answer=True)).answer()
 
     @overload
     async def message(self, content: str, *, answer: None = None, **options: Unpack[MessageOptions]) -> Request: ...
@@ -117,15 +116,7 @@ class Session(SessionReads):
             Refusal: The session refused the message. Nothing has changed.
             pydantic.PydanticUserError: Pydantic makes no JSON Schema of the type.
         """
-        if answer is not None:
-            options = {**options, "output_schema": TypeAdapter[Any](answer).json_schema()}
-        # Without a `request_id` the Update's id names the request. A caller's id is never used as the Update's:
-        # Temporal would answer a repeated message with the first one's refusal.
-        update_id = uuid.uuid4().hex
-        update = await self._handle.send(
-            "message", make_input(MessageInput, {**options, "content": content}), update_id
-        )
-        return make_request(self._handle, options.get("request_id") or update_id, answer, update)
+        return await self._send_message(content, options, answer, awaits_answer=False)
 
     @overload
     def request(self, request_id: str, *, answer: None = None) -> Request: ...
@@ -372,6 +363,18 @@ class Session(SessionReads):
         receipt = await self._handle.call("close_session", make_input(CloseInput, {"reason": reason}), CloseReceipt)
         await self._handle.wait_for_end()
         return receipt
+
+    async def _send_message(
+        self, content: str, options: MessageOptions, answer: Any, *, awaits_answer: bool
+    ) -> Request[Any]:
+        if answer is not None:
+            options = {**options, "output_schema": TypeAdapter[Any](answer).json_schema()}
+        # Without a `request_id` the Update's id names the request. A caller's id is never used as the Update's:
+        # Temporal would answer a repeated message with the first one's refusal.
+        update_id = uuid.uuid4().hex
+        message = make_input(MessageInput, {**options, "content": content})
+        update = await self._handle.send("message", message, update_id, awaits_answer=awaits_answer)
+        return make_request(self._handle, options.get("request_id") or update_id, answer, update)
 
 
 async def _submit(

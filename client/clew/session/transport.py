@@ -1,11 +1,12 @@
-"""Validate inputs before they are sent, and translate Temporal's errors."""
+"""Validate inputs before they are sent, limit waits, and translate Temporal's errors."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -31,14 +32,18 @@ from clew.errors import (
     InvalidInput,
     NotFound,
     ServerUnreachable,
+    UnknownKey,
     WorkerUnavailable,
     make_refusal,
 )
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 ROLLOVER_SECONDS = 0.02
 """Seconds until an update is sent again that arrived during a rollover."""
+ANSWER_SECONDS = 15.0
+"""Seconds for which the call that sends an update waits for its answer, too."""
 ACCEPT_SECONDS = 60
 """Seconds within which a worker must accept an update."""
 
@@ -76,6 +81,8 @@ def translate_error(error: RPCError, session_id: str) -> ClewError:
             return NotFound(f"there is no session {session_id!r}")
         case RPCStatusCode.UNAVAILABLE:
             return ServerUnreachable(f"the Temporal server does not answer: {error.message}")
+        case RPCStatusCode.RESOURCE_EXHAUSTED if "query buffer" in error.message:
+            return WorkerUnavailable(f"no worker has answered yet for session {session_id!r}: {error.message}")
         case RPCStatusCode.DEADLINE_EXCEEDED | RPCStatusCode.FAILED_PRECONDITION | RPCStatusCode.CANCELLED:
             return WorkerUnavailable(f"no worker answers for session {session_id!r}: {error.message}")
         case _:
@@ -97,14 +104,8 @@ async def translate_errors(session_id: str, seconds: float | None = None) -> Asy
     """Translate Temporal's errors to Clew's errors. With `seconds`, the body must end within that time."""
     try:
         async with asyncio.timeout(seconds):
-            try:
+            with _keep_cancellations():
                 yield
-            except Exception as error:
-                # The SDK turns a cancellation into an error of its own: turn it back.
-                task = asyncio.current_task()
-                if task and task.cancelling():
-                    raise asyncio.CancelledError from error
-                raise
     except (WorkflowUpdateFailedError, WorkflowFailureError) as error:
         cause = error.cause
         if isinstance(cause, exceptions.TimeoutError):
@@ -129,12 +130,48 @@ async def translate_errors(session_id: str, seconds: float | None = None) -> Asy
         raise WorkerUnavailable(message) from error
     except RPCError as error:
         raise translate_error(error, session_id) from error
+    except KeyError as error:
+        if not str(error.args[0]).startswith("Unknown payload encoding"):
+            raise
+        raise UnknownKey(
+            f"session {session_id!r} is encrypted with a codec that this process lacks: set CLEW_ENCRYPTION_CODEC"
+        ) from error
+
+
+@contextmanager
+def _keep_cancellations() -> Iterator[None]:
+    """Turn the SDK's error back into the cancellation that it has caught."""
+    try:
+        yield
+    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+        if isinstance(error.__cause__, asyncio.CancelledError):
+            raise error.__cause__ from None
+        raise
+
+
+async def wait_at_most(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
+    """Wait for a result.
+
+    Not `asyncio.wait_for`: the SDK turns a cancellation into errors of its own, which would hide a Ctrl-C.
+
+    Raises:
+        TimeoutError: The result did not come in time.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait([task], timeout=seconds)
+        if not done:
+            raise TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def send_update(
-    handle: WorkflowHandle[Any, Any], name: str, argument: BaseModel, update_id: str
+    handle: WorkflowHandle[Any, Any], name: str, argument: BaseModel, update_id: str, *, awaits_answer: bool = False
 ) -> WorkflowUpdateHandle[dict[str, Any]]:
-    """Send an update and return when it is accepted.
+    """Send an update and return when it is accepted; with `awaits_answer` later, if the answer comes soon.
 
     Raises:
         Refusal: The session refused it. Nothing has changed.
@@ -143,13 +180,7 @@ async def send_update(
     async with translate_errors(handle.id, ACCEPT_SECONDS):
         while True:
             try:
-                update = await handle.start_update(
-                    name,
-                    dump_input(argument),
-                    id=update_id,
-                    wait_for_stage=WorkflowUpdateStage.ACCEPTED,
-                    result_type=dict,
-                )
+                update = await _start_update(handle, name, argument, update_id, awaits_answer=awaits_answer)
                 # The SDK raises the error of a refused update only from `result`.
                 if update._known_outcome is not None:
                     await update.result()
@@ -163,6 +194,20 @@ async def send_update(
                 if not is_rollover(error) or (await handle.describe()).status != running:
                     raise
             await asyncio.sleep(ROLLOVER_SECONDS)
+
+
+async def _start_update(
+    handle: WorkflowHandle[Any, Any], name: str, argument: BaseModel, update_id: str, *, awaits_answer: bool
+) -> WorkflowUpdateHandle[dict[str, Any]]:
+    """Start an update. One call to the server brings an answer that comes soon, otherwise another one asks for it."""
+    start = partial(handle.start_update, name, dump_input(argument), id=update_id, result_type=dict)
+    if awaits_answer:
+        # A server that closes the connection cancels the call, too.
+        with suppress(TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                with _keep_cancellations():
+                    return await start(wait_for_stage=WorkflowUpdateStage.COMPLETED)
+    return await start(wait_for_stage=WorkflowUpdateStage.ACCEPTED)
 
 
 def _make_plain(value: Any) -> Any:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from temporalio.api.common.v1 import Payload
-from temporalio.converter import PayloadCodec
 
 from clew.encryption import Encryption
 from clew_activities.archive import Archive, Head, ObjectDamaged, Store, StoreUnavailable
 from clew_activities.archive.errors import KeyMissing, ObjectChanged
 from clew_activities.archive.objects import MAX_OBJECT_BYTES
-from tests.support.archives import make_entries
-from tests.support.encrypted import make_encryption
+from tests.support.archives import make_entries, read_files
+from tests.support.encrypted import Reversing, make_encryption
 
 SENTINEL = b"a sentence that nobody else may read"
 
@@ -21,11 +19,6 @@ SENTINEL = b"a sentence that nobody else may read"
 def open_store(folder: Path, *kids: str) -> Store:
     """Open the store in a folder with these keys."""
     return Store.from_url(folder.as_uri(), sealer=make_encryption(*kids).sealer)
-
-
-def read_files(folder: Path) -> dict[str, bytes]:
-    """Read all files of a folder."""
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 async def test_objects_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -117,13 +110,3 @@ async def test_a_codec_of_ones_own_encrypts_the_store(tmp_path: Path) -> None:
     assert b"sentence" not in (tmp_path / "n/a").read_bytes()
     with pytest.raises(KeyMissing, match="CLEW_ENCRYPTION_CODEC"):
         await open_store(tmp_path, "k1").get("n/a")
-
-
-class Reversing(PayloadCodec):
-    """Reverses the bytes of a payload."""
-
-    async def encode(self, payloads):  # type: ignore[no-untyped-def]
-        return [Payload(metadata={"encoding": b"reversed"}, data=p.SerializeToString()[::-1]) for p in payloads]
-
-    async def decode(self, payloads):  # type: ignore[no-untyped-def]
-        return [Payload.FromString(p.data[::-1]) for p in payloads]

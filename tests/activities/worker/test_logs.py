@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
@@ -10,6 +11,8 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
+from temporalio import activity
+from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
@@ -133,3 +136,42 @@ def test_messages_of_exceptions_are_not_logged_where_texts_are_encrypted() -> No
     assert "ValueError: (the message is not logged)" in logged
     assert "line" in logged
     assert "RuntimeError: a secret" in format_failure(hides_texts=False)
+
+
+class _Waiting(ActivityInboundInterceptor):
+    def __init__(self) -> None:
+        """There is no next one."""
+        self.begun = asyncio.Event()
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002
+        self.begun.set()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("details", "error"),
+    [
+        (ActivityCancellationDetails(timed_out=True), "attempt_lost"),
+        (ActivityCancellationDetails(not_found=True), "attempt_lost"),
+        (ActivityCancellationDetails(cancel_requested=True), None),
+    ],
+)
+async def test_an_attempt_that_the_server_gave_up_is_a_line(
+    caplog: pytest.LogCaptureFixture, details: ActivityCancellationDetails, error: str | None
+) -> None:
+    """The SDK's traceback of it is dropped. A cancellation that the session has requested is no failure."""
+    waiting = _Waiting()
+    attempt = TelemetryInterceptor().intercept_activity(waiting)
+    call = ExecuteActivityInput(fn=ArchiveActivities.archive, args=(), executor=None, headers={})
+    environment = ActivityEnvironment()
+    running = asyncio.create_task(environment.run(attempt.execute_activity, call))
+    await waiting.begun.wait()
+    environment.cancel(cancellation_details=details)
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await running
+    fields = [getattr(record, "fields", {}) for record in caplog.records if record.name == "clew.retry"]
+    assert [line["error"] for line in fields] == ([error] if error else [])
+    caplog.clear()
+    extra = {"__temporal_error_identifier": "ActivityFailure"}
+    activity.logger.base_logger.warning("Completing activity as failed", exc_info=caught.value, extra=extra)
+    assert bool(caplog.records) == (error is None)

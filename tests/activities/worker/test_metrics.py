@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
+import uuid
 
+import httpx
+import pytest
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
+
+from clew import Clew
+from clew.local.child import LOOPBACK, free_ports
 from clew_activities.telemetry.metrics import BoundedLabels
+from clew_activities.worker.backlog import report_backlog
 from clew_activities.worker.sight import read_sight_settings
-from tests.support.scraping import CONTENT, run_observed_worker, serve_turns
+from tests.support.provider_calls import encode_events
+from tests.support.provider_server import run_fake_server
+from tests.support.provider_streams import HELLO_STREAM
+from tests.support.rolling import make_id
+from tests.support.scraping import CONTENT, Scrape, run_observed_worker, serve_turns
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 TURNS = 4
 
@@ -36,6 +49,48 @@ async def test_the_metrics_say_what_turns_cost(stack: Stack) -> None:
     assert "temporal_sticky_cache_size" in seen.names
     assert session_id not in seen.text
     assert CONTENT not in seen.text
+
+
+async def test_what_a_provider_has_cached_and_the_worker_keeps(stack: Stack) -> None:
+    """The cached share of the input, and the session in the worker's cache."""
+    async with (
+        run_fake_server() as provider,
+        run_observed_worker(stack, "cached", OPENAI_BASE_URL=provider.url) as worker,
+    ):
+        provider.answer(encode_events(HELLO_STREAM))
+        session = await Clew(stack.clew.temporal, "cached").open(make_id(), model="openai:gpt-4o-mini")
+        assert await session.ask("hello") == "Hello"
+
+        async def is_kept() -> bool:
+            return (await worker.scrape()).sum("temporal_sticky_cache_size") >= 1
+
+        await wait_until(is_kept)
+        seen = await worker.scrape()
+        assert seen.sum("clew_model_tokens_total", kind="input") == 10
+        assert seen.sum("clew_model_tokens_total", kind="cached_input") == 4
+        await session.close()
+
+
+async def test_what_waits_for_a_worker_is_counted(stack: Stack) -> None:
+    """Two workflows wait on a task queue that nobody serves."""
+    [port], queue = free_ports(1), f"unserved-{uuid.uuid4().hex}"
+    runtime = Runtime(
+        telemetry=TelemetryConfig(metrics=PrometheusConfig(f"{LOOPBACK}:{port}", counters_total_suffix=True))
+    )
+    client = stack.clew.temporal
+    waiting = [await client.start_workflow("Unserved", id=make_id(), task_queue=queue) for _ in range(2)]
+
+    async def counts_both() -> bool:
+        answer = await http.get(f"http://{LOOPBACK}:{port}/metrics")
+        return Scrape(answer.text).sum("clew_task_queue_backlog", queue=queue, kind="workflow") == len(waiting)
+
+    async with (
+        httpx.AsyncClient(trust_env=False) as http,
+        report_backlog(client, runtime.metric_meter, [(queue, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW)]),
+    ):
+        await wait_until(counts_both)
+    for handle in waiting:
+        await handle.terminate()
 
 
 def test_a_label_has_a_limited_number_of_values() -> None:

@@ -18,6 +18,7 @@ from tests.support import toolbox
 from tests.support.ag_ui import AgUiClient
 from tests.support.session_scripts import make_tool_script
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import wait_until
 
 TEXT = "Good morning, how are you today? " * 5
 
@@ -235,6 +236,7 @@ async def test_a_busy_session_refuses_or_queues(stack: Stack) -> None:
     # A third client connects: it gets the thread, and the rest of what runs.
     third = AgUiClient(session)
     following = asyncio.create_task(third.run())
+    await wait_until(lambda: len(third.events) > 1)
     toolbox.get_gate("ag-ui").set()
     assert get_outcome(await running).type == get_outcome(await waiting).type == "success"
     assert get_outcome(await following).type == "success"

@@ -84,16 +84,14 @@ async def test_a_conversation(stack: Stack) -> None:
         await screen.wait_until_shown("another")
         screen.type("\r")
         await screen.wait_until_shown("You said a line")
-        screen.type("\x04")
-        await screen.wait_until_shown(f"chat {session_id}`")
-        assert await screen.wait_for_end() == 0
+        assert await screen.leave() == 0
+        assert f"chat {session_id}`" in screen.screen
     assert "Traceback" not in screen.screen
     async with open_terminal("chat", session_id, address=stack.server.address) as screen:
         await screen.wait_until_shown("resumed, ")
         await screen.wait_until_shown("slowly")
         await screen.wait_until_shown("[b]You said a line")
-        screen.type("\x04")
-        assert await screen.wait_for_end() == 0
+        assert await screen.leave() == 0
 
 
 async def test_what_a_model_writes_is_shown_and_not_obeyed(stack: Stack) -> None:

@@ -20,16 +20,10 @@ from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
 from tests.support import payloads
 from tests.support.examples import examples
+from tests.support.generated_threads import histories, policies
 from tests.support.recorded import COST, MODEL, RecordedSession, record_replies
-from tests.support.threads import (
-    CALCULATOR,
-    Step,
-    assistant_says,
-    histories,
-    policies,
-    user_says,
-    write,
-)
+from tests.support.thread_steps import Step, write
+from tests.support.threads import CALCULATOR, assistant_says, user_says
 
 PRICES = (Price(input=1, output=1000, cached_input=0),)
 

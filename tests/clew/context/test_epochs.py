@@ -17,19 +17,10 @@ from clew.errors import ContextOverflow, InvalidInput
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
 from tests.support.examples import examples
+from tests.support.generated_threads import conversations, histories, policies
 from tests.support.payloads import make_recipe
-from tests.support.threads import (
-    Step,
-    Turn,
-    Writer,
-    assistant_says,
-    conversations,
-    histories,
-    policies,
-    project_thread,
-    user_says,
-    write,
-)
+from tests.support.thread_steps import Step, Turn, write
+from tests.support.threads import Writer, assistant_says, project_thread, user_says
 
 
 def epochs(thread: Thread, policy: ContextPolicy, lane: str = DEFAULT_LANE) -> list[tuple[int, Projection]]:

@@ -17,7 +17,9 @@ from clew.errors import ContextOverflow
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
 from tests.support.examples import examples
-from tests.support.threads import LANES, Step, Writer, histories, policies, user_says, write
+from tests.support.generated_threads import LANES, histories, policies
+from tests.support.thread_steps import Step, write
+from tests.support.threads import Writer, user_says
 
 
 @dataclass

@@ -17,7 +17,7 @@ from clew.model.messages import Message
 from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
-from tests.support.reference import count_tokens
+from tests.support.reference_tokens import count_tokens
 from tests.support.threads import (
     CALCULATOR,
     WIDE,

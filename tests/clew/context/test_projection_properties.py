@@ -20,20 +20,12 @@ from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.thread import Thread
 from tests.support.examples import examples
+from tests.support.generated_threads import LANES, PROVIDERS, conversations, histories, policies
 from tests.support.payloads import OTHER_PAYLOADS
-from tests.support.reference import Expected, assert_valid_for_providers, build_expected, canonical_json, count_tokens
-from tests.support.threads import (
-    CALCULATOR,
-    LANES,
-    PROVIDERS,
-    Step,
-    conversations,
-    histories,
-    policies,
-    rebuild,
-    user_says,
-    write,
-)
+from tests.support.reference import Expected, assert_valid_for_providers, build_expected
+from tests.support.reference_tokens import canonical_json, count_tokens
+from tests.support.thread_steps import Step, write
+from tests.support.threads import CALCULATOR, rebuild, user_says
 
 NO_KINDS_LEFT_OUT = ("message", "tool_call", "tool_result", "summary")
 

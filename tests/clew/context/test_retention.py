@@ -14,23 +14,10 @@ from clew.errors import Archived, ContextOverflow
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Retained, Thread
 from tests.support.examples import examples
+from tests.support.generated_threads import LANES, histories, policies
 from tests.support.payloads import make_recipe
-from tests.support.threads import (
-    LANES,
-    OpenCalls,
-    Pinned,
-    Steered,
-    Step,
-    Turn,
-    Writer,
-    assistant_calls,
-    assistant_says,
-    histories,
-    policies,
-    tool_returns,
-    user_says,
-    write,
-)
+from tests.support.thread_steps import OpenCalls, Pinned, Steered, Step, Turn, write
+from tests.support.threads import Writer, assistant_calls, assistant_says, tool_returns, user_says
 
 PLENTY = 10_000_000
 

@@ -18,7 +18,7 @@ from clew.model.messages import Message, ToolSpec
 from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE
 from tests.support.examples import examples
-from tests.support.reference import count_tokens
+from tests.support.reference_tokens import count_tokens
 from tests.support.threads import (
     Writer,
     assistant_calls,

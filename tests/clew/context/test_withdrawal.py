@@ -16,7 +16,9 @@ from clew.thread.lane import Lane
 from clew.thread.thread import Thread
 from tests.clew.context.test_loading import Back
 from tests.support.examples import examples
-from tests.support.threads import LANES, Step, Withdrawn, Writer, histories, policies, user_says, write
+from tests.support.generated_threads import LANES, histories, policies
+from tests.support.thread_steps import Step, Withdrawn, write
+from tests.support.threads import Writer, user_says
 
 SOME = st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps])
 

@@ -11,18 +11,11 @@ from clew.report.types import Call, CallWindow, Segment
 from clew.report.windows import MAX_SEGMENTS, make_window
 from clew.thread.thread import Thread
 from tests.support.examples import examples
+from tests.support.generated_threads import histories, policies
 from tests.support.payloads import make_recipe
 from tests.support.recorded import RecordedSession, record_replies
-from tests.support.threads import (
-    Step,
-    assistant_calls,
-    assistant_says,
-    histories,
-    policies,
-    tool_returns,
-    user_says,
-    write,
-)
+from tests.support.thread_steps import Step, write
+from tests.support.threads import assistant_calls, assistant_says, tool_returns, user_says
 
 NARROW = ContextPolicy(max_input_tokens=600, reserve_output_tokens=0, keep_last_turns=1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from datetime import timedelta
 from typing import Any
@@ -20,7 +21,12 @@ from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew import Clew
+from clew.contract.queries import QUERY_AHEAD
+from clew.errors import Starting, WorkerUnavailable
+from clew.session import _opening
 from clew.session._query_retry import retry_queries_soon
+from clew.session._reader import read_status
+from clew.session.handle import SessionHandle
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -45,7 +51,9 @@ class Recorder(Interceptor):
         return Outbound(next)
 
 
-def refuse_queries(client: Client, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode, times: int) -> list[bool]:
+def refuse_queries(
+    client: Client, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode, times: int, message: str = "not now"
+) -> list[bool]:
     """Have the server refuse the next `times` queries. Returns the `retry` flag of each query, as it arrives."""
     retries: list[bool] = []
     service = client.workflow_service
@@ -54,7 +62,7 @@ def refuse_queries(client: Client, monkeypatch: pytest.MonkeyPatch, status: RPCS
     async def query_workflow(request: Any, *, retry: bool = False, **options: Any) -> Any:
         retries.append(retry)
         if len(retries) <= times:
-            raise RPCError("not now", status, b"")
+            raise RPCError(message, status, b"")
         return await through(request, retry=retry, **options)
 
     monkeypatch.setattr(service, "query_workflow", query_workflow)
@@ -80,6 +88,23 @@ async def test_a_query_that_is_refused_for_now_is_asked_again(
     assert retries == [False] * 4
 
 
+async def test_a_query_that_a_worker_cannot_answer_yet_is_asked_again(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker's history has a task that may be another one's. When patience ends, its caller reads so."""
+    session = await stack.open()
+    client, refused = stack.clew.temporal, RPCStatusCode.INVALID_ARGUMENT
+    retries = refuse_queries(client, monkeypatch, refused, times=3, message=QUERY_AHEAD)
+    assert (await session.status()).session_id == session.id
+    assert len(retries) == 4
+    client = retry_queries_soon(await Client.connect(stack.server.address), busy_seconds=0.1)
+    refuse_queries(client, monkeypatch, refused, times=1000, message=QUERY_AHEAD)
+    started = time.monotonic()
+    with pytest.raises(Starting, match="ask again in a moment"):
+        await read_status(SessionHandle(client, session.id, stack.clew.task_queue), seconds=0.5)
+    assert time.monotonic() - started < 5
+
+
 async def test_nobody_is_asked_for_ever(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client gives up after its patience, and at once after an error that a retry cannot change."""
     session = await stack.open()
@@ -93,6 +118,44 @@ async def test_nobody_is_asked_for_ever(stack: Stack, monkeypatch: pytest.Monkey
     with pytest.raises(RPCError, match="not now"):
         await handle.query("status")
     assert len(retries) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (RPCStatusCode.RESOURCE_EXHAUSTED, "consistent query buffer is full"),
+        (RPCStatusCode.INVALID_ARGUMENT, QUERY_AHEAD),
+    ],
+)
+async def test_a_session_that_cannot_answer_yet_is_opened(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode, message: str
+) -> None:
+    """The comparison with its configuration is left out."""
+    session = await stack.open()
+    monkeypatch.setattr(_opening, "COMPARISON_SECONDS", 0.2)
+    refuse_queries(stack.clew.temporal, monkeypatch, status, times=1000, message=message)
+    assert (await stack.clew.open(session.id, model="scripted:other")).id == session.id
+    with pytest.raises((Starting, WorkerUnavailable)):
+        await read_status(SessionHandle(stack.clew.temporal, session.id, stack.clew.task_queue), seconds=0.2)
+
+
+@pytest.mark.parametrize(
+    ("status", "busy"), [(RPCStatusCode.RESOURCE_EXHAUSTED, True), (RPCStatusCode.UNAVAILABLE, False)]
+)
+async def test_a_busy_session_is_waited_for_longer_than_a_server(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode, busy: bool
+) -> None:
+    """A lost worker's task may block queries for longer than the SDK waits for the server."""
+    session = await stack.open()
+    client = retry_queries_soon(await Client.connect(stack.server.address), patience_seconds=0.05)
+    handle = client.get_workflow_handle(session.id)
+    retries = refuse_queries(client, monkeypatch, status, times=5)
+    if busy:
+        assert (await handle.query("status"))["session_id"] == session.id
+        assert len(retries) == 6
+    else:
+        with pytest.raises(RPCError, match="not now"):
+            await handle.query("status")
 
 
 async def test_a_query_ends_at_its_own_timeout(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:

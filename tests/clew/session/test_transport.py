@@ -16,8 +16,8 @@ async def wait_like_the_sdk(started: asyncio.Event) -> None:
     try:
         started.set()
         await asyncio.Event().wait()
-    except asyncio.CancelledError:
-        raise WorkflowUpdateRPCTimeoutOrCancelledError from None
+    except asyncio.CancelledError as error:
+        raise WorkflowUpdateRPCTimeoutOrCancelledError from error
 
 
 async def test_a_cancellation_stays_the_callers() -> None:

@@ -13,18 +13,10 @@ from clew.model.messages import list_call_ids
 from clew.model.tokens import load_encoding
 from clew.thread.entries import Draft, Entry
 from tests.support.examples import examples
-from tests.support.reference import canonical_json, count_tokens
-from tests.support.threads import (
-    CALCULATOR,
-    Step,
-    Writer,
-    assistant_calls,
-    histories,
-    system_says,
-    tool_returns,
-    user_says,
-    write,
-)
+from tests.support.generated_threads import histories
+from tests.support.reference_tokens import canonical_json, count_tokens
+from tests.support.thread_steps import Step, write
+from tests.support.threads import CALCULATOR, Writer, assistant_calls, system_says, tool_returns, user_says
 
 WIRE = {
     "seq": 0,

@@ -12,18 +12,10 @@ from clew.contract.payloads import KINDS
 from clew.errors import Archived
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread, find_last
+from tests.support.generated_threads import histories
 from tests.support.payloads import OTHER_PAYLOADS, make_recipe
-from tests.support.threads import (
-    Step,
-    Writer,
-    assistant_calls,
-    assistant_says,
-    histories,
-    rebuild,
-    tool_returns,
-    user_says,
-    write,
-)
+from tests.support.thread_steps import Step, write
+from tests.support.threads import Writer, assistant_calls, assistant_says, rebuild, tool_returns, user_says
 
 
 def made_of(basis_seq: int) -> Any:

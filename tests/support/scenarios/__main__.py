@@ -9,19 +9,22 @@ import asyncio
 import io
 import json
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from temporalio.client import WorkflowHistory
+from temporalio.converter import WorkflowSerializationContext
 
 from clew import Clew
+from clew.encryption import EncryptionKeys
 from clew.local import scripted_model, temporal_server
 from clew.model.canonical import compute_digest
 from clew.model.tokens import load_encodings
 from clew_activities.archive import Archive, Store
+from clew_activities.checkpoint_tokens import Keys
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
@@ -29,7 +32,8 @@ from clew_audit.exports import export_session
 from clew_audit.histories import Run, ServerHistories, save_runs
 from clew_audit.replay import replay_run
 from clew_workflows.protocol import RolloverThresholds
-from tests.support.corpus import NAMESPACE, NEXT, Corpus, name_runs
+from tests.support.corpus import NAMESPACE, NEXT, SEALED, Corpus, name_runs
+from tests.support.encrypted import make_encryption
 from tests.support.scenarios import DEPLOYMENTS, REDEPLOYED, SCENARIOS, START, STARTS, reply_as_scenario
 from tests.support.shapes import describe_shapes
 from tests.support.stack import KEYS
@@ -38,6 +42,7 @@ ROOT = Path(__file__).parents[3]
 OFTEN = RolloverThresholds(events=100)
 CHECKPOINT_OF = "conversation-1"
 TEN_YEARS = 3650 * 86_400
+ENCRYPTION = make_encryption("k1")
 
 
 class PortableHistories(ServerHistories):
@@ -78,8 +83,11 @@ async def record() -> Corpus:
                     for name, scenario in parts.items():
                         await scenario(await clew.open(name, **STARTS.get(name, START)))
                     if parts is REDEPLOYED:
-                        files, manifest = await read_sessions(clew, Archive(store, NAMESPACE))
+                        archive = Archive(store, NAMESPACE)
+                        files, manifest = await read_sessions(clew, archive)
+                        files |= await encrypt_session(server.address, archive)
         files |= read_folder(Path(folder))
+        files |= {f"sealed/{path}": data for path, data in (await encrypt_archive(files)).items()}
     files["corpus.json"] = json.dumps(manifest, sort_keys=True).encode()
     return Corpus(NEXT, files)
 
@@ -88,6 +96,25 @@ def read_folder(folder: Path) -> dict[str, bytes]:
     """Read the files of a store."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     return {f"store/{path.relative_to(folder)}": path.read_bytes() for path in paths}
+
+
+async def encrypt_session(address: str, archive: Archive) -> dict[str, bytes]:
+    """Export a session with encryption, and encrypt a payload of its workflow."""
+    client = (await Clew.connect(address, encryption=ENCRYPTION)).temporal
+    await export_session(client, archive, SEALED, file := io.BytesIO())
+    context = WorkflowSerializationContext(NAMESPACE, SEALED)
+    (payload,) = await client.data_converter.with_context(context).encode([SEALED])
+    return {"sealed/export.jsonl": file.getvalue(), "sealed/payload": payload.SerializeToString()}
+
+
+async def encrypt_archive(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Write the archive of a session with encryption."""
+    with TemporaryDirectory() as folder:
+        store = Store.from_url(Path(folder).as_uri(), sealer=ENCRYPTION.sealer)
+        for path, data in files.items():
+            if path.startswith("store/") and f"/s-{SEALED}" in path:
+                await store.put(path.removeprefix("store/"), data)
+        return read_folder(Path(folder))
 
 
 async def read_sessions(clew: Clew, archive: Archive) -> tuple[dict[str, bytes], dict[str, Any]]:
@@ -108,9 +135,17 @@ async def read_sessions(clew: Clew, archive: Archive) -> tuple[dict[str, bytes],
                 assert session
                 rows = [entry.as_json() for entry in session.thread]
                 threads[history.workflow_id] = compute_digest(rows)
-    keys = {kid: b64encode(key).decode() for kid, key in KEYS.by_kid.items()}
-    manifest = {"threads": threads, "shapes": describe_shapes(), "checkpoint": {"token": token, "keys": keys}}
+    manifest = {
+        "threads": threads,
+        "shapes": describe_shapes(),
+        "checkpoint": {"token": token, "keys": _write_keys(KEYS)},
+        "encryption": _write_keys(ENCRYPTION.keys),
+    }
     return files, manifest
+
+
+def _write_keys(keys: Keys | EncryptionKeys) -> dict[str, str]:
+    return {kid: b64encode(key).decode() for kid, key in keys.by_kid.items()}
 
 
 if __name__ == "__main__":

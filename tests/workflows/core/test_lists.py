@@ -18,10 +18,10 @@ def register(state: State) -> State:
     return replace(state, attributes=tuple(SEARCH_ATTRIBUTES))
 
 
-def is_due(harness: SessionHarness, shown: State, *, is_slow: bool = False) -> bool:
+def is_due(harness: SessionHarness, shown: State, *, is_slow: bool = False, figures_wait: bool = False) -> bool:
     state = register(harness.state)
     attributes = lists.select_attributes(register(shown))
-    return lists.is_update_due(state, attributes, shown.listed.finished, is_slow=is_slow)
+    return lists.is_update_due(state, attributes, shown.listed.finished, is_slow=is_slow, figures_wait=figures_wait)
 
 
 def test_a_turn_with_one_model_call_is_shown_at_its_end() -> None:
@@ -50,12 +50,27 @@ def test_a_run_with_tools_is_shown_as_working_once() -> None:
     assert not is_due(harness, shown)
 
 
+def test_figures_can_wait() -> None:
+    """The status cannot, and of two requests in a row the first one's figures can, too."""
+    harness = SessionHarness()
+    shown = harness.state
+    harness.ask()
+    harness.reply("fine")
+    assert not is_due(harness, shown, figures_wait=True)
+    assert is_due(harness, shown)
+    harness.ask()
+    assert not is_due(harness, shown, figures_wait=True)
+    assert is_due(harness, shown)
+    harness.fail()
+    assert is_due(harness, shown, figures_wait=True)
+
+
 def test_a_namespace_without_search_attributes_is_left_alone() -> None:
     """Nothing is due, whatever changes."""
     harness = SessionHarness()
     harness.ask()
     harness.reply("fine")
-    assert not lists.is_update_due(harness.state, {}, 0, is_slow=True)
+    assert not lists.is_update_due(harness.state, {}, 0, is_slow=True, figures_wait=False)
     assert lists.select_attributes(harness.state) == {}
 
 

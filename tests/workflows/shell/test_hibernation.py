@@ -1,9 +1,8 @@
-"""Closing a session: the caller is told when all of it is in the archive, or why that is not so yet."""
+"""Hibernation and close: a workflow ends when all of its session is archived, or the caller is told why not yet."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -11,8 +10,9 @@ from typing import Any
 import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 
-from clew import Clew, Closed
+from clew import Clew, Closed, Session
 from clew.errors import ArchiveUnavailable, ThreadMismatch
 from clew.local import Reply
 from clew_activities.archive import Archive, Head
@@ -23,12 +23,6 @@ from tests.support.impatient import IMPATIENT
 from tests.support.rolling import FailingStore, list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-async def clew(stack: Stack) -> AsyncIterator[Clew]:
-    async with run_rolling_worker(stack) as clew:
-        yield clew
 
 
 async def test_close_is_answered_when_all_is_in_the_archive(stack: Stack, clew: Clew) -> None:
@@ -130,8 +124,8 @@ async def test_a_session_that_has_not_found_its_archive_can_be_closed(stack: Sta
         assert await again.ask("one") == "fine"
 
 
-async def test_an_archive_that_is_anothers_is_told_to_who_closes(stack: Stack, clew: Clew) -> None:
-    """The update and the workflow end with the same word."""
+async def open_with_anothers_archive(stack: Stack, clew: Clew) -> Session:
+    """Open a session with one turn, and write an archive under its id as another workflow execution would."""
     session = await clew.open(make_id(), model=stack.add_model("fine"))
     await session.ask("one")
     archive = Archive(stack.store, "default")
@@ -139,10 +133,31 @@ async def test_an_archive_that_is_anothers_is_told_to_who_closes(stack: Stack, c
     await archive.set_head(
         Head(session_id=session.id, family=session.id, root=root, last_seq=upto, run_id="another"), None
     )
+    return session
+
+
+async def test_an_archive_that_is_anothers_is_told_to_who_closes(stack: Stack, clew: Clew) -> None:
+    """The update and the workflow end with the same word."""
+    session = await open_with_anothers_archive(stack, clew)
     with pytest.raises(ThreadMismatch, match="another workflow execution"):
         await session.close()
     with pytest.raises(WorkflowFailureError):
         await session._handle.workflow.result()
+
+
+async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(stack: Stack, clew: Clew) -> None:
+    """What cannot be archived is not passed over in silence: closing ends, with the reason."""
+    session = await open_with_anothers_archive(stack, clew)
+    with pytest.raises(ThreadMismatch, match="another workflow execution"):
+        await session.hibernate()
+    assert await session.ask("two") == "fine"
+    await session._handle.workflow.signal("close", {})
+    with pytest.raises(WorkflowFailureError) as ended:
+        await session._handle.workflow.result()
+    assert isinstance(ended.value.cause, ApplicationError)
+    assert ended.value.cause.type == "thread_mismatch"
+    with pytest.raises(ThreadMismatch, match="clew recover"):
+        await clew.open(session.id, model=stack.add_model("fine"))
 
 
 async def test_a_close_that_meets_a_rollover_is_answered(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,3 +183,35 @@ async def test_a_close_that_meets_a_rollover_is_answered(stack: Stack, monkeypat
         assert (await session.close()).last_seq == 13
         assert len(await list_runs(clew, session.id)) == 1
         await checkpoint
+
+
+async def test_a_session_that_idles_hibernates_by_itself(stack: Stack, clew: Clew) -> None:
+    """After the time that its configuration gives, counted from the last thing that happened."""
+    session = await clew.open(make_id(), model=stack.add_model("fine"), idle_timeout_seconds=1)
+    await session.ask("one")
+    await session._handle.workflow.result()
+    assert (await session.status()).closed
+    again = await clew.open(session.id)
+    assert await again.ask("two") == "fine"
+    turn = ["ai_message", "ai_message", "run"]
+    entries = await again.entries()
+    assert [entry.kind for entry in entries] == ["config", *turn, "session", *turn]
+    assert entries[4].payload == {"event": "hibernated", "reason": "nothing has happened for 1 seconds"}
+
+
+async def test_a_session_that_dozes_off_while_it_is_archived_hibernates(stack: Stack) -> None:
+    """It has idled for long enough before the store has answered: it ends, and goes on when it is opened."""
+    store = FailingStore()
+    async with run_rolling_worker(stack, RolloverThresholds(updates=5), store=store) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"), idle_timeout_seconds=1)
+        store.ready.clear()
+        for turn in range(5):
+            await session.ask(f"turn {turn}")
+
+        async def dozes() -> bool:
+            return (await session.status()).status == "hibernating"
+
+        await wait_until(dozes)
+        store.ready.set()
+        assert await session._handle.workflow.result() == {"last_seq": 16}
+        assert await (await clew.open(session.id)).ask("and on") == "fine"

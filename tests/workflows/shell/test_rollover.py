@@ -5,30 +5,32 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowFailureError
-from temporalio.exceptions import ApplicationError
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.update.v1 import Input, Meta, Request
+from temporalio.api.workflowservice.v1 import UpdateWorkflowExecutionRequest
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from clew import Clew, ContextPolicy, Session
 from clew.contract import PendingCall
-from clew.errors import ArchiveUnavailable, Idle, ThreadMismatch
+from clew.errors import ArchiveUnavailable, Idle
 from clew.local import Reply, ToolCall
-from clew_activities.archive import Archive, Head
+from clew_activities.archive import Archive
 from clew_workflows.protocol import RolloverThresholds
-from tests.support.impatient import IMPATIENT, RESIGNED
+from clew_workflows.shell.payload_converter import make_tolerant
+from tests.support.impatient import IMPATIENT, RESIGNED, Impatient
 from tests.support.rolling import FailingStore, SlowModel, list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
-from tests.support.waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-async def clew(stack: Stack) -> AsyncIterator[Clew]:
-    async with run_rolling_worker(stack) as clew:
-        yield clew
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 async def has_rolled(clew: Clew, session: Session) -> bool:
@@ -40,30 +42,17 @@ async def test_a_session_goes_on_in_new_runs_of_its_workflow(stack: Stack, clew:
     """Seqs go on without a gap, the model sees what it would have seen, known requests are known."""
     model = stack.add_model(lambda body: Reply(f"I read {len(body['messages'])} messages"))
     session = await clew.open(make_id(), model=model, context_policy=ContextPolicy(max_input_tokens=2300))
-    for turn in range(36):
+    for turn in range(48):
         said = await session.ask(f"turn {turn}")
         assert said.startswith("I read")
     assert len(await list_runs(clew, session.id)) > 2
     status = await session.status()
     assert status.first_live_seq > 0
-    assert status.rev == 1 + 3 * 36
+    assert status.rev == 1 + 3 * 48
     live = await session.entries(from_seq=status.first_live_seq)
     assert [entry.seq for entry in live] == list(range(status.first_live_seq, status.rev))
     first = await session.message("turn 0", request_id="again")
     assert (await first.result()).status == "completed"
-
-
-async def test_a_hibernating_session_is_taken_up_again(stack: Stack, clew: Clew) -> None:
-    """Its thread goes on where it was, its configuration stands, and what was said is in the context."""
-    model = stack.add_model(lambda body: Reply(f"{len(body['messages'])} messages"))
-    session = await clew.open(make_id(), model=model, system_prompt="Be brief.", tools=["add"])
-    assert await session.ask("one") == "2 messages"
-    receipt = await session.hibernate()
-    again = await clew.open(session.id, model=model)
-    assert await again.ask("two") == "4 messages"
-    entries = await again.entries(from_seq=receipt.last_seq + 1)
-    assert [entry.seq for entry in entries] == [receipt.last_seq + n for n in (1, 2, 3)]
-    assert (await again.status()).usage.model_calls == 2
 
 
 @pytest.mark.slow
@@ -201,45 +190,6 @@ async def test_a_snapshot_may_reach_further_back_than_those_in_the_archive(stack
     assert await again.ask("five") == "9"
 
 
-async def test_who_opens_a_hibernating_session_finds_one(stack: Stack, clew: Clew) -> None:
-    """Any number of clients at once get the same session; without a model it is found as well."""
-    model = stack.add_model("fine")
-    session = await clew.open(make_id(), model=model)
-    await session.ask("one", request_id="r-1")
-    await session.hibernate()
-    opened = await asyncio.gather(*(clew.open(session.id, model=model) for _ in range(5)))
-    await asyncio.gather(*(one.message("one", request_id="r-1") for one in opened))
-    assert len(await opened[0].entries(kind="run")) == 1
-    await opened[0].hibernate()
-    again = await clew.open(session.id)
-    assert await again.ask("two") == "fine"
-
-
-async def test_a_session_that_idles_hibernates_by_itself(stack: Stack, clew: Clew) -> None:
-    """After the time that its configuration gives, counted from the last thing that happened."""
-    session = await clew.open(make_id(), model=stack.add_model("fine"), idle_timeout_seconds=1)
-    await session.ask("one")
-    await session._handle.workflow.result()
-    assert (await session.status()).closed
-    again = await clew.open(session.id)
-    assert await again.ask("two") == "fine"
-    turn = ["ai_message", "ai_message", "run"]
-    entries = await again.entries()
-    assert [entry.kind for entry in entries] == ["config", *turn, "session", *turn]
-    assert entries[4].payload == {"event": "hibernated", "reason": "nothing has happened for 1 seconds"}
-
-
-async def test_a_session_that_was_terminated_does_not_seem_to_be_empty(stack: Stack, clew: Clew) -> None:
-    """Opening it says what to do, whether or not anything was archived."""
-    for turns in (1, 30):
-        session = await clew.open(make_id(), model=stack.add_model("fine"))
-        for turn in range(turns):
-            await session.ask(f"turn {turn}")
-        await session._handle.workflow.terminate("gone")
-        with pytest.raises(ThreadMismatch, match="clew recover"):
-            await clew.open(session.id, model=stack.add_model("fine"))
-
-
 @pytest.mark.parametrize("workflows", [IMPATIENT, RESIGNED], ids=["asks soon", "asks late"])
 async def test_a_store_that_is_away_is_waited_for(stack: Stack, workflows: Sequence[type]) -> None:
     """The session serves on; full, it refuses new messages; when the store is back it goes on by itself, at once."""
@@ -269,6 +219,25 @@ async def test_a_store_that_is_away_is_waited_for(stack: Stack, workflows: Seque
         told = [entry.payload for entry in entries if entry.kind == "session"]
         assert [payload["event"] for payload in told] == ["hibernated", "woken"]
         assert "cannot be reached" in told[1]["reason"]
+
+
+async def test_the_message_that_fills_the_history_is_answered(stack: Stack) -> None:
+    """The store is away: what the session has accepted does not wait for it."""
+    store = FailingStore()
+    async with run_rolling_worker(stack, RolloverThresholds(updates=5), store, workflows=RESIGNED) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
+        await session.ask("turn 1")
+        store.away = True
+        for number in range(2, 16):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert await session.ask(f"turn {number}") == "fine"
+        with pytest.raises(ArchiveUnavailable):
+            await session.ask("one more")
+        store.away = False
+
+        await wait_until(lambda: has_rolled(clew, session))
+        assert await session.ask("one more") == "fine"
+        await session.close()
 
 
 async def test_what_was_archived_without_an_answer_is_gone_on_from(stack: Stack) -> None:
@@ -355,110 +324,46 @@ async def test_an_old_head_is_not_continued(stack: Stack) -> None:
         assert sum(entry.kind == "run" for entry in entries) == said
 
 
-async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(stack: Stack, clew: Clew) -> None:
-    """What cannot be archived is not passed over in silence: closing ends, with the reason."""
-    session = await clew.open(make_id(), model=stack.add_model("fine"))
-    await session.ask("one")
-    archive = Archive(stack.store, "default")
-    root, upto = await archive.append(session.id, None, (await session.entries())[:2])
-    await archive.set_head(
-        Head(session_id=session.id, family=session.id, root=root, last_seq=upto, run_id="another"), None
-    )
-    with pytest.raises(ThreadMismatch, match="another workflow execution"):
-        await session.hibernate()
-    assert await session.ask("two") == "fine"
-    await session._handle.workflow.signal("close", {})
-    with pytest.raises(WorkflowFailureError) as ended:
-        await session._handle.workflow.result()
-    assert isinstance(ended.value.cause, ApplicationError)
-    assert ended.value.cause.type == "thread_mismatch"
-    with pytest.raises(ThreadMismatch, match="clew recover"):
-        await clew.open(session.id, model=stack.add_model("fine"))
-
-
-async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(stack: Stack) -> None:
-    """It is found, and cannot go on yet: callers are refused, and answered when it can; closed, it is as it was."""
-    store = FailingStore()
-    async with run_rolling_worker(stack, store=store, workflows=IMPATIENT) as clew:
+async def test_an_update_that_is_refused_with_timers_leaves_no_trace(stack: Stack) -> None:
+    """While nobody worked, two timers have fired and a rollover has become due: a replay has the same commands."""
+    store, queue = FailingStore(), f"queue-{uuid.uuid4().hex}"
+    async with run_rolling_worker(stack, store=store, workflows=IMPATIENT, task_queue=queue) as clew:
         session = await clew.open(make_id(), model=stack.add_model("fine"))
+        handle = clew.temporal.get_workflow_handle(session.id)
         await session.ask("one")
-        await session.hibernate()
-        for ending in ("closed", "back"):
-            store.stateless = True
-            again = await clew.open(session.id)
-            with pytest.raises(ArchiveUnavailable):
-                await again.ask("two", request_id="r-two")
-            if ending == "closed":
-                await again.close()
-            store.stateless = False
+        store.away = True
 
-        async def answered() -> bool:
-            with suppress(ArchiveUnavailable):
-                return await again.ask("two", request_id="r-two") == "fine"
-            return False
+        async def count_pending_timers() -> int:
+            kinds = Counter(event.event_type for event in (await handle.fetch_history()).events)
+            fired = kinds[EventType.EVENT_TYPE_TIMER_FIRED] + kinds[EventType.EVENT_TYPE_TIMER_CANCELED]
+            return kinds[EventType.EVENT_TYPE_TIMER_STARTED] - fired
 
-        await wait_until(answered)
-        kinds = [entry.kind for entry in await again.entries()]
-        turn = ["ai_message", "ai_message", "run"]
-        assert kinds == ["config", *turn, "session", *turn]
+        # That of the next attempt to archive, and that of the callers.
+        while await count_pending_timers() < 2:
+            await session.ask("and again")
 
+    async def have_fired() -> bool:
+        return await count_pending_timers() == 0
 
-async def test_a_session_that_was_closed_before_it_had_woken_goes_on(stack: Stack) -> None:
-    """The archive was made its own, and it was not told: nothing is in its history, so nothing needs a recovery."""
-    store = FailingStore()
-    async with run_rolling_worker(stack, store=store, workflows=IMPATIENT) as clew:
-        session = await clew.open(make_id(), model=stack.add_model("fine"))
-        await session.ask("one")
-        await session.hibernate()
-        store.silent = True
-        waking = await clew.open(session.id)
-        with pytest.raises(ArchiveUnavailable):
-            await waking.ask("lost")
-        head = await Archive(store, "default").read_head(session.id)
-        assert head is not None
-        assert head.status == "live"
-        assert (await waking.close()).last_seq == -1
-        store.silent = False
-
-        again = await clew.open(session.id)
-        assert await again.ask("two") == "fine"
-        turn = ["ai_message", "ai_message", "run"]
-        assert [entry.kind for entry in await again.entries()] == ["config", *turn, "session", *turn]
-
-
-async def test_a_session_that_dozes_off_while_it_is_archived_hibernates(stack: Stack) -> None:
-    """It has idled for long enough before the store has answered: it ends, and goes on when it is opened."""
-    store = FailingStore()
-    async with run_rolling_worker(stack, RolloverThresholds(updates=5), store=store) as clew:
-        session = await clew.open(make_id(), model=stack.add_model("fine"), idle_timeout_seconds=1)
-        store.ready.clear()
-        for turn in range(5):
-            await session.ask(f"turn {turn}")
-
-        async def dozes() -> bool:
-            return (await session.status()).status == "hibernating"
-
-        await wait_until(dozes)
-        store.ready.set()
-        assert await session._handle.workflow.result() == {"last_seq": 16}
-        assert await (await clew.open(session.id)).ask("and on") == "fine"
-
-
-async def test_what_was_cut_off_is_not_read_as_if_it_were_whole(stack: Stack, clew: Clew) -> None:
-    """Nor when somebody has started it again, who was refused for it; nor opened without a model."""
-    session = await clew.open(make_id(), model=stack.add_model("fine"))
-    for turn in range(30):
-        await session.ask(f"turn {turn}")
-    await session._handle.workflow.terminate("gone")
-    whole = await session.entries()
-    assert len(whole) == 1 + 3 * 30
-    with pytest.raises(ThreadMismatch, match="clew recover"):
-        await clew.open(session.id)
-    start = {"config": {"model": stack.add_model("fine")}}
-    handle = await clew.temporal.start_workflow(
-        "AgentSession", start, id=session.id, task_queue=clew.task_queue, result_type=dict
+    await wait_until(have_fired)
+    before = (await handle.describe()).history_length
+    refused = UpdateWorkflowExecutionRequest(
+        namespace="default",
+        workflow_execution=WorkflowExecution(workflow_id=session.id),
+        request=Request(meta=Meta(update_id="refused"), input=Input(name="nonsense")),
     )
-    with pytest.raises(WorkflowFailureError):
-        await handle.result()
-    with pytest.raises(ThreadMismatch, match="clew recover"):
-        await session.entries()
+    # The server keeps it for the next workflow task, although nobody waits for the answer any more.
+    with suppress(RPCError):
+        await clew.temporal.workflow_service.update_workflow_execution(refused, timeout=timedelta(seconds=1))
+    async with run_rolling_worker(stack, store=store, workflows=IMPATIENT, task_queue=queue):
+
+        async def has_gone_on() -> bool:
+            return (await handle.describe()).history_length > before + 3
+
+        await wait_until(has_gone_on)
+        history = await handle.fetch_history()
+    await Replayer(
+        workflows=[Impatient],
+        data_converter=make_tolerant(pydantic_data_converter),
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    ).replay_workflow(history)

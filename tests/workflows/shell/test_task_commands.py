@@ -30,6 +30,8 @@ from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
 SIGNALS = 4
+ROUNDS = 40
+"""Rounds in which no task was held back, after which a test gives up."""
 COMMANDS = {
     EventType.Value(f"EVENT_TYPE_{name}")
     for name in (
@@ -61,8 +63,10 @@ async def test_signals_right_after_a_rollover_are_in_the_thread(stack: Stack) ->
         ) as clew,
     ):
         # On a busy machine a run may live for over a second, and the next one begins at once.
-        while not any(await asyncio.gather(*(_signal_after_rollover(stack, clew) for _ in range(3)))):
-            pass
+        for _ in range(ROUNDS):
+            if any(await asyncio.gather(*(_signal_after_rollover(stack, clew) for _ in range(3)))):
+                return
+    pytest.skip("the machine was so busy that the server held no task back")
 
 
 async def _signal_after_rollover(stack: Stack, clew: Clew) -> bool:

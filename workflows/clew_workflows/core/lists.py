@@ -9,6 +9,9 @@ from clew.contract.lists import ListedStatus, SessionSummary, choose_title, spli
 from clew.contract.search_attributes import AttributeValue, make_attributes
 from clew_workflows.core.state import State
 
+FIGURES = frozenset({"ClewTokens", "ClewCostUsd", "ClewLastActive"})
+"""The search attributes that change with each turn."""
+
 
 def summarize_session(state: State) -> SessionSummary:
     """Summarize the session for lists."""
@@ -62,33 +65,41 @@ def select_attributes(state: State) -> dict[str, AttributeValue]:
     return {name: value for name, value in values.items() if name in state.attributes}
 
 
-def is_update_due(state: State, shown: Mapping[str, AttributeValue], finished: int, *, is_slow: bool) -> bool:
+def is_update_due(
+    state: State, shown: Mapping[str, AttributeValue], finished: int, *, is_slow: bool, figures_wait: bool
+) -> bool:
     """Whether the search attributes are to be updated now.
 
-    A run with one model call is not shown as `working`, unless it is slow: so a turn costs one update, at its end.
-    The end of the session is shown by its last workflow task.
+    A run with one model call is not shown as `working`, unless it is slow: so a turn costs at most one update, at its
+    end. The end of the session is shown by its last workflow task.
 
     Args:
         state: The session.
         shown: The attributes as they were last updated.
         finished: The number of requests that had ended by then.
         is_slow: A caller has waited in vain for the request that is active.
+        figures_wait: An update of figures alone can wait: another one comes within a minute.
     """
     if not state.attributes or state.phase in ("hibernating", "closed"):
         return False
     if not shown:
         # The agent and the model are known once a worker has resolved the configuration.
         return state.phase != "preparing"
-    if state.listed.finished != finished:
-        return True
+    has_finished = state.listed.finished != finished
     if state.busy:
         is_first_call = state.phase in ("preparing", "checking", "awaiting_model", "stopping", "summarizing") and (
             state.run is None or state.run.iteration <= 1
         )
-        return shown.get("ClewStatus") != find_status(state) and (is_slow or not is_first_call)
+        changes = shown.get("ClewStatus") != find_status(state) and (is_slow or not is_first_call)
+        return changes or (has_finished and not figures_wait)
     if state.phase != "idle":
+        return has_finished
+    values = select_attributes(state)
+    changed = {name for name in values.keys() | shown.keys() if values.get(name) != shown.get(name)}
+    if changed <= {"ClewLastActive"} and not has_finished:
         return False
-    return _drop_times(select_attributes(state)) != _drop_times(shown)
+    # The first figures of a session do not wait.
+    return not (figures_wait and all(name in FIGURES and shown.get(name) for name in changed))
 
 
 def make_memo(state: State) -> dict[str, Any]:
@@ -98,8 +109,3 @@ def make_memo(state: State) -> dict[str, Any]:
         return {}
     fields = {"title": find_title(state), "metadata": metadata, "started_at": listed.started_at}
     return {name: value for name, value in fields.items() if value}
-
-
-def _drop_times(values: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
-    """Leave out the time of the last activity: it alone is no reason for an update."""
-    return {name: value for name, value in values.items() if name != "ClewLastActive"}

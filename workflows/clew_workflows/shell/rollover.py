@@ -20,7 +20,7 @@ from clew.errors import TooLarge, make_refusal
 from clew_workflows.core import carried, lists
 from clew_workflows.protocol import Archiving, Failure, WrittenArchive
 from clew_workflows.shell import execution, telemetry
-from clew_workflows.shell.fullness import FULL, PRESSING, Fullness
+from clew_workflows.shell.fullness import FULL, PRESSING, SPENT, Fullness
 from clew_workflows.shell.recalling import Recalling
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.startup import make_unavailable
@@ -52,7 +52,7 @@ class Rollover:
         self._task_commands = task_commands
         self._visibility = visibility
         self._ask_again_at = 0.0
-        self._full_when_asked = False
+        self._waited_when_asked = False
         self._writing = asyncio.Lock()
         self._put_away_upto: int | None = None
         self._says_closed = False
@@ -76,7 +76,7 @@ class Rollover:
     @property
     def _must_move(self) -> bool:
         """Whether another version of the workers is to serve the session. The results of late calls are awaited."""
-        return workflow.info().is_target_worker_deployment_version_changed() and not self._runtime.state.late_calls
+        return self._fullness.is_moving and not self._runtime.state.late_calls
 
     @property
     def full(self) -> bool:
@@ -88,17 +88,24 @@ class Rollover:
     def store_retry_delay(self) -> timedelta | None:
         """The time until the next attempt, after the store did not answer; None: try now.
 
-        A session that has become full since the last attempt tries at once: it accepts no new messages anyway.
+        A session that has become unable to go on since the last attempt tries at once.
         """
-        left = self._ask_again_at - workflow.time()
-        return timedelta(seconds=left) if left > 0 and (self._full_when_asked or not self.full) else None
+        left = self._ask_again_at - self._fullness.time
+        return timedelta(seconds=left) if left > 0 and (self._waited_when_asked or not self._must_wait) else None
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether nothing goes on without the archive. Accepted work goes on longer than new messages are taken."""
+        archive = self._runtime.state.archive
+        enough = SPENT if self._runtime.state.busy else FULL
+        return archive is not None and self._fullness.measure(archive.thresholds) >= enough
 
     async def roll(self) -> None:
         """Archive all entries and continue as new. Returns if that cannot be done at present."""
         runtime = self._runtime
         self._ask_again_at = workflow.time() + runtime.waits.store_retry_interval.total_seconds()
-        self._full_when_asked = self.full
-        if isinstance(await self._archive(None if self.full else runtime.waits.store_timeout), Failure):
+        self._waited_when_asked = self._must_wait
+        if isinstance(await self._archive(None if self._waited_when_asked else runtime.waits.store_timeout), Failure):
             return
         # Entries that operations have just brought back into contexts are carried to the next workflow run.
         await self._recalling.recall_changed()
@@ -124,6 +131,7 @@ class Rollover:
             # Handlers wait for the end of the run that is being stopped, which the caller of `roll` brings about.
             runtime.rolling, self._ask_again_at = False, 0.0
         elif not runtime.state.closed:
+            self._visibility.update(shows_figures=True)
             telemetry.count_rollover()
             workflow.continue_as_new(
                 args=[self._make_start()],

@@ -17,6 +17,7 @@ from clew_workflows.core.stamps import Stamps
 from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import Event, SessionEffect
 from clew_workflows.shell import telemetry
+from clew_workflows.shell.fullness import Fullness
 from clew_workflows.shell.time_limits import TimeLimits
 
 PREPARE_TIMEOUT = timedelta(minutes=10)
@@ -42,8 +43,9 @@ class Runtime:
         waits: The time limits of the session's waits.
     """
 
-    def __init__(self, session: Session, waits: TimeLimits) -> None:
+    def __init__(self, session: Session, waits: TimeLimits, fullness: Fullness) -> None:
         self.waits = waits
+        self._fullness = fullness
         self.state: State
         self.thread: Thread
         self.effect: SessionEffect | None
@@ -77,6 +79,7 @@ class Runtime:
         if (step.gave_up or step.stops) and self.task:
             self.task.cancel()
         self.active_at = workflow.time()
+        self._fullness.note_sizes()
         telemetry.report_turns(step.entries, self.state)
         self.resume(step.session)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from temporalio import workflow
@@ -32,6 +33,7 @@ class Visibility:
         self._expired = 0
         self._memo = self.memo if workflow.info().continued_run_id else {}
         self._checked: tuple[State | None, int] = None, 0
+        waiters.on_timer = partial(self.update, shows_figures=True)
 
     @property
     def memo(self) -> dict[str, Any]:
@@ -44,13 +46,17 @@ class Visibility:
             await workflow.wait_condition(lambda: self._may_be_due)
             self.update()
 
-    def update(self) -> None:
-        """Update what is due now."""
-        if not self._may_be_due:
+    def update(self, *, shows_figures: bool = False) -> None:
+        """Update what is due now. While the timer of the callers' waits runs, figures wait for it (`shows_figures`).
+
+        So quick turns share one update, and no timer is added to the history for it.
+        """
+        if not (self._may_be_due or shows_figures):
             return
         state, expired = self._runtime.state, self._waiters.expired
         self._checked = state, expired
-        if lists.is_update_due(state, self._shown, self._finished, is_slow=expired > self._expired):
+        is_slow, figures_wait = expired > self._expired, self._waiters.is_timed and not shows_figures
+        if lists.is_update_due(state, self._shown, self._finished, is_slow=is_slow, figures_wait=figures_wait):
             self._upsert()
         memo = self.memo
         if memo != self._memo and not state.closed:

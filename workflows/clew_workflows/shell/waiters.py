@@ -31,6 +31,7 @@ class Waiters:
 
     Attributes:
         expired: The number of waits whose time was over.
+        on_timer: What the task that handles the timer does first.
     """
 
     def __init__(self, longest: timedelta, task_commands: TaskCommands) -> None:
@@ -40,11 +41,17 @@ class Waiters:
         self._expiring = False
         self._dismissed = False
         self.expired = 0
+        self.on_timer: Callable[[], None] = lambda: None
 
     @property
     def has_any(self) -> bool:
         """Whether a caller waits."""
         return bool(self._waiting)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the timer runs."""
+        return self._expiring
 
     def enter(self) -> Waiter:
         """Add a waiter; it expires at once if there are too many."""
@@ -79,8 +86,9 @@ class Waiters:
                 max(oldest + self._longest_seconds - workflow.time(), 1),
                 summary="callers that wait are answered by then",
             )
+            self.on_timer()
             for waiter in waiting:
-                if workflow.time() - waiter.since >= self._longest_seconds:
+                if waiter in self._waiting and workflow.time() - waiter.since >= self._longest_seconds:
                     waiter.expired = True
                     self.expired += 1
         self._expiring = False
