@@ -258,12 +258,16 @@ async def test_a_reply_that_is_cut_off_keeps_the_last_attempt(stack: Stack) -> N
 async def test_a_reply_of_a_lost_worker_is_taken_from_its_last_heartbeat(stack: Stack) -> None:
     """SIGKILL in the middle of a reply, and no attempt follows because the request is cancelled."""
     queue = f"queue-{uuid.uuid4().hex}"
-    async with run_worker_process(stack, queue) as first:
+    # The worker of the session lives on, so that the cancellation arrives before the server misses a heartbeat. No
+    # other worker makes model calls, so that no second attempt replaces the heartbeat of the first.
+    async with (
+        run_worker_process(stack, queue, CLEW_SERVE="sessions"),
+        run_worker_process(stack, queue, CLEW_SERVE="models") as lost,
+    ):
         session = await open_session_on(stack, queue, write_at_length)
         request = await session.message("go")
-        # Another worker serves the workflow, before the server misses a heartbeat.
-        async with watch_reply(session, 520), run_worker_process(stack, queue):
-            await first.kill()
+        async with watch_reply(session, 520):
+            await lost.kill()
             await session.cancel()
             outcome = await request.result()
             assert outcome.status == "cancelled"
