@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import httpx
 from httpx_sse import EventSource
 
-from clew_activities.offload import offload
+from clew_activities.offload import MAX_INLINE_SIZE, offload
 from clew_activities.providers.errors import (
     BadRequest,
     ErrorAnswer,
@@ -183,18 +183,22 @@ async def _read_reply(response: httpx.Response, decoder: RedactedDecoder, limits
 
 async def _read_events(body: AsyncIterator[bytes], decoder: RedactedDecoder, limits: _ReadLimits) -> None:
     response_of_body = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+    smallest = limits.settings.smallest_bytes
     async with aclosing(EventSource(response_of_body).aiter_sse()) as events:
         async for event in events:
-            if event.data:
-                await _feed(decoder, event.event, event.data, limits.settings)
+            data = event.data
+            if len(data) > MAX_INLINE_SIZE:
+                await _feed(decoder, event.event, data, limits.settings)
+            elif data:
+                # Not awaited: a reply has hundreds of events.
+                decoder.feed(event.event, data)
             if decoder.ended:
                 break
-            limits.count(max(limits.settings.smallest_bytes - len(event.data), 0))
-            await limits.yield_control()
+            limits.count(max(smallest - len(data), 0))
         with suppress(TimeoutError, httpx.HTTPError, ProviderError):
             async with asyncio.timeout(limits.settings.drain_seconds):
                 async for _ in events:
-                    await limits.yield_control()
+                    pass
 
 
 async def _feed(decoder: RedactedDecoder, event: str, data: str, settings: HttpSettings) -> None:

@@ -196,11 +196,13 @@ class OpenAIDecoder(DraftDecoder):
     def _add_delta(self, delta: object) -> None:
         if not isinstance(delta, dict):
             return
-        self._draft.add_text(_make_text(delta.get("content")))
+        if content := delta.get("content"):
+            self._draft.add_text(_make_text(content))
         # Servers use either name; some send the same text under both.
-        self._draft.add_thinking(delta.get("reasoning_content") or delta.get("reasoning"))
-        if len(self._refusal) < _REFUSAL_LIMIT:
-            self._refusal = (self._refusal + read_string(delta.get("refusal")))[:_REFUSAL_LIMIT]
+        if thinking := delta.get("reasoning_content") or delta.get("reasoning"):
+            self._draft.add_thinking(thinking)
+        if len(self._refusal) < _REFUSAL_LIMIT and (refusal := read_string(delta.get("refusal"))):
+            self._refusal = (self._refusal + refusal)[:_REFUSAL_LIMIT]
         calls = delta.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             self._add_call(call)

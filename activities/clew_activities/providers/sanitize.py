@@ -73,6 +73,17 @@ class BoundedText:
 
     def add(self, piece: str) -> None:
         """Take a piece."""
+        if not self._half and not self._dropped:
+            # Nearly every piece: it has no surrogates, and fits.
+            try:
+                size = len(piece.encode())
+            except UnicodeEncodeError:
+                pass
+            else:
+                if size <= self._budget.left:
+                    self._kept.append(piece)
+                    self._budget.left -= size
+                    return
         piece = self._half + piece
         self._half = ""
         if piece and "\ud800" <= piece[-1] <= "\udbff":
