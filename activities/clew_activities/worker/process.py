@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -34,6 +35,8 @@ from clew_activities.worker.sight import SightSettings, read_sight_settings, rea
 
 LEAVE_SECONDS = 3.0
 """Seconds that running threads may delay the end of the process."""
+GARBAGE = 10_000
+"""New objects, less those that are gone, after which Python looks for cycles among them. A turn makes some thousand."""
 
 log = logging.getLogger("clew.worker")
 
@@ -189,11 +192,19 @@ async def serve(
             log.info("%s", "; ".join(f"{kind}: {', '.join(names) or 'none'}" for kind, names in registered.items()))
             part = "" if set(serves) == set(ALL_WORK) else f", only {' and '.join(serves)}"
             version = environment.deployment and environment.deployment.version.to_canonical_string()
+            _spare_collector()
             log.info("worker ready: task queue %r%s%s", task_queue, part, f", version {version}" if version else "")
             await stopped.wait()
             worker.stop_serving()
             log.info("stopping: running calls have %d seconds to finish", environment.grace.total_seconds())
     exit_soon()
+
+
+def _spare_collector() -> None:
+    """Have Python's collector look at what sessions make, seldom, and no more at what the process keeps for ever."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE, 10, 10)
 
 
 def exit_soon() -> None:
