@@ -35,7 +35,7 @@ from clew_activities.worker.sight import SightSettings, read_sight_settings, rea
 
 LEAVE_SECONDS = 3.0
 """Seconds that running threads may delay the end of the process."""
-GARBAGE = 2_000
+GARBAGE = 10_000
 """New objects, less those that are gone, after which Python looks for cycles among them. The interpreter has 700."""
 
 log = logging.getLogger("clew.worker")
