@@ -9,6 +9,7 @@ between workers apart, and is dispatched like any task.
 
     python -m bench.floor serve             # a worker with CACHED workflows in its cache, on TEMPORAL_ADDRESS
     python -m bench.floor query WORKFLOW    # one query by a client of its own
+    python -m bench.floor vocabulary        # the bytes of memory that the vocabulary for counting tokens takes
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import signal
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 from temporalio import activity, workflow
 from temporalio.api.common.v1 import WorkflowExecution
@@ -172,10 +174,27 @@ async def query(workflow_id: str) -> None:
     os._exit(0)
 
 
+def measure_vocabulary() -> None:
+    """Print the bytes of memory that the vocabulary takes with which `tiktoken` counts tokens."""
+    from clew.model.tokens import load_encoding  # noqa: PLC0415
+
+    before = measure_memory()
+    load_encoding("o200k_base").count(ANSWER)
+    print(measure_memory() - before, flush=True)
+
+
+def measure_memory(pid: int | str = "self") -> int:
+    """Measure the resident bytes of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["serve"]:
             asyncio.run(serve())
+        case ["vocabulary"]:
+            measure_vocabulary()
         case ["query", name]:
             asyncio.run(query(name))
         case _:

@@ -79,6 +79,8 @@ async def measure_start(bench: Bench) -> None:
                 asking[1].append(await take_time(_run(bench, "bench.floor", "query", f"floor-{name}")))
     mega = [median(values) / 1e6 for values in memory]
     bench.add("memory of a worker at its start", *mega, "MB", most=130, is_absolute=True)
+    vocabulary = int(await _run(bench, "bench.floor", "vocabulary"))
+    bench.add("of it the vocabulary for counting tokens", vocabulary / 1e6, None, "MB")
     bench.add("start of a worker", *(median(values) for values in seconds), "s")
     bench.add("`clew status`, the process included", *(median(values) for values in asking), "s")
 
@@ -280,13 +282,15 @@ PARTS: dict[str, Callable[[Bench], Awaitable[None]]] = {
 }
 
 
-async def _run(bench: Bench, module: str, *arguments: str) -> None:
-    """Run a command of Python to its end."""
+async def _run(bench: Bench, module: str, *arguments: str) -> str:
+    """Run a command of Python to its end, and return what it prints."""
     env = {**os.environ, "TEMPORAL_ADDRESS": bench.address}
-    null = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *arguments, env=env, stdout=null)
-    if await process.wait():
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *arguments, env=env, stdout=pipe)
+    printed, _ = await process.communicate()
+    if process.returncode:
         raise RuntimeError(f"{module} {arguments} ended with {process.returncode}")
+    return printed.decode()
 
 
 async def _take_turns(system: System, name: str, count: int) -> None:

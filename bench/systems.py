@@ -17,7 +17,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
-from bench.floor import QUEUE, READY, Floor, read_answer
+from bench.floor import QUEUE, READY, Floor, measure_memory, read_answer
 from clew import Clew, ContextPolicy
 from clew.local import worker_process
 from clew.local.child import child_process
@@ -26,7 +26,6 @@ Turn = Callable[[str], Awaitable[object]]
 """Sends one message to one session and waits for the answer."""
 
 TICKS = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
 MOST_MEMORY = 12_000_000_000
 """Most bytes of data of a worker process, stacks of threads included: one that leaks ends itself, not the machine."""
 START_SECONDS = 60.0
@@ -52,7 +51,7 @@ class Process:
 
     def measure_memory(self) -> int:
         """Measure the resident bytes."""
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE
+        return measure_memory(self.pid)
 
 
 @dataclass

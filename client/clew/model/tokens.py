@@ -103,7 +103,8 @@ class Encoding:
         for part in (message.get("tool_calls"), message.get("provider_data")):
             if part:
                 total += self.count(canonicalize(part).decode())
-        return total + self.count(message.get("name", ""))
+        name = message.get("name")
+        return total + self.count(name) if name else total
 
     def count_system_prompt(self, prompt: str | None) -> int:
         """Count the tokens of a system prompt in a context; 0 without one."""
