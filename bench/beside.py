@@ -79,6 +79,7 @@ class Bench:
         self.results.rows.append(row)
         other = "" if row.floor is None else f", the floor {row.floor:,.4g}"
         other += "" if row.ratio is None else f", ratio {row.ratio:.3g}"
+        other += "" if row.reach is None else f", possible {row.reach:,.4g}"
         print(f"{row.name}: {row.clew:,.4g} {row.unit}{other}", file=sys.stderr, flush=True)
 
 

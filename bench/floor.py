@@ -9,7 +9,7 @@ between workers apart, and is dispatched like any task.
 
     python -m bench.floor serve             # a worker with CACHED workflows in its cache, on TEMPORAL_ADDRESS
     python -m bench.floor query WORKFLOW    # one query by a client of its own
-    python -m bench.floor vocabulary        # the bytes of memory that the vocabulary for counting tokens takes
+    python -m bench.floor packages          # the bytes of memory of the packages that Clew stands on beside the SDK
 """
 
 from __future__ import annotations
@@ -174,13 +174,22 @@ async def query(workflow_id: str) -> None:
     os._exit(0)
 
 
-def measure_vocabulary() -> None:
-    """Print the bytes of memory that the vocabulary takes with which `tiktoken` counts tokens."""
-    from clew.model.tokens import load_encoding  # noqa: PLC0415
+def measure_packages() -> None:
+    """Print the bytes of memory that packages take beside those of the floor, tiktoken with its vocabulary."""
+    import httpx  # noqa: F401, PLC0415
 
     before = measure_memory()
+    import jsonschema_rs  # noqa: F401, PLC0415
+    import obstore  # noqa: F401, PLC0415
+    import pydantic  # noqa: PLC0415
+
+    pydantic.TypeAdapter(list[str])
+    between = measure_memory()
+    from clew.model.tokens import load_encoding  # noqa: PLC0415
+
+    imported = measure_memory()
     load_encoding("o200k_base").count(ANSWER)
-    print(measure_memory() - before, flush=True)
+    print(between - before + measure_memory() - imported, flush=True)
 
 
 def measure_memory(pid: int | str = "self") -> int:
@@ -193,8 +202,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["serve"]:
             asyncio.run(serve())
-        case ["vocabulary"]:
-            measure_vocabulary()
+        case ["packages"]:
+            measure_packages()
         case ["query", name]:
             asyncio.run(query(name))
         case _:

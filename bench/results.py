@@ -1,9 +1,10 @@
-"""Results of `bench.load`: values of Clew beside those of the floor, with their aims."""
+"""Results of `bench.load`: values of Clew beside those of the floor, with their aims and what is possible."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +24,7 @@ class Row:
         most: The aim: most of the ratio, or of the value itself where the floor has none.
         least: The aim: least of the ratio.
         is_absolute: The aim is for the value, although the floor has one.
+        reach: The best value that any agent can have here, as measured in the same run; None: the floor's.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Row:
     most: float | None = None
     least: float | None = None
     is_absolute: bool = False
+    reach: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -39,12 +42,20 @@ class Row:
         return self.clew / self.floor if self.floor else None
 
     @property
-    def holds(self) -> bool | None:
-        """Whether the aim is reached; None: there is none."""
-        value = self.clew if self.is_absolute or self.ratio is None else self.ratio
-        if self.most is not None:
-            return value <= self.most
-        return None if self.least is None else value >= self.least
+    def verdict(self) -> Literal["", "reached", "missed", "out of reach"]:
+        """What became of the aim: nothing can reach it if the best possible value does not. Empty: there is none."""
+        if self.most is None and self.least is None:
+            return ""
+        if self._reaches(self.clew):
+            return "reached"
+        best = self.floor if self.reach is None else self.reach
+        return "out of reach" if best is not None and not self._reaches(best) else "missed"
+
+    def _reaches(self, value: float) -> bool:
+        measured = value / self.floor if self.floor and not self.is_absolute else value
+        if self.most is not None and measured > self.most:
+            return False
+        return self.least is None or measured >= self.least
 
 
 @dataclass
@@ -60,18 +71,19 @@ class Results:
 
 
 def show(results: Results, console: Console) -> bool:
-    """Print the table; return whether every aim is reached."""
-    table = Table("", "Clew", "floor", "ratio", "aim")
+    """Print the table; return whether every aim is reached that can be."""
+    table = Table("", "Clew", "floor", "ratio", "possible", "aim", "")
     for row in results.rows:
-        aims = ((row.most, "≤"), (row.least, "≥"))
-        aim = next((f"{sign} {value:g}{'' if row.holds else ' missed'}" for value, sign in aims if value), "")
+        aim = f"≤ {row.most:g}" if row.most is not None else f"≥ {row.least:g}" if row.least is not None else ""
         table.add_row(
             row.name,
             f"{row.clew:,.4g} {row.unit}",
             "" if row.floor is None else f"{row.floor:,.4g}",
             "" if row.ratio is None else f"{row.ratio:.2f}",
+            "" if row.reach is None else f"{row.reach:,.4g}",
             aim,
-            style="red" if row.holds is False else None,
+            row.verdict,
+            style={"missed": "red", "out of reach": "yellow"}.get(row.verdict),
         )
     console.print(table)
-    return all(row.holds is not False for row in results.rows)
+    return all(row.verdict != "missed" for row in results.rows)
