@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
 
@@ -17,6 +17,7 @@ from clew_activities.worker import make_worker
 from tests.support import toolbox
 from tests.support.busy_machine import count_computing, freeze_collected, stop_collecting_garbage
 from tests.support.examples import register_profiles
+from tests.support.hanging import describe_tasks
 from tests.support.rolling import QUICK_ROLLOVERS
 from tests.support.stack import KEYS, Stack
 from tests.support.versions import QUICK_DRAINS
@@ -40,6 +41,15 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     """Keep full garbage collections short."""
     freeze_collected()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show where the tasks of a test wait whose time is over."""
+    report = yield
+    if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout (>"):
+        report.sections.append(("Tasks that wait", describe_tasks()))
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)
