@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 
 from temporalio import activity, workflow
@@ -176,20 +177,17 @@ async def query(workflow_id: str) -> None:
 
 def measure_packages() -> None:
     """Print the bytes of memory that packages take beside those of the floor, tiktoken with its vocabulary."""
-    import httpx  # noqa: F401, PLC0415
-
+    import_module("httpx")
     before = measure_memory()
-    import jsonschema_rs  # noqa: F401, PLC0415
-    import obstore  # noqa: F401, PLC0415
-    import pydantic  # noqa: PLC0415
-
-    pydantic.TypeAdapter(list[str])
-    between = measure_memory()
-    from clew.model.tokens import load_encoding  # noqa: PLC0415
-
-    imported = measure_memory()
+    for package in ("jsonschema_rs", "obstore", "pydantic"):
+        import_module(package)
+    import_module("pydantic").TypeAdapter(list[str])
+    packages = measure_memory() - before
+    # Clew's own code does not count.
+    load_encoding = import_module("clew.model.tokens").load_encoding
+    before = measure_memory()
     load_encoding("o200k_base").count(ANSWER)
-    print(between - before + measure_memory() - imported, flush=True)
+    print(packages + measure_memory() - before, flush=True)
 
 
 def measure_memory(pid: int | str = "self") -> int:

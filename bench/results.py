@@ -24,7 +24,7 @@ class Row:
         most: The aim: most of the ratio, or of the value itself where the floor has none.
         least: The aim: least of the ratio.
         is_absolute: The aim is for the value, although the floor has one.
-        reach: The best value that any agent can have here, as measured in the same run; None: the floor's.
+        reach: The best value that any agent can have here, as measured in the same run; None: nothing bounds it.
     """
 
     name: str
@@ -48,8 +48,7 @@ class Row:
             return ""
         if self._reaches(self.clew):
             return "reached"
-        best = self.floor if self.reach is None else self.reach
-        return "out of reach" if best is not None and not self._reaches(best) else "missed"
+        return "missed" if self.reach is None or self._reaches(self.reach) else "out of reach"
 
     def _reaches(self, value: float) -> bool:
         measured = value / self.floor if self.floor and not self.is_absolute else value

@@ -13,7 +13,7 @@ REACHED = Row("latency", 11, 10, "ms", most=1.15)
 MISSED = Row("latency", 12, 10, "ms", most=1.15)
 MISSED_WITH_REACH = Row("latency", 12, 10, "ms", most=1.15, reach=11)
 OUT_OF_REACH = Row("throughput", 80, 100, "turns/s", least=0.95, reach=90)
-HEAVY_FLOOR = Row("memory", 150, 110, "KB", most=40, is_absolute=True)
+HEAVY_FLOOR = Row("memory", 150, 110, "KB", most=40, is_absolute=True, reach=110)
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,14 @@ HEAVY_FLOOR = Row("memory", 150, 110, "KB", most=40, is_absolute=True)
         (Row("throughput", 96, 100, "turns/s", least=0.95, reach=90), "reached"),
         (HEAVY_FLOOR, "out of reach"),
         (Row("memory", 150, 30, "KB", most=40, is_absolute=True), "missed"),
+        (Row("memory", 150, 110, "KB", most=40, is_absolute=True), "missed"),
         (Row("memory", 150, 30, "KB", most=40, is_absolute=True, reach=50), "out of reach"),
         (Row("memory", 39, 110, "KB", most=40, is_absolute=True), "reached"),
         (Row("growth", 1.2, None, "times", most=1.1), "missed"),
     ],
 )
 def test_an_aim_is_out_of_reach_where_the_best_possible_value_misses_it(row: Row, verdict: str) -> None:
-    """The best value is the one given, or else the floor's; a value that reaches the aim reaches it in any case."""
+    """Where no best value is given, nothing bounds it. A value that reaches the aim reaches it in any case."""
     assert row.verdict == verdict
 
 
