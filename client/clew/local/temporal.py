@@ -18,6 +18,9 @@ from clew.local.child import LOOPBACK, Child, StartFailed, accepts_connections, 
 
 FAIRNESS: Mapping[str, object] = {"matching.enableFairness": True}
 """The dynamic configuration with which the server heeds fairness keys."""
+QUICK_TRANSFERS: Mapping[str, object] = {"history.transferProcessorMaxPollRPS": 200}
+"""The dynamic configuration with which a shard, of which the development server has one, reads new tasks up to 200
+times a second. By default it reads them 20 times, so that turns without a pause between them take 50 ms each."""
 _START_SECONDS = 30.0
 _START_ATTEMPTS = 3
 
@@ -82,7 +85,7 @@ async def temporal_server(
         ui_port: The port of the web UI; None: a free one.
         db_filename: The absolute path of the server's database; None: in memory.
         dynamic_config: Temporal's dynamic configuration, such as `{"limit.historyCount.error": 2000}`, over
-            `FAIRNESS`.
+            `FAIRNESS` and `QUICK_TRANSFERS`.
         search_attributes: The types of the search attributes that the namespace has; those of sessions by default.
 
     Raises:
@@ -99,7 +102,7 @@ async def temporal_server(
     command += ["--ui-disable-news-fetch"] if ui else ["--headless"]
     if db_filename is not None:
         command += ["--db-filename", db_filename]
-    for key, value in {**FAIRNESS, **(dynamic_config or {})}.items():
+    for key, value in {**FAIRNESS, **QUICK_TRANSFERS, **(dynamic_config or {})}.items():
         command += ["--dynamic-config-value", f"{key}={json.dumps(value)}"]
     # A server without a database has nothing to flush.
     grace_seconds = 0.0 if db_filename is None else 10.0
