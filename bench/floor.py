@@ -85,7 +85,8 @@ async def read_answer(client: Client, workflow_id: str) -> str:
     request = GetWorkflowExecutionHistoryReverseRequest(
         namespace=client.namespace, execution=execution, maximum_page_size=NEWEST_BATCHES
     )
-    page = await client.workflow_service.get_workflow_execution_history_reverse(request)
+    # A server under load may cancel a call.
+    page = await client.workflow_service.get_workflow_execution_history_reverse(request, retry=True)
     completed = (event.activity_task_completed_event_attributes for event in page.history.events)
     [text] = await client.data_converter.decode(
         next(result.result.payloads for result in completed if result.HasField("result")), [str]

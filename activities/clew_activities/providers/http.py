@@ -15,9 +15,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 from httpx_sse import EventSource
+from pydantic_core import PydanticSerializationError, to_json
 
 from clew_activities.offload import MAX_INLINE_SIZE, offload
 from clew_activities.providers.errors import (
@@ -141,7 +143,7 @@ def _build_request(
     """Encode the request. A failure is final: encoders are pure, so a retry would fail too."""
     try:
         encoded = provider.encode(request)
-        content = json.dumps(encoded.body, ensure_ascii=False).encode("utf-8", "replace")
+        content = _dump_body(encoded.body)
     except ProviderError:
         raise
     except Exception as error:
@@ -160,6 +162,14 @@ def _build_request(
         content=content,
         timeout=httpx.Timeout(settings.silence_seconds, connect=settings.connect_seconds),
     )
+
+
+def _dump_body(body: dict[str, Any]) -> bytes:
+    """Write a body as JSON, with lone surrogates replaced."""
+    try:
+        return to_json(body, inf_nan_mode="constants")
+    except PydanticSerializationError:
+        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
 async def _read_reply(response: httpx.Response, decoder: RedactedDecoder, limits: _ReadLimits) -> None:
@@ -194,7 +204,8 @@ async def _read_events(body: AsyncIterator[bytes], decoder: RedactedDecoder, lim
                 decoder.feed(event.event, data)
             if decoder.ended:
                 break
-            limits.count(max(smallest - len(data), 0))
+            if len(data) < smallest:
+                limits.count(smallest - len(data))
         with suppress(TimeoutError, httpx.HTTPError, ProviderError):
             async with asyncio.timeout(limits.settings.drain_seconds):
                 async for _ in events:

@@ -179,13 +179,15 @@ class OpenAIDecoder(DraftDecoder):
         chunk = parse_event(data)
         if event == "error" or chunk.get("error") or chunk.get("object") == "error":
             raise classify_event(chunk)
-        self._read_usage(chunk.get("usage"))
+        if (usage := chunk.get("usage")) is not None:
+            self._read_usage(usage)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             # Requests ask for one choice; ignore further ones.
             if isinstance(choice, dict) and choice.get("index") in (0, None):
                 self._add_delta(choice.get("delta") or choice.get("message"))
-                self._set_stop_reason(choice.get("finish_reason"))
+                if (reason := choice.get("finish_reason")) is not None:
+                    self._set_stop_reason(reason)
 
     def finish(self) -> ModelReply:
         """Return the reply; raises as `Decoder.finish` does."""
@@ -197,7 +199,7 @@ class OpenAIDecoder(DraftDecoder):
         if not isinstance(delta, dict):
             return
         if content := delta.get("content"):
-            self._draft.add_text(_make_text(content))
+            self._draft.add_text(content if isinstance(content, str) else _make_text(content))
         # Servers use either name; some send the same text under both.
         if thinking := delta.get("reasoning_content") or delta.get("reasoning"):
             self._draft.add_thinking(thinking)
@@ -260,10 +262,9 @@ def _starts_another_call(call: Call, call_id: str, name: str, arguments: object)
 
 
 def _make_text(content: object) -> str:
-    """Join content that is a string, or a list of parts as some servers send it."""
-    if isinstance(content, list):
-        return "".join(read_string(get_member(part, "text")) for part in content)
-    return read_string(content)
+    """Join content that is a list of parts, as some servers send it."""
+    parts = content if isinstance(content, list) else ()
+    return "".join(read_string(get_member(part, "text")) for part in parts)
 
 
 def _encode_message(message: Message) -> dict[str, Any]:
