@@ -68,7 +68,7 @@ class Bench:
         return worker.measure_cpu(), self.server.measure_cpu() + time.process_time()
 
     async def start(self, stack: AsyncExitStack, *, floor_cache: int = CACHED) -> tuple[System, ...]:
-        """Start both workers: Clew, the floor, and its three variants. The floor's cache must hold all variants."""
+        """Start both workers: Clew's, and that of the floor, the least agent and two variants of the floor."""
         clew = await stack.enter_async_context(run_clew(self.address, self.model_url, self.store))
         floor = run_floor(self.address, self.model_url, floor_cache)
         return (clew, *await stack.enter_async_context(floor))

@@ -1,13 +1,12 @@
 """The floor of `bench.load`: a bare workflow with one update and one activity, on the SDK's defaults.
 
 It keeps no context, counts no tokens and archives nothing. `ask` answers from a constant; `ask_model` first sends the
-question to the model's server and reads the reply as bytes. `ask_with_context` sends a context as long as those of
-Clew's sessions and decodes the reply, which every agent has to do; `read_answer` reads the answer from the history,
-which so holds it once. The server hands over these activities with the end of their workflow task, as it does with
-model calls where one worker serves everything. That of `ask_apart` has a queue of its own, as model calls have
-between workers apart, and is dispatched like any task.
+question to the model's server and reads the reply as bytes. The server hands over these activities with the end of
+their workflow task, as it does with model calls where one worker serves everything. That of `ask_apart` has a queue
+of its own, as model calls have between workers apart, and is dispatched like any task.
 
-    python -m bench.floor serve             # a worker with CACHED workflows in its cache, on TEMPORAL_ADDRESS
+    python -m bench.floor serve             # a worker with CACHED workflows in its cache, on TEMPORAL_ADDRESS;
+                                            # it serves the least agent, too
     python -m bench.floor query WORKFLOW    # one query by a client of its own
     python -m bench.floor packages          # the bytes of memory of the packages that Clew stands on beside the SDK
 """
@@ -15,7 +14,6 @@ between workers apart, and is dispatched like any task.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -24,20 +22,16 @@ from importlib import import_module
 from pathlib import Path
 
 from temporalio import activity, workflow
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 from temporalio.client import Client
 from temporalio.worker import Worker
 
 QUEUE = "floor"
 QUEUE_APART = "floor-apart"
+TIMEOUT = timedelta(seconds=60)
 READY = "floor ready"
 ANSWER = "An answer that a model might give, with this and that. " * 17
-CONTEXT_TURNS = 10
-NEWEST_BATCHES = 6
 CACHED = 1_000
 """Workflows that a worker keeps in its cache, by the SDK's default."""
-TIMEOUT = timedelta(seconds=60)
 
 
 @activity.defn
@@ -63,35 +57,6 @@ class Caller:
         response = await self._http.post(self._url, json=body)
         response.raise_for_status()
         return ANSWER
-
-    @activity.defn
-    async def answer_from_context(self, question: str) -> str:
-        """Send the question after a context, and decode the reply as it comes."""
-        turn = [{"role": "user", "content": question}, {"role": "assistant", "content": ANSWER}]
-        body = {"model": "any", "stream": True, "messages": [*turn * CONTEXT_TURNS, turn[0]]}
-        parts: list[str] = []
-        async with self._http.stream("POST", self._url, json=body) as response:
-            response.raise_for_status()
-            async for line in response.aiter_lines():
-                if line.startswith("data: {"):
-                    event = json.loads(line.removeprefix("data: "))
-                    parts += [choice["delta"].get("content") or "" for choice in event["choices"]]
-        return "".join(parts)
-
-
-async def read_answer(client: Client, workflow_id: str) -> str:
-    """Read what a workflow's newest activity has returned."""
-    execution = WorkflowExecution(workflow_id=workflow_id)
-    request = GetWorkflowExecutionHistoryReverseRequest(
-        namespace=client.namespace, execution=execution, maximum_page_size=NEWEST_BATCHES
-    )
-    # A server under load may cancel a call.
-    page = await client.workflow_service.get_workflow_execution_history_reverse(request, retry=True)
-    completed = (event.activity_task_completed_event_attributes for event in page.history.events)
-    [text] = await client.data_converter.decode(
-        next(result.result.payloads for result in completed if result.HasField("result")), [str]
-    )
-    return str(text)
 
 
 @workflow.defn
@@ -122,14 +87,6 @@ class Floor:
         return reply
 
     @workflow.update
-    async def ask_with_context(self, question: str) -> None:
-        """Have the model's server answer, which gets a context."""
-        self._turns += 1
-        await workflow.execute_activity(
-            "answer_from_context", question, result_type=str, start_to_close_timeout=TIMEOUT
-        )
-
-    @workflow.update
     async def ask_apart(self, question: str) -> str:
         """Answer from the model's server, by an activity of another task queue."""
         self._turns += 1
@@ -153,16 +110,19 @@ async def serve() -> None:
     client = await Client.connect(os.environ["TEMPORAL_ADDRESS"])
     caller, stopped = Caller(os.environ["MODEL_URL"]), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    activities = [answer, caller.answer_from_model, caller.answer_from_context]
+    # Not at the module's level: the sandbox of the floor's workflow would import it, too.
+    agents = import_module("bench.least_agent")
+    agent = agents.AgentActivities(os.environ["MODEL_URL"], os.environ["FOLDER"])
+    activities = [answer, caller.answer_from_model, agent.answer_from_context, agent.keep_older]
     async with (
         Worker(
             client,
             task_queue=QUEUE,
-            workflows=[Floor],
+            workflows=[Floor, agents.LeastAgent],
             activities=activities,
             max_cached_workflows=int(os.environ["CACHED"]),
         ),
-        Worker(client, task_queue=QUEUE_APART, activities=activities),
+        Worker(client, task_queue=QUEUE_APART, activities=[caller.answer_from_model]),
     ):
         print(READY, flush=True)
         await stopped.wait()

@@ -7,10 +7,10 @@
 Both run on one server, each with a worker process of its own, and take turns in short rounds, so that other work on
 the machine meets both. What counts are the ratios. A turn is a question and an answer of 0.9 KB each; Clew's context
 grows to 6 000 tokens and is streamed from the model's server, the floor sends the question alone. A client of Clew's
-reads the answer's text after the outcome, as the history holds each text once; the floor's update returns it. A floor
-"with a context" sends one, decodes the reply and keeps each text once, as every agent must whose history is as small:
-what it reaches is the best that is possible. Possible at the start is the floor's memory with the packages that Clew
-stands on: pydantic, jsonschema-rs, obstore, and tiktoken with its vocabulary.
+reads the answer's text after the outcome, as the history holds each text once; the floor's update returns it. What
+the least agent (`bench.least_agent`) reaches is the best that is possible: the floor with an agent's duties. Possible
+at the start is the floor's memory with the packages that Clew stands on: pydantic, jsonschema-rs, obstore, and
+tiktoken with its vocabulary.
 
 `start`    memory and seconds of a worker that has just started; seconds of one `clew status`
 `latency`  milliseconds of a turn of one session
@@ -104,8 +104,8 @@ async def measure_latency(bench: Bench) -> None:
         for number in range(bench.sizes.latency_turns):
             for index in rotate(range(len(turns)), number):
                 times[index].append(await take_time(turns[index](QUESTION)) * 1e3)
-        own, floor, keeping, silent, apart, settled = times
-        bench.add("latency, p50", median(own), median(floor), "ms", most=1.15, reach=median(keeping))
+        own, floor, agent, silent, apart, settled = times
+        bench.add("latency, p50", median(own), median(floor), "ms", most=1.15, reach=median(agent))
         bench.add("latency, p95", compute_p95(own), compute_p95(floor), "ms")
         bench.add("latency until the outcome, its text unread", median(settled), median(floor), "ms")
         bench.add("latency, p50, of a floor without a model", median(own), median(silent), "ms")
@@ -123,7 +123,7 @@ async def measure_load(bench: Bench) -> None:
             rates: list[list[float]] = [[], [], []]
             costs: list[list[float]] = [[], [], []]
             others: list[list[float]] = [[], [], []]
-            for number in range(sizes.rounds):
+            for number in range(2 * sizes.rounds):
                 for index in rotate(range(3), number):
                     before = bench.measure_cpu(systems[index].process)
                     done, seconds = await keep_busy(turns[index], sizes.seconds)
@@ -131,12 +131,12 @@ async def measure_load(bench: Bench) -> None:
                     rates[index].append(done / seconds)
                     costs[index].append((after[0] - before[0]) / done * 1e3)
                     others[index].append((after[1] - before[1]) / done * 1e3)
-            (own, floor, keeping), (paid, price, cost), (rest, least_rest, rest_keeping) = (
+            (own, floor, agent), (paid, price, cost), (rest, least_rest, rest_agent) = (
                 tuple(map(median, values)) for values in (rates, costs, others)
             )
-            bench.add(f"throughput, {count} sessions", own, floor, "turns/s", least=least.get(count), reach=keeping)
+            bench.add(f"throughput, {count} sessions", own, floor, "turns/s", least=least.get(count), reach=agent)
             bench.add(f"worker CPU, {count} sessions", paid, price, "ms/turn", most=1.3, reach=cost)
-            bench.add(f"other CPU, {count} sessions", rest, least_rest, "ms/turn", reach=rest_keeping)
+            bench.add(f"other CPU, {count} sessions", rest, least_rest, "ms/turn", reach=rest_agent)
             throughput.append(own / floor)
             cpu.append(paid / price)
     series = {"throughput": throughput, "CPU": cpu}

@@ -8,19 +8,22 @@ import resource
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from temporalio.client import Client, WorkflowHandle
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import Client, WorkflowHandle, WorkflowUpdateHandle, WorkflowUpdateStage
+from temporalio.service import RPCError
 
-from bench.floor import QUEUE, READY, Floor, measure_memory, read_answer
+from bench.floor import QUEUE, READY, Floor, measure_memory
+from bench.least_agent import LeastAgent, read_answer
 from clew import Clew, ContextPolicy
 from clew.local import worker_process
 from clew.local.child import child_process
+from clew.session.transport import is_rollover
 
 Turn = Callable[[str], Awaitable[object]]
 """Sends one message to one session and waits for the answer."""
@@ -111,14 +114,18 @@ async def run_clew(address: str, model_url: str, store: str) -> AsyncIterator[Sy
 async def run_floor(address: str, model_url: str, cached: int) -> AsyncIterator[tuple[System, ...]]:
     """Run a worker of the floor's.
 
-    The second system is the same worker sending a context, decoding the reply and keeping each text once, the third
-    one without calls of the model's server, the fourth one with the activity on a task queue of its own. The worker
-    keeps so many workflows in its cache.
+    The second system is the least agent, which the same worker serves, the third one the floor without calls of the
+    model's server, the fourth one with the activity on a task queue of its own. The worker keeps so many workflows in
+    its cache.
     """
     client = await Client.connect(address)
-    env = {**os.environ, "TEMPORAL_ADDRESS": address, "MODEL_URL": model_url, "CACHED": str(cached)}
     begun = time.perf_counter()
-    async with child_process("floor", [sys.executable, "-m", "bench.floor", "serve"], env=env) as child:
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory(prefix="clew-least-agent-", ignore_cleanup_errors=True))
+        places = {"TEMPORAL_ADDRESS": address, "MODEL_URL": model_url, "FOLDER": folder}
+        env = {**os.environ, **places, "CACHED": str(cached)}
+        command = [sys.executable, "-m", "bench.floor", "serve"]
+        child = await stack.enter_async_context(child_process("floor", command, env=env))
 
         async def ready() -> bool:
             return READY in child.log.read_text(errors="replace")
@@ -128,7 +135,7 @@ async def run_floor(address: str, model_url: str, cached: int) -> AsyncIterator[
         _limit_memory(process)
         yield (
             System("floor", client, process, partial(_open_floor, client, "floor", Floor.ask_model)),
-            System("keeping", client, process, partial(_open_keeping, client)),
+            System("least-agent", client, process, partial(_open_least_agent, client)),
             System("silent", client, process, partial(_open_floor, client, "silent", Floor.ask)),
             System("apart", client, process, partial(_open_floor, client, "apart", Floor.ask_apart)),
         )
@@ -138,26 +145,33 @@ async def _open_floor(client: Client, prefix: str, update: Any, session: str) ->
     handle = await client.start_workflow(Floor.run, id=f"{prefix}-{session}", task_queue=QUEUE)
 
     async def take_turn(question: str) -> object:
-        while True:
-            try:
-                return await handle.execute_update(update, question)
-            except RPCError as error:
-                # With many sessions the server refuses updates while it repeats a workflow task.
-                if error.status != RPCStatusCode.FAILED_PRECONDITION:
-                    raise
-            await asyncio.sleep(RETRY_SECONDS)
+        return await (await _send_update(handle, update, question)).result()
 
     return take_turn
 
 
-async def _open_keeping(client: Client, session: str) -> Turn:
-    ask = await _open_floor(client, "keeping", Floor.ask_with_context, session)
+async def _open_least_agent(client: Client, session: str) -> Turn:
+    handle = await client.start_workflow(LeastAgent.run, [], id=f"least-agent-{session}", task_queue=QUEUE)
 
     async def take_turn(question: str) -> object:
-        await ask(question)
-        return await read_answer(client, f"keeping-{session}")
+        update = await _send_update(handle, LeastAgent.ask, question)
+        await update.result()
+        return await read_answer(client, handle.id, update.workflow_run_id)
 
     return take_turn
+
+
+async def _send_update(handle: WorkflowHandle[Any, Any], update: Any, question: str) -> WorkflowUpdateHandle[Any]:
+    """Send an update, and return when it has been answered."""
+    while True:
+        try:
+            return await handle.start_update(update, question, wait_for_stage=WorkflowUpdateStage.COMPLETED)
+        except RPCError as error:
+            # With many sessions the server refuses updates while it repeats a workflow task. The least agent
+            # continues as new.
+            if not is_rollover(error):
+                raise
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 def _limit_memory(process: Process) -> None:
