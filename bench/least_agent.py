@@ -8,7 +8,8 @@ What it reaches is the best that is possible with this SDK and this server. Its 
 - A lost worker is noticed within 5 seconds: the model call has a heartbeat timeout.
 - It never ends: after as many events as a session it writes its older turns to a file and continues as new.
 
-It validates nothing, records no entries, and can be neither steered nor cancelled nor audited.
+It runs without the SDK's sandbox, as sessions do. It validates nothing, records no entries, and can be neither
+steered nor cancelled nor audited.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import httpx
 from temporalio import activity, workflow
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
@@ -45,9 +47,6 @@ class AgentActivities:
     """The model call, and the file for older turns."""
 
     def __init__(self, base_url: str, folder: str) -> None:
-        # Not at the module's level: the sandbox imports the module for each workflow.
-        import httpx  # noqa: PLC0415
-
         self._url = f"{base_url}/chat/completions"
         self._http = httpx.AsyncClient(trust_env=False, timeout=60)
         self._folder = Path(folder)
@@ -100,7 +99,7 @@ def _load_encoding() -> Any:
     return import_module("clew.model.tokens").load_encoding("o200k_base")
 
 
-@workflow.defn
+@workflow.defn(sandboxed=False)
 class LeastAgent:
     """Answers updates, in one workflow run after the other."""
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 
 class Value(BaseModel):
-    """A value of the protocol: frozen; fields of newer workers are ignored."""
+    """A value of the protocol: frozen; fields of newer workers are ignored.
+
+    Its JSON omits what is empty, as long as empty is the default: None, False, 0, an empty text or list. Every model
+    call is in the history, and most of its fields are. Other defaults are written: a later release may change them.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+    @model_serializer(mode="wrap", when_used="json")
+    def _omit_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialize(self)
+        fields = type(self).model_fields
+        return {name: value for name, value in values.items() if value or getattr(self, name) != fields[name].default}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer
 
 from clew.contract import ModelOptions
 from clew.contract.policy import ContextPolicy
@@ -19,6 +19,19 @@ from clew_workflows.protocol.failures import Failure
 
 OUTAGES = frozenset({"insufficient_quota", "overloaded", "provider_unavailable", "rate_limited", "truncated_stream"})
 """The types of failures after which a run goes on with a fallback: the provider does not serve the model now."""
+
+
+def _dump_set_fields(policy: ContextPolicy) -> dict[str, Any]:
+    return policy.model_dump(mode="json", exclude_unset=True)
+
+
+def _dump_options(options: ModelOptions) -> dict[str, Any]:
+    return options.model_dump(mode="json", exclude_none=True)
+
+
+def dump_usage(usage: Usage) -> dict[str, Any]:
+    """Make the JSON of a usage, without what is 0 or unknown."""
+    return usage.model_dump(mode="json", exclude_defaults=True)
 
 
 class CallModel(Value):
@@ -59,8 +72,8 @@ class CallModel(Value):
     context_ref: str
     at_seq: int
     model: str
-    options: ModelOptions
-    context_policy: ContextPolicy | None = None
+    options: Annotated[ModelOptions, PlainSerializer(_dump_options, when_used="json")]
+    context_policy: Annotated[ContextPolicy, PlainSerializer(_dump_set_fields, when_used="json")] | None = None
     token_ratio: float | None = None
     encoding: EncodingName
     earlier_tool_calls: int = 0
@@ -105,7 +118,7 @@ class ModelReply(Value):
     tool_calls: tuple[RequestedTool, ...] = ()
     provider_data: ProviderData | None = None
     stop_reason: Literal["stop", "length", "tool_calls", "interrupted"] = "stop"
-    usage: Usage = Usage()
+    usage: Annotated[Usage, PlainSerializer(dump_usage, when_used="json")] = Usage()
 
 
 class ModelAnswered(Value):
