@@ -33,13 +33,14 @@ async def send_heartbeats(details: Callable[[], Sequence[Any]] = lambda: ()) -> 
     """
     if activity.info().attempt > 1:
         activity.heartbeat(*details())
-    task = asyncio.create_task(_beat(details))
-    _beating.add(task)
+    beat = _Beat(details)
+    _beating.add(beat)
+    beat.schedule()
     try:
         yield
     finally:
-        _beating.discard(task)
-        task.cancel()
+        _beating.discard(beat)
+        beat.cancel()
 
 
 def compute_interval(activities: int) -> float:
@@ -47,7 +48,23 @@ def compute_interval(activities: int) -> float:
     return min(max(INTERVAL_SECONDS, activities / BEATS_PER_SECOND), MAX_INTERVAL_SECONDS)
 
 
-async def _beat(details: Callable[[], Sequence[Any]]) -> None:
-    while True:
-        await asyncio.sleep(compute_interval(len(_beating)))
-        activity.heartbeat(*details())
+class _Beat:
+    """The next heartbeat of an activity. A timer, as most activities end before it is due: a task would run twice."""
+
+    def __init__(self, details: Callable[[], Sequence[Any]]) -> None:
+        self._details = details
+        self._timer: asyncio.TimerHandle | None = None
+
+    def schedule(self) -> None:
+        """Let the next heartbeat follow after the interval, in the context of the activity."""
+        interval = compute_interval(len(_beating))
+        self._timer = asyncio.get_running_loop().call_later(interval, self._send)
+
+    def cancel(self) -> None:
+        """Send no more heartbeats."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _send(self) -> None:
+        activity.heartbeat(*self._details())
+        self.schedule()
