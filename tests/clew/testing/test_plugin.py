@@ -41,7 +41,8 @@ def test_the_pages_example_passes(tmp_path: Path) -> None:
     """A tool, an approval after a month and a worker's death, as a user copies them."""
     match = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert match
-    assert "1 passed" in run_pytest(tmp_path, match[1], "-o", "asyncio_mode=auto")
+    output = run_pytest(tmp_path, match[1], "-o", "asyncio_mode=auto")
+    assert "1 passed" in output, output
 
 
 USING = """
@@ -82,4 +83,5 @@ def test_nothing_is_imported():
 
 def test_the_plugin_imports_nothing_before_it_is_used(tmp_path: Path) -> None:
     """Other projects' tests in the same environment do not pay for it."""
-    assert "1 passed" in run_pytest(tmp_path, UNUSED)
+    output = run_pytest(tmp_path, UNUSED)
+    assert "1 passed" in output, output
