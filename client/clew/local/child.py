@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,9 +67,13 @@ class Child:
         """
         deadline = time.monotonic() + timeout_seconds
         pause = _FIRST_POLL_SECONDS
-        while not await ready():
+        while True:
+            is_ready = await ready()
+            # Also if it seems to be ready: another process may answer at its port.
             if not self.running:
                 raise StartFailed(f"{self.name} ended with {self.process.returncode}:\n{self.read_log_tail()}")
+            if is_ready:
+                return
             if time.monotonic() > deadline:
                 raise StartFailed(f"{self.name} not ready after {timeout_seconds:g} s:\n{self.read_log_tail()}")
             await asyncio.sleep(pause)
@@ -137,15 +141,18 @@ async def _copy_output(
 
 
 def free_ports(count: int) -> list[int]:
-    """Find `count` different TCP ports that are free on loopback at this moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for listener in sockets:
-            listener.bind((LOOPBACK, 0))
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
+    """Find `count` different TCP ports of loopback that a server can listen on.
+
+    No other process is given one of them meanwhile when it asks for any free port: each has had a connection, which
+    the system remembers for some time after its end. Servers listen all the same, with SO_REUSEADDR.
+    """
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(count)]
+        for listener in listeners:
+            with socket.create_connection(listener.getsockname()):
+                # The side that closes first is the one that is remembered.
+                listener.accept()[0].close()
+        return [listener.getsockname()[1] for listener in listeners]
 
 
 def is_taken(port: int) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.local.child import StartFailed, accepts_connections, child_process, free_ports
+from clew.local.child import LOOPBACK, StartFailed, accepts_connections, child_process, free_ports
 
 TIMEOUT = 20
 
@@ -131,6 +132,18 @@ async def test_a_child_that_never_gets_ready_is_given_up() -> None:
             await child.wait_until(never, 0.1)
 
 
+async def test_a_child_that_has_ended_is_not_ready_although_its_port_answers() -> None:
+    """Another process may have taken the port, and serve somebody else."""
+
+    async def ready() -> bool:
+        await child.process.wait()
+        return True
+
+    async with child_process("beaten", [sys.executable, "-c", "raise SystemExit('address already in use')"]) as child:
+        with pytest.raises(StartFailed, match="address already in use"):
+            await child.wait_until(ready, TIMEOUT)
+
+
 async def test_a_program_that_does_not_exist_is_a_failed_start() -> None:
     """A missing program ends the child at once, with a line in its log."""
     with pytest.raises(StartFailed, match="cannot run no-such-program: No such file"):
@@ -143,6 +156,15 @@ async def test_free_ports_are_different_and_free() -> None:
     ports = free_ports(20)
     assert len(set(ports)) == 20
     assert not any([await accepts_connections(port) for port in ports])
+
+
+def test_a_free_port_is_given_to_no_other_process() -> None:
+    """Only a socket that asks for it as servers do can have it; the system gives it to none that asks for any."""
+    for port in free_ports(20):
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((LOOPBACK, port))
+        with socket.create_server((LOOPBACK, port)):
+            pass
 
 
 async def never() -> bool:
