@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from temporalio.client import Client, WorkflowHandle, WorkflowUpdateHandle, WorkflowUpdateStage
+from temporalio.client import (
+    Client,
+    WorkflowHandle,
+    WorkflowUpdateHandle,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+    WorkflowUpdateStage,
+)
 from temporalio.service import RPCError
 
 from bench.floor import QUEUE, READY, Floor, measure_memory
@@ -23,7 +30,7 @@ from bench.least_agent import LeastAgent, read_answer
 from clew import Clew, ContextPolicy
 from clew.local import worker_process
 from clew.local.child import child_process
-from clew.session.transport import is_rollover
+from clew.session.transport import ANSWER_SECONDS, is_rollover
 
 Turn = Callable[[str], Awaitable[object]]
 """Sends one message to one session and waits for the answer."""
@@ -163,9 +170,16 @@ async def _open_least_agent(client: Client, session: str) -> Turn:
 
 async def _send_update(handle: WorkflowHandle[Any, Any], update: Any, question: str) -> WorkflowUpdateHandle[Any]:
     """Send an update, and return when it has been answered."""
+    update_id = uuid.uuid4().hex
     while True:
         try:
-            return await handle.start_update(update, question, wait_for_stage=WorkflowUpdateStage.COMPLETED)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await handle.start_update(
+                    update, question, id=update_id, wait_for_stage=WorkflowUpdateStage.COMPLETED
+                )
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            # The answer may be lost while the least agent continues as new: the same id is answered once a run.
+            continue
         except RPCError as error:
             # With many sessions the server refuses updates while it repeats a workflow task. The least agent
             # continues as new.

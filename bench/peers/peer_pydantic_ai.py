@@ -61,10 +61,11 @@ class Chat(Conversation, PydanticAIWorkflow):
 
     __pydantic_ai_agents__ = (agent,)
 
-    def __init__(self) -> None:
+    # An update may reach the next workflow run before `run` begins: the turn is known by then.
+    @workflow.init
+    def __init__(self, renews: bool, carried: list[ModelMessage], turn: str = "") -> None:
         super().__init__()
-        self.renews = False
-        self._messages: list[ModelMessage] = []
+        self.renews, self._messages, self._turn = renews, carried, turn
 
     @property
     def turn(self) -> str:
@@ -72,11 +73,9 @@ class Chat(Conversation, PydanticAIWorkflow):
         return self._turn
 
     @workflow.run
-    async def run(self, renews: bool, carried: list[ModelMessage], turn: str = "") -> None:
+    async def run(self, renews: bool, carried: list[ModelMessage], turn: str = "") -> None:  # noqa: ARG002 - as __init__
         """Serve the conversation."""
-        self.renews, self._messages = renews, carried
         if turn:
-            self._turn = turn
             self._answers = {turn: await self._run_agent(None)}
         await self.serve(renews=renews)
         workflow.continue_as_new(args=[renews, self._messages, ""])  # typed only if all are passed
