@@ -256,8 +256,10 @@ def _make_folders(folder: Path) -> list[Path]:
     with suppress(FileExistsError):
         folder.mkdir(_FOLDER_MODE)
         return [*folders, folder]
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is a file, the archive needs a folder")
+    # Looked at once: another process may remove the folder between two looks.
+    with suppress(FileNotFoundError):
+        if not stat.S_ISDIR(folder.stat().st_mode):
+            raise NotADirectoryError(f"{folder} is a file, the archive needs a folder")
     return folders
 
 

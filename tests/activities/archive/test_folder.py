@@ -286,6 +286,34 @@ async def test_a_folder_that_is_removed_as_empty_is_made_again(store: Store) -> 
     assert [path async for path in store.list("n")] == ["n/last"]
 
 
+async def test_a_folder_that_goes_while_it_is_looked_at_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has made it, and removes it after the first look: the write makes it again."""
+    folder, looks, make = tmp_path / "n", 0, Path.mkdir
+    store = Store(Folder(tmp_path))
+    await store.put("first", b"x")
+
+    def mkdir(path: Path, mode: int = 0o777) -> None:
+        make(path, mode)
+        if path == folder and not looks:
+            raise FileExistsError(path)
+
+    def look(path: Path, **options: bool) -> os.stat_result:
+        nonlocal looks
+        found = os.stat(path, **options)
+        if path == folder and not looks:
+            looks += 1
+            folder.rmdir()
+        return found
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(Path, "stat", look)
+    await store.put("n/x", b"x")
+    assert looks
+    assert await store.get("n/x") == b"x"
+
+
 async def test_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
     """Its unnamed file may hold a conversation that was deleted meanwhile; one that is being written stays."""
     unnamed = tmp_path / "~partial"
