@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model
 class Value(BaseModel):
     """A value of the protocol: frozen; fields of newer workers are ignored.
 
-    Its JSON omits what is empty, as long as empty is the default: None, False, 0, an empty text or list. Every model
-    call is in the history, and most of its fields are. Other defaults are written: a later release may change them.
+    Its JSON omits a field that is empty by default and is empty: None, False, 0, an empty text or list. The history
+    has the JSON of each model call, most of whose fields are empty. Other defaults are written: a later release may
+    change them.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

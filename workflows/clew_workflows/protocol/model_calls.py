@@ -29,8 +29,7 @@ def _dump_options(options: ModelOptions) -> dict[str, Any]:
     return options.model_dump(mode="json", exclude_none=True)
 
 
-def dump_usage(usage: Usage) -> dict[str, Any]:
-    """Make the JSON of a usage, without what is 0 or unknown."""
+def _dump_usage(usage: Usage) -> dict[str, Any]:
     return usage.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -118,7 +117,7 @@ class ModelReply(Value):
     tool_calls: tuple[RequestedTool, ...] = ()
     provider_data: ProviderData | None = None
     stop_reason: Literal["stop", "length", "tool_calls", "interrupted"] = "stop"
-    usage: Annotated[Usage, PlainSerializer(dump_usage, when_used="json")] = Usage()
+    usage: Annotated[Usage, PlainSerializer(_dump_usage, when_used="json")] = Usage()
 
 
 class ModelAnswered(Value):
