@@ -87,9 +87,10 @@ class _Guarded(WorkflowInstance):
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Pass an activation on, unless it is out of order."""
-        if any(job.HasField("remove_from_cache") for job in act.jobs):
+        jobs = {job.WhichOneof("variant") for job in act.jobs}
+        if "remove_from_cache" in jobs:
             return self._instance.activate(act)
-        if any(job.HasField("query_workflow") for job in act.jobs):
+        if "query_workflow" in jobs:
             # The SDK's id of a query that comes without a task.
             if any(job.query_workflow.query_id == "legacy_query" for job in act.jobs):
                 if self._is_replayed and self._tasks_run == 1:
@@ -106,7 +107,7 @@ class _Guarded(WorkflowInstance):
             self._made = _MadeEvents()
             self._tasks_run += not act.is_replaying
         self._is_replayed = self._is_replayed or act.is_replaying
-        refused = _list_refused(act, completion)
+        refused = _list_refused(act, completion) if "do_update" in jobs else set[str]()
         self._made.add(completion, refused)
         self._is_written, self._is_queried = not (act.is_replaying or refused), False
         self._length, self._size = act.history_length, act.history_size_bytes

@@ -27,6 +27,7 @@ from clew_activities.worker.assembly import ALL_WORK, Work, make_worker
 from clew_activities.worker.backlog import list_queues, report_backlog
 from clew_activities.worker.capacity import make_room
 from clew_activities.worker.environment import WorkerEnvironment, read_environment, split_names
+from clew_activities.worker.event_loop import WorkerLoop
 from clew_activities.worker.health import check_server, check_store, serve_health
 from clew_activities.worker.logs import log_without_secrets
 from clew_activities.worker.rate_limits import MAX_RATE, MIN_RATE, parse_rate
@@ -104,8 +105,8 @@ def main(arguments: Sequence[str] | None = None, *, program: str | None = None) 
             serves=args.serve,
             max_calls_per_second=args.max_calls_per_second,
         )
-        with trace_with(read_spans(os.environ)):
-            asyncio.run(serving)
+        with trace_with(read_spans(os.environ)), asyncio.Runner(loop_factory=WorkerLoop) as runner:
+            runner.run(serving)
     except (AgentsUnusable, ClewError, ToolsUnusable, ValueError) as error:
         sys.exit(redaction.redact_text(f"the worker cannot start: {error}"))
 

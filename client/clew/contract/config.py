@@ -40,7 +40,7 @@ class ModelOptions(Input):
         """Return these options with the fields that `upper` sets."""
         if upper is None:
             return self
-        return ModelOptions.model_validate(self.model_dump(exclude_unset=True) | upper.model_dump(exclude_unset=True))
+        return self.model_copy(update={name: getattr(upper, name) for name in upper.model_fields_set})
 
 
 class Limits(Input):
@@ -65,7 +65,7 @@ class Limits(Input):
 
     def overlay(self, upper: Limits) -> Limits:
         """Return these limits with the fields that `upper` sets."""
-        return Limits.model_validate(self.model_dump(exclude_unset=True) | upper.model_dump(exclude_unset=True))
+        return self.model_copy(update={name: getattr(upper, name) for name in upper.model_fields_set})
 
 
 OnBusy = Literal["reject", "queue", "interrupt", "steer"]

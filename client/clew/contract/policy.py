@@ -101,9 +101,7 @@ class ContextPolicy(BaseModel):
         """Return this policy with the fields that `upper` sets. The set fields are those of both."""
         if upper is None:
             return self
-        return ContextPolicy.model_validate(
-            self.model_dump(exclude_unset=True) | upper.model_dump(exclude_unset=True)
-        )
+        return self.model_copy(update={name: getattr(upper, name) for name in upper.model_fields_set})
 
     def complete(self) -> ContextPolicy:
         """Return this policy with every field set, so that a later default cannot change it."""

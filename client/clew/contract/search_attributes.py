@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal
 
 from clew.contract.lists import SessionSummary
@@ -39,9 +40,10 @@ def make_attributes(summary: SessionSummary) -> dict[str, AttributeValue]:
         "ClewStatus": summary.status,
         "ClewUser": summary.user,
         "ClewParent": summary.parent,
-        "ClewLastActive": summary.active_at,
     }
     values: dict[str, AttributeValue] = {name: cut_keyword(text) for name, text in texts.items() if text}
+    if summary.active_at:
+        values["ClewLastActive"] = summary.active_at
     if tags := cut_tags(summary.tags):
         values["ClewTags"] = tags
     if summary.tokens is not None:
@@ -52,6 +54,7 @@ def make_attributes(summary: SessionSummary) -> dict[str, AttributeValue]:
     return {name: value for name, value in values.items() if value != ""}
 
 
+@lru_cache(maxsize=1024)
 def cut_keyword(text: str) -> str:
     """Cut a text to a keyword that each visibility store of Temporal takes and can be queried for.
 

@@ -30,5 +30,5 @@ class Decision:
 
     def then(self, follow: Callable[[State, Moment], Decision], at: Moment) -> Decision:
         """Chain another decision, made from this one's state. `at` is the moment of this decision."""
-        more = follow(self.state, replace(at, rev=at.rev + len(self.commit)))
+        more = follow(self.state, Moment(at.rev + len(self.commit), at.time))
         return Decision(more.state, (*self.commit, *more.commit), more.effect or self.effect)

@@ -28,11 +28,10 @@ def find_cost_limit(state: State) -> float | None:
 def find_reached_limit(state: State) -> Failure | None:
     """Return a failure if the session has reached a limit."""
     max_tokens, max_cost = find_token_limit(state), find_cost_limit(state)
-    tokens, cost = count_tokens(state), sum_cost(state)
-    if max_tokens is not None and tokens >= max_tokens:
+    if max_tokens is not None and (tokens := count_tokens(state)) >= max_tokens:
         message = f"the session has used {tokens} tokens of the {max_tokens} that its limits allow"
         return Failure(type="token_limit", message=message)
-    if max_cost is not None and cost >= max_cost:
+    if max_cost is not None and (cost := sum_cost(state)) >= max_cost:
         message = f"the session has cost {cost:.4f} USD of the {max_cost} that its limits allow"
         return Failure(type="cost_limit", message=message)
     return None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from clew.contract.lists import cut_title
 from clew.contract.payloads import ForkPayload, RunPayload, SessionPayload, UserMessage
@@ -33,11 +34,10 @@ class Listed:
     origin: str | None = None
 
 
-def note_entries(listed: Listed, entries: Iterable[Entry]) -> Listed:
-    """Note what lists show of new entries."""
-    for entry in entries:
-        listed = _note(replace(listed, started_at=listed.started_at or entry.at, active_at=entry.at), entry)
-    return listed
+def note_entries(listed: Listed, entries: Sequence[Entry]) -> Listed:
+    """Note what lists show of new entries, of which there is at least one."""
+    listed = replace(listed, started_at=listed.started_at or entries[0].at, active_at=entries[-1].at)
+    return reduce(_note, entries, listed)
 
 
 def _note(listed: Listed, entry: Entry) -> Listed:

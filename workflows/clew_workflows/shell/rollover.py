@@ -18,6 +18,7 @@ from temporalio import workflow
 
 from clew.errors import TooLarge, make_refusal
 from clew_workflows.core import carried, lists
+from clew_workflows.core.advance import Session
 from clew_workflows.protocol import Archiving, Failure, WrittenArchive
 from clew_workflows.shell import execution, telemetry
 from clew_workflows.shell.fullness import FULL, PRESSING, SPENT, Fullness
@@ -113,7 +114,8 @@ class Rollover:
             self._ask_again_at = 0.0
             return
         # The queues may be too large to be carried. They shrink as the session works.
-        if len(to_json(self._make_start())) > (carried.MAX_START_BYTES if self.full else carried.MAX_ROLLED_BYTES):
+        measured, start = self._snapshot, self._make_start()
+        if len(to_json(start)) > (carried.MAX_START_BYTES if self.full else carried.MAX_ROLLED_BYTES):
             return
         runtime.rolling = True
         self._waiters.dismiss()
@@ -134,7 +136,7 @@ class Rollover:
             self._visibility.update(shows_figures=True)
             telemetry.count_rollover()
             workflow.continue_as_new(
-                args=[self._make_start()],
+                args=[start if self._snapshot == measured else self._make_start()],
                 memo=self._visibility.memo,
                 initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
             )
@@ -181,6 +183,11 @@ class Rollover:
             raise TooLarge("the queues are too large to be archived: they shrink as the session works")
         summary = lists.summarize_session(state).as_json()
         return {"last_seq": last_seq, "carried": packed, "summary": summary}
+
+    @property
+    def _snapshot(self) -> tuple[Session, int]:
+        """What the argument of the next workflow run is made from. A thread only grows."""
+        return self._runtime.session, self._runtime.thread.rev
 
     def _make_start(self) -> dict[str, Any]:
         """Make the argument of the next workflow run."""
