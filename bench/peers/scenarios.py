@@ -7,7 +7,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.peers.conversation import QUESTION
@@ -146,7 +146,9 @@ class Bench:
         if self._is_floor:
             return result
         result["recovery"] = await self.recover()
-        async with peer_process(self._setting) as peer:
+        # In a folder of its own, so that what it stores is measured alone.
+        setting = replace(self._setting, folder=self._setting.folder.with_name("public"))
+        async with peer_process(setting) as peer:
             result["public_case"] = await self.repeat_public_case(peer)
         return result
 
