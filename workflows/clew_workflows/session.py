@@ -45,7 +45,7 @@ with workflow.unsafe.imports_passed_through():
     from clew_workflows.shell import admission, ingress
     from clew_workflows.shell.answers import Answers
     from clew_workflows.shell.approvals import Approvals
-    from clew_workflows.shell.background import start_background_task
+    from clew_workflows.shell.background import serve_duties, start_background_task
     from clew_workflows.shell.effects import Effects
     from clew_workflows.shell.external_calls import ExternalCalls
     from clew_workflows.shell.fullness import Fullness
@@ -312,11 +312,9 @@ class AgentSession:
             await workflow.wait_condition(lambda: not self._intake.is_behind or runtime.state.stopping)
         # Best effort: fetch the part of the active lane that the last workflow run could not carry over.
         await recalling.recall(runtime.state.context_ref, runtime.state.policy, ContextQuery())
-        start_background_task(self._hibernation.hibernate_when_idle())
-        start_background_task(self._approvals.show())
-        start_background_task(self._external_calls.expire())
-        start_background_task(self._subagents.serve())
-        start_background_task(self._visibility.serve())
+        start_background_task(
+            serve_duties(self._hibernation, self._approvals, self._external_calls, self._subagents, self._visibility)
+        )
         while True:
             self._ensure_command()
             self._fullness.note_sizes()

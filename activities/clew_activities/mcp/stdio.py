@@ -26,6 +26,7 @@ MAX_MESSAGES_PER_SECOND = 2000
 GRACE_SECONDS = 1.0
 """Seconds that a process has to end after its standard input has closed, and again after SIGTERM."""
 _STDERR_BYTES = 1000
+_ENDED = "its process has ended"
 Streams = tuple[Any, Any]
 """The streams of received messages and of messages to send, as `ClientSession` takes them."""
 
@@ -49,7 +50,7 @@ class ServerProcess:
         assert self._process.stdout is not None
         garbage = received = 0
         second = time.monotonic()
-        problem = "its process has ended"
+        problem = _ENDED
         async with messages:
             while True:
                 try:
@@ -90,7 +91,7 @@ class ServerProcess:
                     self._process.stdin.write(text.encode() + b"\n")
                     await self._process.stdin.drain()
         except OSError:
-            self._end("its process reads no more")
+            self._end(_ENDED if await self._has_ended() else "its process reads no more")
 
     async def drain_errors(self) -> None:
         """Read the standard error, so that the process is not blocked; its end is kept for `describe_errors`."""

@@ -159,6 +159,8 @@ class Lane:
         del self.groups[groups:], self.group_starts[groups:]
         for starts in (self.turn_starts, self.run_starts):
             del starts[bisect_left(starts, first) :]
+        newest = self.find_group(self.turn_starts[-1]) if self.turn_starts else None
+        self._run_id = newest.entries[0].refs.get("run_id") if newest else None
         self.savings.clear()
 
     def _add_message(self, entry: Entry) -> None:

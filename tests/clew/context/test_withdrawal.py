@@ -96,7 +96,9 @@ def test_a_lane_has_no_withdrawn_messages() -> None:
     writer.operate("withdraw", from_seq=1)
     assert (lane.message_seqs, lane.cumulative_tokens, lane.turn_starts, len(lane.groups)) == before
     assert (lane.layers.withdrawn, lane.find_group(1)) == (((1, 3),), None)
+    writer.talk(user_says("d"), run="run-1")
+    assert lane.run_starts == [0, 4], "the run begins with the first message of it that is left"
     rebuilt = Lane(layer_history=[lane.layers])
     for entry in writer.thread:
         rebuilt.add(entry)
-    assert rebuilt.message_seqs == [0]
+    assert rebuilt.message_seqs == [0, 4]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, PlainSerializer, SerializerFunctionWrapHandler, model_serializer
+
+from clew.outcomes import Usage
 
 
 class Value(BaseModel):
@@ -22,3 +24,11 @@ class Value(BaseModel):
         values: dict[str, Any] = serialize(self)
         fields = type(self).model_fields
         return {name: value for name, value in values.items() if value or getattr(self, name) != fields[name].default}
+
+
+def _dump_usage(usage: Usage) -> dict[str, Any]:
+    return usage.model_dump(mode="json", exclude_defaults=True)
+
+
+ReportedUsage = Annotated[Usage, PlainSerializer(_dump_usage, when_used="json")]
+"""The usage of a model call. Its JSON omits what is at its default: nothing was used."""

@@ -14,7 +14,7 @@ from clew.model.messages import ProviderData, ToolCall
 from clew.model.prices import Prices
 from clew.model.tokens import EncodingName
 from clew.outcomes import Usage
-from clew_workflows.protocol._value import Value
+from clew_workflows.protocol._value import ReportedUsage, Value
 from clew_workflows.protocol.failures import Failure
 
 OUTAGES = frozenset({"insufficient_quota", "overloaded", "provider_unavailable", "rate_limited", "truncated_stream"})
@@ -27,10 +27,6 @@ def _dump_set_fields(policy: ContextPolicy) -> dict[str, Any]:
 
 def _dump_options(options: ModelOptions) -> dict[str, Any]:
     return options.model_dump(mode="json", exclude_none=True)
-
-
-def _dump_usage(usage: Usage) -> dict[str, Any]:
-    return usage.model_dump(mode="json", exclude_defaults=True)
 
 
 class CallModel(Value):
@@ -117,7 +113,7 @@ class ModelReply(Value):
     tool_calls: tuple[RequestedTool, ...] = ()
     provider_data: ProviderData | None = None
     stop_reason: Literal["stop", "length", "tool_calls", "interrupted"] = "stop"
-    usage: Annotated[Usage, PlainSerializer(_dump_usage, when_used="json")] = Usage()
+    usage: ReportedUsage = Usage()
 
 
 class ModelAnswered(Value):

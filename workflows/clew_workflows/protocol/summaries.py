@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.outcomes import Usage
-from clew_workflows.protocol._value import Value
+from clew_workflows.protocol._value import ReportedUsage, Value
 
 
 class Summarize(Value):
@@ -52,7 +52,7 @@ class WrittenSummary(Value):
     content: str
     source_digest: str
     source_tokens: int
-    usage: Usage = Usage()
+    usage: ReportedUsage = Usage()
     tokens: int | None = None
 
 

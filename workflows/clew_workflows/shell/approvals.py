@@ -10,6 +10,7 @@ from temporalio import workflow
 
 from clew_workflows.core import approvals, labels
 from clew_workflows.shell import execution
+from clew_workflows.shell.background import start_background_task
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
 
@@ -23,14 +24,21 @@ class Approvals:
     def __init__(self, runtime: Runtime, task_commands: TaskCommands) -> None:
         self._runtime = runtime
         self._task_commands = task_commands
+        self._is_shown = False
 
-    async def show(self) -> None:
-        """Show one wait after the other, until the session closes."""
+    @property
+    def is_due(self) -> bool:
+        """Whether a wait is to be shown."""
+        return not (self._is_shown or self._runtime.state.closed) and self._round is not None
+
+    def begin(self) -> None:
+        """Show a wait, and those that follow it at once."""
+        self._is_shown = True
+        start_background_task(self._show())
+
+    async def _show(self) -> None:
         runtime = self._runtime
-        while True:
-            await workflow.wait_condition(lambda: runtime.state.closed or self._round is not None)
-            if runtime.state.closed:
-                return
+        while self._round is not None and not runtime.state.closed:
             label = labels.label_approval(approvals.list_pending(runtime.state), runtime.state)
             with suppress(TimeoutError):
                 await workflow.wait_condition(
@@ -42,6 +50,7 @@ class Approvals:
                 continue
             # Nothing follows from the timer: the task that handles it would have no command.
             self._task_commands.ensure()
+        self._is_shown = False
 
     def _has_ended(self, waiting: tuple[str, int] | None) -> bool:
         return self._runtime.state.closed or self._round != waiting

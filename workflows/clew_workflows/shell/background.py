@@ -5,9 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from temporalio import workflow
+
+
+class Duty(Protocol):
+    """What a session does beside its main coroutine, whenever it is due."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is to be done now. Once it has begun it is not due."""
+        ...
+
+    def begin(self) -> None:
+        """Do it, or start a task that does."""
+        ...
+
+
+async def serve_duties(*duties: Duty) -> None:
+    """Begin duties as they become due, in their order. They share one wait: each would cost memory and time."""
+    while True:
+        await workflow.wait_condition(lambda: any(duty.is_due for duty in duties))
+        for duty in duties:
+            if duty.is_due:
+                duty.begin()
 
 
 def start_background_task(coroutine: Coroutine[Any, Any, None]) -> None:

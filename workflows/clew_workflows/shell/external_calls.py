@@ -10,6 +10,7 @@ from temporalio import workflow
 
 from clew_workflows.core import external_calls, labels, tool_rounds
 from clew_workflows.shell import execution
+from clew_workflows.shell.background import start_background_task
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
 
@@ -20,15 +21,21 @@ class ExternalCalls:
     def __init__(self, runtime: Runtime, task_commands: TaskCommands) -> None:
         self._runtime = runtime
         self._task_commands = task_commands
+        self._is_waiting = False
 
-    async def expire(self) -> None:
-        """Wait for the next timeout again and again, until the session closes."""
+    @property
+    def is_due(self) -> bool:
+        """Whether there is a timeout that is not waited for."""
+        return not (self._is_waiting or self._runtime.state.closed) and self._next is not None
+
+    def begin(self) -> None:
+        """Wait for the next timeout, and for those after it."""
+        self._is_waiting = True
+        start_background_task(self._expire())
+
+    async def _expire(self) -> None:
         runtime = self._runtime
-        while True:
-            await workflow.wait_condition(lambda: runtime.state.closed or self._next is not None)
-            expiry = self._next
-            if runtime.state.closed or expiry is None:
-                return
+        while (expiry := self._next) is not None and not runtime.state.closed:
             with suppress(TimeoutError):
                 await workflow.wait_condition(
                     partial(self._has_changed, expiry),
@@ -44,6 +51,7 @@ class ExternalCalls:
                 if runtime.effect is before:
                     # Nothing follows from the timer yet: the task that handles it would have no command.
                     self._task_commands.ensure()
+        self._is_waiting = False
 
     def _has_changed(self, expiry: float) -> bool:
         return self._next != expiry

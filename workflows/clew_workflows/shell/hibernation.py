@@ -10,6 +10,7 @@ from temporalio import workflow
 from clew.contract.receipts import CloseReceipt, HibernateReceipt
 from clew.errors import ArchiveUnavailable, Busy, Refusal
 from clew_workflows.core import decisions
+from clew_workflows.shell.background import start_background_task
 from clew_workflows.shell.rollover import Rollover
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
@@ -24,6 +25,7 @@ class Hibernation:
         self._task_commands = task_commands
         self._ended = False
         self._refusal: Refusal | None = None
+        self._is_waiting = False
 
     async def hibernate(self, reason: str | None) -> dict[str, Any]:
         """Archive the session and end it. If that fails the session continues.
@@ -82,30 +84,33 @@ class Hibernation:
             raise self._refusal
         return CloseReceipt(last_seq=self._runtime.thread.last_seq).as_json()
 
-    async def hibernate_when_idle(self) -> None:
-        """Hibernate after the configuration's idle time; after a failure try again when it has passed once more.
+    @property
+    def is_due(self) -> bool:
+        """Whether the configuration's idle time is to be waited for.
 
-        A new version of the agent may set, change or remove the idle time.
+        A new version of the agent may set, change or remove it.
         """
-        runtime = self._runtime
-        while not runtime.state.closed:
-            await workflow.wait_condition(
-                lambda: (
-                    not (runtime.state.busy or runtime.state.late_calls)
-                    and runtime.state.config.idle_timeout_seconds is not None
-                )
-            )
-            seconds = runtime.state.config.idle_timeout_seconds or 0
-            left = runtime.active_at + seconds - workflow.time()
-            if left <= 0 and runtime.state.phase == "idle" and not runtime.rolling:
-                with suppress(Refusal):
-                    await self.hibernate(f"nothing has happened for {seconds} seconds")
-                    return
-            await self._sleep(left if left > 0 else seconds)
-
-    async def _sleep(self, seconds: float) -> None:
-        await workflow.sleep(seconds, summary="hibernates then, if nothing happens")
         state = self._runtime.state
+        if self._is_waiting or state.busy or state.late_calls or state.closed:
+            return False
+        return state.config.idle_timeout_seconds is not None
+
+    def begin(self) -> None:
+        """Hibernate after the idle time; after a failure try again when it has passed once more."""
+        self._is_waiting = True
+        start_background_task(self._hibernate_when_idle())
+
+    async def _hibernate_when_idle(self) -> None:
+        runtime = self._runtime
+        seconds = runtime.state.config.idle_timeout_seconds or 0
+        left = runtime.active_at + seconds - workflow.time()
+        if left <= 0 and runtime.state.phase == "idle" and not runtime.rolling:
+            with suppress(Refusal):
+                await self.hibernate(f"nothing has happened for {seconds} seconds")
+                return
+        await workflow.sleep(left if left > 0 else seconds, summary="hibernates then, if nothing happens")
+        state = runtime.state
         if state.busy or state.late_calls or state.closed:
             # Nothing follows from the timer: the task that handles it would have no command.
             self._task_commands.ensure()
+        self._is_waiting = False

@@ -38,19 +38,14 @@ class Subagents:
         self._starting: set[str] = set()
         self._reporting = False
 
-    async def serve(self) -> None:
-        """Send commands as they become due."""
-        while True:
-            await workflow.wait_condition(lambda: self._is_due)
-            self._send()
-
     async def settle(self) -> None:
         """Send the remaining commands before the session ends; wait for the server's confirmation."""
-        self._send()
-        await workflow.wait_condition(lambda: not (self._runtime.unconfirmed or self._is_due))
+        self.begin()
+        await workflow.wait_condition(lambda: not (self._runtime.unconfirmed or self.is_due))
 
     @property
-    def _is_due(self) -> bool:
+    def is_due(self) -> bool:
+        """Whether a command is to be sent."""
         return bool(self._due_children) or self._report_is_due or assignments.is_over(self._runtime.state)
 
     @property
@@ -68,7 +63,8 @@ class Subagents:
             return False
         return assignments.find_result(runtime.state, runtime.thread) is not None
 
-    def _send(self) -> None:
+    def begin(self) -> None:
+        """Send the commands that are due."""
         runtime = self._runtime
         for child in self._due_children:
             if child.step == "start":

@@ -40,18 +40,22 @@ class Visibility:
         """The memo as it should be."""
         return lists.make_memo(self._runtime.state)
 
-    async def serve(self) -> None:
+    @property
+    def is_due(self) -> bool:
+        """Whether anything has changed since the last check."""
+        state, expired = self._checked
+        return state is not self._runtime.state or expired != self._waiters.expired
+
+    def begin(self) -> None:
         """Update what is due, at the end of the workflow task that makes it due."""
-        while True:
-            await workflow.wait_condition(lambda: self._may_be_due)
-            self.update()
+        self.update()
 
     def update(self, *, shows_figures: bool = False) -> None:
         """Update what is due now. While the timer of the callers' waits runs, figures wait for it (`shows_figures`).
 
         So quick turns share one update, and no timer is added to the history for it.
         """
-        if not (self._may_be_due or shows_figures):
+        if not (self.is_due or shows_figures):
             return
         state, expired = self._runtime.state, self._waiters.expired
         self._checked = state, expired
@@ -68,12 +72,6 @@ class Visibility:
         """Show that the session has ended, in its last workflow task."""
         if self._runtime.state.attributes:
             self._upsert()
-
-    @property
-    def _may_be_due(self) -> bool:
-        """Whether anything has changed since the last check."""
-        state, expired = self._checked
-        return state is not self._runtime.state or expired != self._waiters.expired
 
     def _upsert(self) -> None:
         state = self._runtime.state
