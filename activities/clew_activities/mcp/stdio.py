@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import IO, Any
 
 import anyio
 from mcp.client.stdio import get_default_environment
@@ -39,22 +40,28 @@ class ServerProcess:
         ended: Set when the connection has ended.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        stdin: asyncio.StreamWriter,
+        stdout: asyncio.StreamReader,
+        stderr: asyncio.StreamReader,
+    ) -> None:
         self._process = process
+        self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
         self.problem: str | None = None
         self.ended = asyncio.Event()
         self._errors = b""
 
     async def read(self, messages: anyio.abc.ObjectSendStream[SessionMessage | Exception]) -> None:
         """Pass on the messages of the process, until it ends or exceeds a bound."""
-        assert self._process.stdout is not None
         garbage = received = 0
         second = time.monotonic()
         problem = _ENDED
         async with messages:
             while True:
                 try:
-                    line = await self._process.stdout.readline()
+                    line = await self._stdout.readline()
                 except ValueError:
                     problem = f"it sent a message of over {MAX_MESSAGE_BYTES} bytes"
                     break
@@ -83,20 +90,20 @@ class ServerProcess:
 
     async def write(self, messages: anyio.abc.ObjectReceiveStream[SessionMessage]) -> None:
         """Write messages to the process."""
-        assert self._process.stdin is not None
         try:
             async with messages:
                 async for sent in messages:
+                    if self._stdin.is_closing():
+                        raise BrokenPipeError
                     text = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    self._process.stdin.write(text.encode() + b"\n")
-                    await self._process.stdin.drain()
+                    self._stdin.write(text.encode() + b"\n")
+                    await self._stdin.drain()
         except OSError:
             self._end(_ENDED if await self._has_ended() else "its process reads no more")
 
     async def drain_errors(self) -> None:
         """Read the standard error, so that the process is not blocked; its end is kept for `describe_errors`."""
-        assert self._process.stderr is not None
-        while piece := await self._process.stderr.read(65536):
+        while piece := await self._stderr.read(65536):
             self._errors = (self._errors + piece)[-_STDERR_BYTES:]
 
     def describe_errors(self) -> str:
@@ -106,19 +113,13 @@ class ServerProcess:
 
     async def stop(self) -> None:
         """End the process and all that it has started."""
-        process = self._process
-        if process.stdin is not None:
-            process.stdin.close()
+        self._stdin.close()
         if not await self._has_ended():
             self._signal(signal.SIGTERM)
             await self._has_ended()
         # Also those of its children that have outlived it.
         self._signal(signal.SIGKILL)
         await self._has_ended()
-        # A descendant in another group may still hold the pipes.
-        transport = getattr(process, "_transport", None)
-        if transport is not None:
-            transport.close()
 
     def _end(self, problem: str) -> None:
         self.problem = self.problem or problem
@@ -129,9 +130,8 @@ class ServerProcess:
             os.killpg(self._process.pid, number)
 
     async def _has_ended(self) -> bool:
-        """Wait for the end. `Process.wait` would also wait for descendants that hold the pipes."""
         give_up_at = time.monotonic() + GRACE_SECONDS
-        while self._process.returncode is None:
+        while self._process.poll() is None:
             if time.monotonic() > give_up_at:
                 return False
             await asyncio.sleep(0.01)
@@ -145,20 +145,15 @@ async def run_server_process(settings: ProcessSettings) -> AsyncIterator[tuple[S
     Raises:
         OSError: The process cannot be started.
     """
-    child = await asyncio.create_subprocess_exec(
-        settings.command,
-        *settings.args,
-        # The worker's own variables, and with them its keys, stay with the worker.
-        env=get_default_environment() | settings.env,
-        cwd=settings.cwd,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        limit=MAX_MESSAGE_BYTES,
-        # Ctrl-C in a terminal must reach the worker alone.
-        start_new_session=True,
-    )
-    process = ServerProcess(child)
+    child = _start(settings)
+    try:
+        stdin = await _open_writer(child.stdin)
+        stdout, from_stdout = await _open_reader(child.stdout)
+        stderr, from_stderr = await _open_reader(child.stderr)
+    except BaseException:
+        child.kill()
+        raise
+    process = ServerProcess(child, stdin, stdout, stderr)
     incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     tasks = [
@@ -176,8 +171,39 @@ async def run_server_process(settings: ProcessSettings) -> AsyncIterator[tuple[S
             await stopping
             raise
         finally:
-            for stream in (incoming, received, sent, outgoing):
+            # A descendant in another group may still hold the pipes.
+            for stream in (incoming, received, sent, outgoing, from_stdout, from_stderr):
                 stream.close()
+
+
+def _start(settings: ProcessSettings) -> subprocess.Popen[bytes]:
+    # Not by the event loop: uvloop gives a process sockets, which it cannot open as /dev/stderr.
+    return subprocess.Popen(
+        [settings.command, *settings.args],
+        # The worker's own variables, and with them its keys, stay with the worker.
+        env=get_default_environment() | settings.env,
+        cwd=settings.cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        # Ctrl-C in a terminal must reach the worker alone.
+        start_new_session=True,
+    )
+
+
+async def _open_reader(pipe: IO[bytes] | None) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
+    reader = asyncio.StreamReader(limit=MAX_MESSAGE_BYTES)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    return reader, transport
+
+
+async def _open_writer(pipe: IO[bytes] | None) -> asyncio.StreamWriter:
+    loop = asyncio.get_running_loop()
+    unread = asyncio.StreamReader()
+    transport, protocol = await loop.connect_write_pipe(lambda: asyncio.StreamReaderProtocol(unread), pipe)
+    return asyncio.StreamWriter(transport, protocol, None, loop)
 
 
 async def _stop(process: ServerProcess, tasks: list[asyncio.Task[None]]) -> None:

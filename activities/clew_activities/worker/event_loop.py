@@ -11,7 +11,8 @@ import uvloop
 class WorkerLoop(uvloop.Loop):
     """uvloop's event loop, which takes less CPU than asyncio's, with asyncio's way to look host names up.
 
-    uvloop looks them up in four threads: a few lookups that hang would block those of all other calls.
+    uvloop looks them up in four threads: a few lookups that hang would block those of all other calls. HTTP clients
+    look a name up before they connect.
     """
 
     async def getaddrinfo(
