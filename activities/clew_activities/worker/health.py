@@ -92,6 +92,9 @@ class Health:
             "Cache-Control: no-store",
             "Connection: close",
         )
+        # uvloop refuses to write to a connection that the client has closed.
+        if writer.is_closing():
+            return
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if method == "HEAD" else data))
         await writer.drain()
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 
 import httpx
 import pytest
 
 from clew.local.child import LOOPBACK, free_ports
+from clew_activities.worker.event_loop import WorkerLoop
 from clew_activities.worker.health import Health, serve_health
 from tests.support.scraping import run_observed_worker
 from tests.support.stack import Stack
@@ -98,3 +101,33 @@ async def test_a_port_that_is_taken_is_told(address: tuple[str, int]) -> None:
         with pytest.raises(ValueError, match=f"the health port {address[0]}:{address[1]} cannot be opened"):
             async with serve_health(address, {}):
                 pass
+
+
+def test_a_client_that_leaves_during_a_check_is_no_error(address: tuple[str, int]) -> None:
+    """On the worker's event loop: nothing is written to the closed connection, and the next client is answered."""
+    errors: list[object] = []
+
+    async def leave() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+        asked, left = asyncio.Event(), asyncio.Event()
+
+        async def check() -> str | None:
+            asked.set()
+            await left.wait()
+            return None
+
+        async with serve_health(address, {"slow": check}), httpx.AsyncClient(trust_env=False) as http:
+            _, writer = await asyncio.open_connection(*address)
+            writer.write(b"GET /ready HTTP/1.1\r\n\r\n")
+            await asked.wait()
+            # Not closed in order, so that the server's side is closed at once.
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+            url = f"http://{address[0]}:{address[1]}"
+            assert (await http.get(f"{url}/live")).status_code == 200
+            left.set()
+            assert (await http.get(f"{url}/ready")).status_code == 200
+
+    with asyncio.Runner(loop_factory=WorkerLoop) as runner:
+        runner.run(leave())
+    assert errors == []
