@@ -42,6 +42,13 @@ GRACE = timedelta(seconds=20)
 STICKY_TIMEOUT = timedelta(seconds=2)
 """Time that a query of a session waits for the worker that has it cached, before another worker answers it."""
 
+WORKFLOW_TASKS = 20
+"""Most workflow tasks that a worker has at the same time, and most polls for them.
+
+They share one processor. A replay of a full history takes a quarter of a second, and the server takes a task back after
+10 seconds: of a hundred replays at once none would end in time, and all would begin again.
+"""
+
 HEARTBEAT_THROTTLE = timedelta(seconds=INTERVAL_SECONDS)
 """Longest time between two heartbeats that reach the server."""
 
@@ -289,7 +296,8 @@ def _make_queue_worker(
         task_queue=queue,
         workflows=workflows,
         activities=activities,
-        tuner=WorkerTuner.create_fixed(activity_slots=slots),
+        tuner=WorkerTuner.create_fixed(workflow_slots=WORKFLOW_TASKS, activity_slots=slots),
+        max_concurrent_workflow_task_polls=WORKFLOW_TASKS,
         unsandboxed_workflow_runner=guard,
         graceful_shutdown_timeout=grace,
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,

@@ -31,6 +31,7 @@ from clew_activities.worker.assembly import (
     HEARTBEAT_THROTTLE,
     PASSED_THROUGH,
     STICKY_TIMEOUT,
+    WORKFLOW_TASKS,
     WORKFLOWS,
     SessionWorker,
     make_side_workers,
@@ -79,7 +80,8 @@ class ClewPlugin(SimplePlugin):
 
     Model calls of its sessions take at most half of the worker's activity slots. These slots, the executors and the
     version (`deployment_config`) stay the team's. Its time for a graceful shutdown becomes at least 20 seconds, and
-    its sticky queue's timeout and heartbeat intervals at most those that sessions need.
+    its sticky queue's timeout and heartbeat intervals at most those that sessions need. Without a tuner of the team's
+    it has at most 20 workflow tasks at the same time.
     """
 
     def __init__(
@@ -135,6 +137,9 @@ class ClewPlugin(SimplePlugin):
         # Sessions opt out of the sandbox: the runner of those that do is theirs.
         config["unsandboxed_workflow_runner"] = serving.guard
         config["graceful_shutdown_timeout"] = max(config.get("graceful_shutdown_timeout", timedelta()), serving.grace)
+        if config.get("tuner") is None:
+            tasks = config.get("max_concurrent_workflow_tasks") or WORKFLOW_TASKS
+            config["max_concurrent_workflow_tasks"] = min(tasks, WORKFLOW_TASKS)
         config["sticky_queue_schedule_to_start_timeout"] = min(
             config.get("sticky_queue_schedule_to_start_timeout", STICKY_TIMEOUT), STICKY_TIMEOUT
         )

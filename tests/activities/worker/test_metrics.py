@@ -12,6 +12,7 @@ from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from clew import Clew
 from clew.local.child import LOOPBACK, free_ports
 from clew_activities.telemetry.metrics import BoundedLabels
+from clew_activities.worker.assembly import WORKFLOW_TASKS
 from clew_activities.worker.backlog import report_backlog
 from clew_activities.worker.sight import read_sight_settings
 from tests.support.provider_calls import encode_events
@@ -66,6 +67,9 @@ async def test_what_a_provider_has_cached_and_the_worker_keeps(stack: Stack) -> 
 
         await wait_until(is_kept)
         seen = await worker.scrape()
+        tasks = {"worker_type": "WorkflowWorker"}
+        slots = [seen.sum(f"temporal_worker_task_slots_{kind}", **tasks) for kind in ("available", "used")]
+        assert sum(slots) == WORKFLOW_TASKS, "more replays at once might not end in time"
         assert seen.sum("clew_model_tokens_total", kind="input") == 10
         assert seen.sum("clew_model_tokens_total", kind="cached_input") == 4
         await session.close()
