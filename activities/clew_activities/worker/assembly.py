@@ -45,8 +45,8 @@ STICKY_TIMEOUT = timedelta(seconds=2)
 WORKFLOW_TASKS = 20
 """Most workflow tasks that a worker has at the same time, and most polls for them.
 
-They share one processor. A replay of a full history takes a quarter of a second, and the server takes a task back after
-10 seconds: of a hundred replays at once none would end in time, and all would begin again.
+They share one processor. A replay of a full history takes a quarter of a second, and the server takes a task back
+after 10 seconds: of a hundred replays at once none would end in time, and all would begin again.
 """
 
 HEARTBEAT_THROTTLE = timedelta(seconds=INTERVAL_SECONDS)
