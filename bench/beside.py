@@ -30,6 +30,7 @@ class Sizes:
         busy: The numbers of busy sessions.
         cached: The sessions whose memory is measured.
         lengths: The turns of the sessions that are resumed.
+        returned: The number of sessions that are resumed at once, and their turns.
         idle: The number of idle sessions.
         growth: The turns after which a session is measured again.
         copied: The turns of its copies, whose last turn is repeated, that are measured then.
@@ -41,12 +42,13 @@ class Sizes:
     busy: tuple[int, ...] = (1, 10, 50, 200, 1000)
     cached: int = 300
     lengths: tuple[int, ...] = (10, 110, 360)
+    returned: tuple[int, int] = (150, 60)
     idle: int = 10_000
     growth: tuple[int, ...] = (10, 1_000)
     copied: tuple[int, ...] = (10_000, 100_000)
 
 
-QUICK = Sizes(2, 3.0, 100, (1, 10, 50), 150, (10, 110), 300, (10, 300), (10_000,))
+QUICK = Sizes(2, 3.0, 100, (1, 10, 50), 150, (10, 110), (50, 60), 300, (10, 300), (10_000,))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ jsonschema-rs, obstore, and tiktoken with its vocabulary.
            busy sessions: where they saturate a machine that they share, the sum decides the throughput
 `memory`   memory of a cached session, idle and active
 `resume`   the first query of a session on a worker that has just started, by the length of its history
+`return`   a message to each of many sessions at once, on a worker that has just started and has none of them cached
 `idle`     many idle sessions on one worker, then a message to each
 `growth`   the cost of a turn as a session's history grows; the longest are copies of a session that was served, with
            its last turn repeated
@@ -36,7 +37,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -61,6 +62,8 @@ BLOCK = 20
 """Turns of one session in a row."""
 MOST_CPU = 1.3
 """The aim: most of the floor's CPU that a worker takes for a turn."""
+MOST_RETURN_SECONDS = 50
+"""The most seconds that are waited until all sessions have answered."""
 RESUMED_AT_ONCE = 3
 """Sessions of each length whose resumption is measured."""
 
@@ -203,6 +206,26 @@ async def measure_resumption(bench: Bench) -> None:
     bench.results.chart("Cold resume in ms, by turns", lengths, {"Clew": own, "floor": floors})
 
 
+async def measure_return(bench: Bench) -> None:
+    """Measure a message to each of many sessions at once, on new workers."""
+    count, turns = bench.sizes.returned
+    seconds = list[float]()
+    async with AsyncExitStack() as stack:
+        systems = (await bench.start(stack))[:2]
+        for system in systems:
+            await asyncio.gather(*(_take_turns(system, f"back-{number}", turns) for number in range(count)))
+    async with AsyncExitStack() as stack:
+        await bench.start(stack)
+        for system in systems:
+            begun = time.perf_counter()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MOST_RETURN_SECONDS):
+                    await asyncio.gather(*(turn(QUESTION) for turn in system.sessions.values()))
+            seconds.append(time.perf_counter() - begun)
+    name = f"{count} sessions of {turns} turns, resumed at once, until all have answered"
+    bench.add(f"{name} ({MOST_RETURN_SECONDS}: given up)", *seconds, "s")
+
+
 async def measure_idle(bench: Bench) -> None:
     """Measure a worker that has more idle sessions than its cache has room for, then a message to each."""
     count = bench.sizes.idle
@@ -279,6 +302,7 @@ PARTS: dict[str, Callable[[Bench], Awaitable[None]]] = {
     "load": measure_load,
     "memory": measure_memory,
     "resume": measure_resumption,
+    "return": measure_return,
     "idle": measure_idle,
     "growth": measure_growth,
 }

@@ -14,6 +14,7 @@ TINY = Sizes(
     busy=(2,),
     cached=3,
     lengths=(2,),
+    returned=(2, 3),
     idle=3,
     growth=(12, 33),
     copied=(400,),
