@@ -38,6 +38,8 @@ Turn = Callable[[str], Awaitable[object]]
 TICKS = os.sysconf("SC_CLK_TCK")
 MOST_MEMORY = 12_000_000_000
 """Most bytes of data of a worker process, stacks of threads included: one that leaks ends itself, not the machine."""
+MOST_UPDATES = 1_900
+"""Most updates of a workflow run of the floor's; the server takes 2 000."""
 START_SECONDS = 60.0
 RETRY_SECONDS = 0.05
 
@@ -150,8 +152,15 @@ async def run_floor(address: str, model_url: str, cached: int) -> AsyncIterator[
 
 async def _open_floor(client: Client, prefix: str, update: Any, session: str) -> Turn:
     handle = await client.start_workflow(Floor.run, id=f"{prefix}-{session}", task_queue=QUEUE)
+    taken = 0
 
     async def take_turn(question: str) -> object:
+        nonlocal handle, taken
+        taken += 1
+        if taken % MOST_UPDATES == 0:
+            # The floor keeps nothing that another workflow would lack.
+            await handle.terminate()
+            handle = await client.start_workflow(Floor.run, id=f"{prefix}-{session}", task_queue=QUEUE)
         return await (await _send_update(handle, update, question)).result()
 
     return take_turn
