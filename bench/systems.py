@@ -187,6 +187,9 @@ async def _send_update(handle: WorkflowHandle[Any, Any], update: Any, question: 
                     update, question, id=update_id, wait_for_stage=WorkflowUpdateStage.COMPLETED
                 )
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            # The SDK raises its own error for a cancellation, too.
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise asyncio.CancelledError from None
             # The answer may be lost while the least agent continues as new: the same id is answered once a run.
             continue
         except RPCError as error:
