@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from clew.contract._input import Input
+from clew.contract._input import Input, set_fields
 from clew.contract.names import AgentName, Metadata, ModelName
 from clew.contract.policy import ContextPolicy
 from clew.contract.sizes import MAX_MESSAGE_BYTES, MAX_TOOL_RESULT_BYTES
@@ -38,9 +38,7 @@ class ModelOptions(Input):
 
     def overlay(self, upper: ModelOptions | None) -> ModelOptions:
         """Return these options with the fields that `upper` sets."""
-        if upper is None:
-            return self
-        return self.model_copy(update={name: getattr(upper, name) for name in upper.model_fields_set})
+        return self if upper is None else set_fields(self, upper)
 
 
 class Limits(Input):
@@ -65,7 +63,7 @@ class Limits(Input):
 
     def overlay(self, upper: Limits) -> Limits:
         """Return these limits with the fields that `upper` sets."""
-        return self.model_copy(update={name: getattr(upper, name) for name in upper.model_fields_set})
+        return set_fields(self, upper)
 
 
 OnBusy = Literal["reject", "queue", "interrupt", "steer"]

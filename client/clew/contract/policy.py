@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from clew.contract._input import set_fields
 from clew.errors import InvalidInput, InvalidTokenBudget
 from clew.model.canonical import compute_digest
 
@@ -99,9 +100,7 @@ class ContextPolicy(BaseModel):
 
     def overlay(self, upper: ContextPolicy | None) -> ContextPolicy:
         """Return this policy with the fields that `upper` sets. The set fields are those of both."""
-        if upper is None:
-            return self
-        return self.model_copy(update={name: getattr(upper, name) for name in upper.model_fields_set})
+        return self if upper is None else set_fields(self, upper)
 
     def complete(self) -> ContextPolicy:
         """Return this policy with every field set, so that a later default cannot change it."""
