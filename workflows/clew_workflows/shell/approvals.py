@@ -10,7 +10,7 @@ from temporalio import workflow
 
 from clew_workflows.core import approvals, labels
 from clew_workflows.shell import execution
-from clew_workflows.shell.background import start_background_task
+from clew_workflows.shell.background import LastingDuty
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
 
@@ -18,27 +18,21 @@ LONGEST_BAR = timedelta(days=365)
 """The time of one timer. Approvals have no time limit: the next timer follows."""
 
 
-class Approvals:
+class Approvals(LastingDuty):
     """Shows the waits for a person's decision of one session. A wait adds two events to the history."""
 
     def __init__(self, runtime: Runtime, task_commands: TaskCommands) -> None:
+        super().__init__()
         self._runtime = runtime
         self._task_commands = task_commands
-        self._is_shown = False
 
     @property
-    def is_due(self) -> bool:
-        """Whether a wait is to be shown."""
-        return not (self._is_shown or self._runtime.state.closed) and self._round is not None
+    def _is_wanted(self) -> bool:
+        return self._round is not None and not self._runtime.state.closed
 
-    def begin(self) -> None:
-        """Show a wait, and those that follow it at once."""
-        self._is_shown = True
-        start_background_task(self._show())
-
-    async def _show(self) -> None:
+    async def _perform(self) -> None:
         runtime = self._runtime
-        while self._round is not None and not runtime.state.closed:
+        while self._is_wanted:
             label = labels.label_approval(approvals.list_pending(runtime.state), runtime.state)
             with suppress(TimeoutError):
                 await workflow.wait_condition(
@@ -50,7 +44,6 @@ class Approvals:
                 continue
             # Nothing follows from the timer: the task that handles it would have no command.
             self._task_commands.ensure()
-        self._is_shown = False
 
     def _has_ended(self, waiting: tuple[str, int] | None) -> bool:
         return self._runtime.state.closed or self._round != waiting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Protocol
@@ -21,6 +22,36 @@ class Duty(Protocol):
     def begin(self) -> None:
         """Do it, or start a task that does."""
         ...
+
+
+class LastingDuty(ABC):
+    """A duty that a task of its own does. It is not due again before that task has ended."""
+
+    def __init__(self) -> None:
+        self._is_running = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a task is to be started."""
+        return not self._is_running and self._is_wanted
+
+    def begin(self) -> None:
+        """Start the task."""
+        self._is_running = True
+        start_background_task(self._run())
+
+    async def _run(self) -> None:
+        await self._perform()
+        self._is_running = False
+
+    @property
+    @abstractmethod
+    def _is_wanted(self) -> bool:
+        """Whether there is something to do."""
+
+    @abstractmethod
+    async def _perform(self) -> None:
+        """Do it, and what follows it at once."""
 
 
 async def serve_duties(*duties: Duty) -> None:

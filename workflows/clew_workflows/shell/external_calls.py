@@ -10,30 +10,24 @@ from temporalio import workflow
 
 from clew_workflows.core import external_calls, labels, tool_rounds
 from clew_workflows.shell import execution
-from clew_workflows.shell.background import start_background_task
+from clew_workflows.shell.background import LastingDuty
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
 
 
-class ExternalCalls:
+class ExternalCalls(LastingDuty):
     """Ends the external calls of one session whose time is over. The times survive a rollover: they are state."""
 
     def __init__(self, runtime: Runtime, task_commands: TaskCommands) -> None:
+        super().__init__()
         self._runtime = runtime
         self._task_commands = task_commands
-        self._is_waiting = False
 
     @property
-    def is_due(self) -> bool:
-        """Whether there is a timeout that is not waited for."""
-        return not (self._is_waiting or self._runtime.state.closed) and self._next is not None
+    def _is_wanted(self) -> bool:
+        return self._next is not None and not self._runtime.state.closed
 
-    def begin(self) -> None:
-        """Wait for the next timeout, and for those after it."""
-        self._is_waiting = True
-        start_background_task(self._expire())
-
-    async def _expire(self) -> None:
+    async def _perform(self) -> None:
         runtime = self._runtime
         while (expiry := self._next) is not None and not runtime.state.closed:
             with suppress(TimeoutError):
@@ -51,7 +45,6 @@ class ExternalCalls:
                 if runtime.effect is before:
                     # Nothing follows from the timer yet: the task that handles it would have no command.
                     self._task_commands.ensure()
-        self._is_waiting = False
 
     def _has_changed(self, expiry: float) -> bool:
         return self._next != expiry

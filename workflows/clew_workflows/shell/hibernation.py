@@ -10,22 +10,22 @@ from temporalio import workflow
 from clew.contract.receipts import CloseReceipt, HibernateReceipt
 from clew.errors import ArchiveUnavailable, Busy, Refusal
 from clew_workflows.core import decisions
-from clew_workflows.shell.background import start_background_task
+from clew_workflows.shell.background import LastingDuty
 from clew_workflows.shell.rollover import Rollover
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
 
 
-class Hibernation:
+class Hibernation(LastingDuty):
     """Archives one session before its workflow completes."""
 
     def __init__(self, runtime: Runtime, rollover: Rollover, task_commands: TaskCommands) -> None:
+        super().__init__()
         self._runtime = runtime
         self._rollover = rollover
         self._task_commands = task_commands
         self._ended = False
         self._refusal: Refusal | None = None
-        self._is_waiting = False
 
     async def hibernate(self, reason: str | None) -> dict[str, Any]:
         """Archive the session and end it. If that fails the session continues.
@@ -85,22 +85,15 @@ class Hibernation:
         return CloseReceipt(last_seq=self._runtime.thread.last_seq).as_json()
 
     @property
-    def is_due(self) -> bool:
-        """Whether the configuration's idle time is to be waited for.
-
-        A new version of the agent may set, change or remove it.
-        """
+    def _is_wanted(self) -> bool:
         state = self._runtime.state
-        if self._is_waiting or state.busy or state.late_calls or state.closed:
+        if state.busy or state.late_calls or state.closed:
             return False
+        # A new version of the agent may set, change or remove it.
         return state.config.idle_timeout_seconds is not None
 
-    def begin(self) -> None:
+    async def _perform(self) -> None:
         """Hibernate after the idle time; after a failure try again when it has passed once more."""
-        self._is_waiting = True
-        start_background_task(self._hibernate_when_idle())
-
-    async def _hibernate_when_idle(self) -> None:
         runtime = self._runtime
         seconds = runtime.state.config.idle_timeout_seconds or 0
         left = runtime.active_at + seconds - workflow.time()
@@ -113,4 +106,3 @@ class Hibernation:
         if state.busy or state.late_calls or state.closed:
             # Nothing follows from the timer: the task that handles it would have no command.
             self._task_commands.ensure()
-        self._is_waiting = False
