@@ -277,12 +277,11 @@ class _Audit:
             await self._check_reference()
         if head is None:
             return
-        if head.state:
-            try:
-                async with translate_store_errors():
-                    await self._archive.read_state(head.family, head.state)
-            except (ObjectDamaged, ObjectMissing) as error:
-                self._add_difference(Difference("archive", str(error), error.name))
+        try:
+            async with translate_store_errors():
+                await self._archive.verify_state(head)
+        except (ObjectDamaged, ObjectMissing) as error:
+            self._add_difference(Difference("archive", str(error), error.name))
         async with translate_store_errors():
             async for check in self._archive.verify(head.family, head.root):
                 if check.problem:

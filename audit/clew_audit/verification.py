@@ -78,9 +78,8 @@ async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
                     report.problems.append(f"the result in entry {entry.seq}: {error}")
         if not report.problems and report.entries != head.last_seq + 1:
             report.problems.append(f"the head says {head.last_seq + 1} entries, but there are {report.entries}")
-        if head.state:
-            try:
-                await archive.read_state(head.family, head.state)
-            except (ObjectDamaged, ObjectMissing) as error:
-                report.problems.append(str(error))
+        try:
+            await archive.verify_state(head)
+        except (ObjectDamaged, ObjectMissing) as error:
+            report.problems.append(str(error))
     return report

@@ -8,6 +8,7 @@ import pytest
 
 from clew import Clew, Session
 from clew_activities.archive import Archive
+from tests.support.archives import ArchiveInUse
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.scenarios import control
 from tests.support.scenarios import reply_as_scenario as controlled
@@ -25,6 +26,16 @@ async def clew(stack: Stack) -> AsyncIterator[Clew]:
 def archive(stack: Stack) -> Archive:
     """The archive that the worker writes."""
     return Archive(stack.store, "default")
+
+
+@pytest.fixture
+async def archive_in_use(stack: Stack, clew: Clew) -> ArchiveInUse:
+    """The archive of a session that has hibernated once, and has since been asked again."""
+    session = await clew.open(make_id(), model=stack.add_model("fine"))
+    await session.hibernate()
+    session = await clew.open(session.id)
+    await session.ask("go on")
+    return ArchiveInUse(stack.store, session)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from clew_audit.audit import Report, audit_file, audit_session
 from clew_audit.histories import FORMAT, SavedHistories
 from clew_audit.json_lines import LineReader, LineWriter
 from clew_workflows.protocol import Packed
+from tests.support.archives import ArchiveInUse
 from tests.support.rolling import make_id
 from tests.support.stack import Stack
 
@@ -63,6 +64,13 @@ async def test_there_is_nothing_to_audit_of_no_session(clew: Clew, archive: Arch
     """That is an error, and not a clean audit."""
     with pytest.raises(NotFound, match="there is no session"):
         await audit_session(clew.temporal, archive, make_id())
+
+
+async def test_a_session_that_is_archived_meanwhile_is_clean(clew: Clew, archive_in_use: ArchiveInUse) -> None:
+    """The state that the head named is deleted before it is read: the newer one counts."""
+    report = await audit_session(clew.temporal, archive_in_use, archive_in_use.session.id)
+    assert report.clean, report.differences
+    assert archive_in_use.replaced
 
 
 @pytest.mark.parametrize("kind", ["sessions", "segments", "nodes", "states"])

@@ -10,6 +10,7 @@ from clew import Clew
 from clew.errors import NotFound
 from clew_activities.archive import Archive
 from clew_audit.verification import verify_archive
+from tests.support.archives import ArchiveInUse
 from tests.support.every_state import call_once
 from tests.support.rolling import make_id
 from tests.support.stack import Stack
@@ -37,6 +38,13 @@ async def test_a_stored_result_is_read(stack: Stack, clew: Clew, archive: Archiv
         (problem,) = report.problems
         assert "the result in entry" in problem
         assert says in problem
+
+
+async def test_a_session_that_is_archived_meanwhile_is_whole(archive_in_use: ArchiveInUse) -> None:
+    """The state that the head named is deleted before it is read: the newer one counts."""
+    report = await verify_archive(archive_in_use, archive_in_use.session.id)
+    assert report.problems == []
+    assert archive_in_use.replaced
 
 
 async def test_a_session_without_an_archive_is_not_found(clew: Clew, archive: Archive) -> None:

@@ -9,6 +9,7 @@ from typing import cast, get_args
 
 from hypothesis import strategies as st
 
+from clew import Session
 from clew.contract.payloads import EntryKind
 from clew.thread.entries import Entry, Refs
 from clew_activities.archive import Archive, Head, Store, StoreUnavailable
@@ -154,3 +155,18 @@ async def fork_archive(archive: Archive, source: str, session_id: str, at_seq: i
 async def read_thread(archive: Archive, head: Head) -> list[Entry]:
     """Read all archived entries of a session."""
     return [entry async for entry in archive.read(head.family, head.root)]
+
+
+class ArchiveInUse(Archive):
+    """An archive whose session writes it anew between the reader's look at the head and at the state."""
+
+    def __init__(self, store: Store, session: Session) -> None:
+        super().__init__(store, "default")
+        self.session = session
+        self.replaced: list[str] = []
+
+    async def read_state(self, family: str, digest: str) -> bytes:
+        if not self.replaced:
+            await self.session.hibernate()
+            self.replaced.append(digest)
+        return await super().read_state(family, digest)

@@ -189,6 +189,24 @@ class Archive:
         """Read a state that `write_state` has stored."""
         return await self._open_family(family).get("states", digest)
 
+    async def verify_state(self, head: Head) -> None:
+        """Read and check the state that a head names, or that a newer head names if it has been replaced meanwhile.
+
+        Raises:
+            ObjectMissing: The state is missing.
+            ObjectDamaged: The state, or the newer head, is damaged.
+        """
+        named: Head | None = head
+        while named and named.state:
+            try:
+                await self.read_state(named.family, named.state)
+                return
+            except ObjectMissing:
+                newer = await self.read_head(head.session_id)
+                if newer == named:
+                    raise
+                named = newer
+
     async def put_result(self, family: str, text: bytes) -> str:
         """Store a large tool result. Returns its digest."""
         return await self._open_family(family).put("results", text)

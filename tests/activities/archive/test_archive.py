@@ -141,6 +141,26 @@ async def test_a_head_replaces_the_one_before_it_and_its_state(archive: Archive,
     assert await archive.read_state("root", head.state)
 
 
+async def test_a_state_that_was_replaced_meanwhile_is_not_missing(archive: Archive, store: Store) -> None:
+    """The newer head's state is checked instead; it is missing if the newest head names it, and none after that."""
+    old = await begin_archive(archive, "root", make_entries(0, 1))
+    head = await extend_archive(archive, old, make_entries(1, 1))
+    path = f"{FOLDER}/states/{head.state}.json"
+    assert old.state
+    assert await list_objects(store, f"{FOLDER}/states") == {path}
+    await archive.verify_state(old)
+    await archive.verify_state(head)
+    await store.put(path, b"{}")
+    with pytest.raises(ObjectDamaged, match=path):
+        await archive.verify_state(old)
+    await store.delete(path)
+    for named in (old, head):
+        with pytest.raises(ObjectMissing, match=path):
+            await archive.verify_state(named)
+    await archive.delete("root")
+    await archive.verify_state(old)
+
+
 async def test_of_two_who_write_a_head_one_is_told(archive: Archive) -> None:
     """A writer with an outdated head, or a second start, is refused and changes nothing."""
     first = await begin_archive(archive, "root", make_entries(0, 1))
