@@ -31,6 +31,7 @@ from clew_activities.tools import Tools
 from clew_activities.worker.capacity import Capacity
 from clew_activities.worker.parts import NO_LIMITS, Parts, make_parts
 from clew_activities.worker.rate_limits import RATE_LIMITS
+from clew_activities.worker.workflow_executor import WorkflowExecutor
 from clew_workflows.protocol import RolloverThresholds, name_model_queue, name_provider_queue, name_tool_queue
 from clew_workflows.services import SERVICES
 from clew_workflows.session import AgentSession
@@ -72,12 +73,18 @@ class SessionWorker:
     """
 
     def __init__(
-        self, workers: Sequence[Worker], registry: Registry, tools: ToolActivities, mcp_tools: McpTools
+        self,
+        workers: Sequence[Worker],
+        registry: Registry,
+        tools: ToolActivities,
+        mcp_tools: McpTools,
+        executor: WorkflowExecutor | None = None,
     ) -> None:
         self.registry = registry
         self._workers = workers
         self._tools = tools
         self._mcp_tools = mcp_tools
+        self._executor = executor
         self._is_stopping = False
 
     def stop_serving(self) -> None:
@@ -104,6 +111,8 @@ class SessionWorker:
         stopped = await asyncio.gather(
             *(worker.__aexit__(kind, error, traceback) for worker in self._workers), return_exceptions=True
         )
+        if self._executor:
+            self._executor.shutdown(wait=False)
         self._tools.close()
         await self._mcp_tools.close()
         for failure in stopped:
@@ -187,7 +196,9 @@ def make_worker(
         serves=serves,
         deployment=deployment,
     )
+    executor = None
     if "sessions" in serves:
+        executor = WorkflowExecutor(WORKFLOW_TASKS, "clew-workflow")
         workers.append(
             _make_queue_worker(
                 serving,
@@ -196,10 +207,11 @@ def make_worker(
                 grace=grace,
                 slots=capacity.store_calls + direct_calls,
                 workflows=workflows,
+                executor=executor,
                 deployment=deployment,
             )
         )
-    return SessionWorker(workers, parts.registry, parts.tools, parts.mcp_tools)
+    return SessionWorker(workers, parts.registry, parts.tools, parts.mcp_tools, executor)
 
 
 def make_side_workers(
@@ -285,6 +297,7 @@ def _make_queue_worker(
     grace: timedelta,
     slots: int,
     workflows: Sequence[type] = (),
+    executor: WorkflowExecutor | None = None,
     max_per_second: float | None = None,
     plugins: Sequence[Plugin] = (),
     deployment: WorkerDeploymentConfig | None = None,
@@ -298,6 +311,7 @@ def _make_queue_worker(
         activities=activities,
         tuner=WorkerTuner.create_fixed(workflow_slots=WORKFLOW_TASKS, activity_slots=slots),
         max_concurrent_workflow_task_polls=WORKFLOW_TASKS,
+        workflow_task_executor=executor,
         unsandboxed_workflow_runner=guard,
         graceful_shutdown_timeout=grace,
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
