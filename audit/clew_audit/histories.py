@@ -153,7 +153,7 @@ class ServerHistories:
             maximum_page_size=1,
         )
         try:
-            answer = await self._client.workflow_service.get_workflow_execution_history(request)
+            answer = await self._client.workflow_service.get_workflow_execution_history(request, retry=True)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None

@@ -94,7 +94,8 @@ async def _set_routes(
 
     async def is_known() -> bool:
         described = await clew.temporal.workflow_service.describe_worker_deployment(
-            DescribeWorkerDeploymentRequest(namespace=clew.temporal.namespace, deployment_name=clew.task_queue)
+            DescribeWorkerDeploymentRequest(namespace=clew.temporal.namespace, deployment_name=clew.task_queue),
+            retry=True,
         )
         info = described.worker_deployment_info
         pending = RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_IN_PROGRESS
@@ -110,7 +111,8 @@ async def describe_version(clew: Clew, build_id: str) -> DescribeWorkerDeploymen
     return await clew.temporal.workflow_service.describe_worker_deployment_version(
         DescribeWorkerDeploymentVersionRequest(
             namespace=clew.temporal.namespace, deployment_version=version._to_proto()
-        )
+        ),
+        retry=True,
     )
 
 

@@ -357,7 +357,7 @@ class Clew(SessionLists):
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
         try:
-            answer = await self.temporal.workflow_service.describe_task_queue(request)
+            answer = await self.temporal.workflow_service.describe_task_queue(request, retry=True)
         except RPCError as error:
             raise translate_error(error, "") from error
         if not any(time.time() - poller.last_access_time.seconds < POLLER_SECONDS for poller in answer.pollers):

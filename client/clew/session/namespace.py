@@ -98,7 +98,7 @@ async def _setup(client: Client) -> NamespaceSetup:
         namespace=namespace, search_attributes={name: _TYPES[kind] for name, kind in missing.items()}
     )
     try:
-        await client.operator_service.add_search_attributes(request)
+        await client.operator_service.add_search_attributes(request, retry=True)
     except RPCError as error:
         if error.status == RPCStatusCode.ALREADY_EXISTS:
             # Another client has registered some of them meanwhile.
@@ -112,7 +112,7 @@ async def _setup(client: Client) -> NamespaceSetup:
 
 async def _list_types(client: Client) -> Mapping[str, IndexedValueType.ValueType]:
     request = ListSearchAttributesRequest(namespace=client.namespace)
-    return (await client.operator_service.list_search_attributes(request)).custom_attributes
+    return (await client.operator_service.list_search_attributes(request, retry=True)).custom_attributes
 
 
 async def _wait_until_usable(client: Client, missing: Mapping[str, AttributeType]) -> None:
