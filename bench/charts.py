@@ -44,7 +44,7 @@ def draw_chart(title: str, xs: Sequence[int], series: Series, aims: Mapping[str,
             )
     names = zip(series, COLORS, strict=False)
     parts += [
-        f'<text x="{MARGIN + 170 * index}" y="{HEIGHT - 8}" fill="{color}">{escape(name)}</text>'
+        f'<text x="{MARGIN + wide * index // len(series)}" y="{HEIGHT - 8}" fill="{color}">{escape(name)}</text>'
         for index, (name, color) in enumerate(names)
     ]
     return "\n".join(parts)

@@ -202,10 +202,14 @@ async def serve(
 
 
 def _spare_collector() -> None:
-    """Have Python's collector look at what sessions make, seldom, and no more at what the process keeps for ever."""
+    """Have Python's collector look at what sessions make, seldom, and no more at what the process keeps for ever.
+
+    A session that leaves the cache leaves 80 KB in cycles. With these numbers, some 300 of them make the collector
+    look at everything.
+    """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GARBAGE, 10, 10)
+    gc.set_threshold(GARBAGE, 5, 1)
 
 
 def exit_soon() -> None:
