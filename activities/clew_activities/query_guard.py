@@ -22,6 +22,7 @@ replayed for it: the caller repeats it, and the server answers it when no task i
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -84,9 +85,17 @@ class _Guarded(WorkflowInstance):
         self._is_replayed = False
         # The tasks that have been run, and not replayed.
         self._tasks_run = 0
+        self._thread: int | None = None
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Pass an activation on, unless it is out of order."""
+        self._thread = threading.get_ident()
+        try:
+            return self._pass_on(act)
+        finally:
+            self._thread = None
+
+    def _pass_on(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         jobs = {job.WhichOneof("variant") for job in act.jobs}
         if "remove_from_cache" in jobs:
             return self._instance.activate(act)
@@ -149,7 +158,11 @@ class _Guarded(WorkflowInstance):
         return self._instance.get_info()
 
     def get_thread_id(self) -> int | None:
-        return self._instance.get_thread_id()
+        """Return the thread that runs the activation, which the SDK may interrupt.
+
+        The instance itself would also name the thread of an earlier one, which may be the event loop's.
+        """
+        return self._thread
 
 
 def _fail() -> WorkflowActivationCompletion:

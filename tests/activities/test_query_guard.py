@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import uuid
 from contextlib import suppress
 from types import SimpleNamespace
@@ -111,6 +112,29 @@ def is_failed(
     Instance.fails, Instance.cancels = fails, cancels
     completion = instance.activate(make_activation(*activation, **fields))
     return bool(completion.failed.failure.message == QUERY_AHEAD)
+
+
+def test_only_the_thread_that_runs_the_workflow_is_named(
+    guarded: WorkflowInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK interrupts it. Before and after it is somebody else's, such as the event loop's."""
+    seen: list[int | None] = []
+    activate = Instance.activate
+
+    def look(self: Instance, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        seen.append(guarded.get_thread_id())
+        if len(seen) == 2:
+            raise RuntimeError("the activation fails")
+        return activate(self, act)
+
+    monkeypatch.setattr(Instance, "activate", look)
+    assert guarded.get_thread_id() is None
+    guarded.activate(make_activation("initialize_workflow", 3, 500))
+    assert guarded.get_thread_id() is None
+    with pytest.raises(RuntimeError):
+        guarded.activate(make_activation("fire_timer", 8, 900))
+    assert guarded.get_thread_id() is None
+    assert seen == [threading.get_ident()] * 2
 
 
 def test_tasks_and_queries_pass(guarded: WorkflowInstance, evicted: list[str]) -> None:

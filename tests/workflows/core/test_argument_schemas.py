@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from clew import tool
-from clew_workflows.core.argument_schemas import ArgumentChecks, find_argument_problem
+from clew_workflows.core.argument_schemas import MAX_PATTERNS, ArgumentChecks, find_argument_problem
 
 
 class Sum(BaseModel):
@@ -72,6 +72,25 @@ def test_the_largest_term_that_is_taken_costs_milliseconds() -> None:
 def test_a_schema_that_cannot_be_used_is_a_problem() -> None:
     assert "is not supported" in (find_argument_problem({}, {"$dynamicRef": "#"}) or "")
     assert "regex" in (find_argument_problem({"a": "b"}, {"properties": {"a": {"pattern": "("}}}) or "")
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"properties": {str(n): {"pattern": r"\p{L}{1,20}"} for n in range(MAX_PATTERNS)}}, None),
+        ({"properties": {str(n): {"pattern": "a"} for n in range(MAX_PATTERNS + 1)}}, "101 patterns, at most 100"),
+        ({"anyOf": [{"patternProperties": {f"a{n}": {} for n in range(60)}}] * 2}, "120 patterns, at most 100"),
+        ({"properties": {"a": {"pattern": r"\p{L}{1,200}"}}}, "not valid, or too large"),
+    ],
+)
+def test_patterns_are_compiled_within_the_time_of_a_workflow_task(
+    schema: dict[str, Any], problem: str | None
+) -> None:
+    """There are a hundred of a megabyte at most."""
+    begun = time.process_time()
+    found = find_argument_problem({"a": "b"}, schema)
+    assert found is None if problem is None else problem in (found or "")
+    assert time.process_time() - begun < 2
 
 
 def test_the_calls_of_a_round_share_the_steps() -> None:

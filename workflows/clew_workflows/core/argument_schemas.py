@@ -11,6 +11,10 @@ from clew.contract.schemas import MAX_ARGUMENT_STEPS, StepCounter, check_steps
 from clew.model.canonical import canonicalize
 
 MAX_SHOWN_CHARACTERS = 200
+MAX_PATTERNS = 100
+"""Most regular expressions of a schema. All of them are compiled for each round."""
+MAX_PATTERN_BYTES = 1_000_000
+"""Largest regular expression when it is compiled, in bytes: that takes 3 ms."""
 
 
 class ArgumentChecks:
@@ -39,14 +43,17 @@ def make_validator(schema: dict[str, Any]) -> jsonschema_rs.Draft202012Validator
     """Make a validator whose patterns take linear time, and which fetches no other schema.
 
     Raises:
-        ValueError: The schema is not valid JSON Schema.
+        ValueError: The schema is not valid JSON Schema, or its patterns are too many or too large.
     """
+    patterns = _count_patterns(schema)
+    if patterns > MAX_PATTERNS:
+        raise ValueError(f"the schema has {patterns} patterns, at most {MAX_PATTERNS} are accepted")
+    options = jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES)
     try:
-        return jsonschema_rs.Draft202012Validator(
-            schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_refuse
-        )
+        return jsonschema_rs.Draft202012Validator(schema, pattern_options=options, retriever=_refuse)
     except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
-        raise ValueError(str(error)) from None
+        hint = "a pattern is not valid, or too large: " if 'is not a "regex"' in str(error) else ""
+        raise ValueError(f"{hint}{error}") from None
 
 
 class _ArgumentSchema:
@@ -85,6 +92,20 @@ class _ArgumentSchema:
             return f"{wrong[:50]}: the tool has no such argument"
         form = canonicalize(self._schema["properties"][wrong]).decode()
         return f"{wrong[:50]}: it is not of the form {form[:MAX_SHOWN_CHARACTERS]}"
+
+
+def _count_patterns(schema: Any) -> int:
+    """Count the regular expressions. What has their keywords in another place counts, too."""
+    count, left = 0, [schema]
+    while left:
+        match left.pop():
+            case dict() as fields:
+                count += isinstance(fields.get("pattern"), str)
+                count += len(named) if isinstance(named := fields.get("patternProperties"), dict) else 0
+                left += fields.values()
+            case list() as items:
+                left += items
+    return count
 
 
 def _refuse(uri: str) -> Any:
