@@ -20,6 +20,7 @@ from clew_activities import prepare
 from clew_activities.mcp.stdio import MAX_MESSAGE_BYTES as MAX_MCP_BYTES
 from clew_activities.providers import reply
 from clew_activities.stored_results import MAX_STORED_BYTES
+from clew_workflows.core.argument_schemas import MAX_PATTERN_BYTES, MAX_PATTERNS
 from clew_workflows.core.inputs import MAX_RECEIPTS
 from clew_workflows.core.outcomes import MAX_OUTCOMES
 from clew_workflows.core.state import MAX_KNOWN_OPS, MAX_WAITING, MAX_WAITING_BYTES
@@ -49,6 +50,7 @@ ROWS = {
     "a system prompt": f"{MAX_SYSTEM_PROMPT_BYTES // KIB} KiB",
     "metadata": f"{MAX_METADATA_NAMES} names, {MAX_METADATA_BYTES // KIB} KiB",
     "a JSON Schema": f"{MAX_SCHEMA_BYTES // KIB} KiB, {MAX_DEPTH} levels, {separate(MAX_SUBSCHEMAS)} subschemas",
+    "the patterns in the schema of a tool's arguments": f"{MAX_PATTERNS}, each {MAX_PATTERN_BYTES // 1_000_000} MB",
     "the schemas of a session's tools": f"128 tools, {prepare.MAX_SCHEMA_BYTES // KIB} KiB",
     "inputs, queued messages, context operations that wait": f"{MAX_WAITING} and {MAX_WAITING_BYTES // KIB} KiB",
     "callers that wait for requests of one session": f"{MAX_WAITERS}",
