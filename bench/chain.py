@@ -21,6 +21,7 @@ class WorkflowRun:
         events: Events in its history.
         size: Bytes of its history.
         start_size: Bytes of its input.
+        updates: The updates that it has accepted.
         failures: Causes and messages of the workflow tasks that failed.
     """
 
@@ -28,6 +29,7 @@ class WorkflowRun:
     events: int
     size: int
     start_size: int
+    updates: int
     failures: tuple[str, ...]
 
 
@@ -39,16 +41,18 @@ async def list_runs(client: Client, session_id: str) -> list[WorkflowRun]:
         handle = client.get_workflow_handle(session_id, run_id=run_id)
         info = (await handle.describe()).raw_description.workflow_execution_info
         start: Any = None
-        failures = []
+        updates, failures = 0, []
         async for event in handle.fetch_history_events():
             if start is None:
                 start = event.workflow_execution_started_event_attributes
+            elif event.HasField("workflow_execution_update_accepted_event_attributes"):
+                updates += 1
             elif event.HasField("workflow_task_failed_event_attributes"):
                 failed = event.workflow_task_failed_event_attributes
                 if failed.cause != _HARMLESS:
                     cause = WorkflowTaskFailedCause.Name(failed.cause)
                     failures.append(f"{cause}: {failed.failure.message[:300]}")
         size = sum(payload.ByteSize() for payload in start.input.payloads)
-        runs.append(WorkflowRun(run_id, info.history_length, info.history_size_bytes, size, tuple(failures)))
+        runs.append(WorkflowRun(run_id, info.history_length, info.history_size_bytes, size, updates, tuple(failures)))
         run_id = start.continued_execution_run_id
     return runs[::-1]

@@ -1,6 +1,6 @@
 """Measures Clew beside the floor: what a session costs beyond a bare workflow with one update and one activity.
 
-    python -m bench.load                          # all parts, some 20 minutes
+    python -m bench.load                          # all parts, some 35 minutes
     python -m bench.load --quick                  # smaller, some 4 minutes
     python -m bench.load --parts latency load
 
@@ -21,8 +21,8 @@ jsonschema-rs, obstore, and tiktoken with its vocabulary.
 `resume`   the first query of a session on a worker that has just started, by the length of its history
 `return`   a message to each of many sessions at once, on a worker that has just started and has none of them cached
 `idle`     many idle sessions on one worker, then a message to each
-`growth`   the cost of a turn as a session's history grows; the longest are copies of a session that was served, with
-           its last turn repeated
+`growth`   the cost of a turn as a session's history grows, and the bytes of a whole workflow run by its turns; the
+           longest are copies of a session that was served, with its last turn repeated
 
 Exit code 1: an aim is missed that can be reached. Linux alone: it reads /proc.
 """
@@ -43,6 +43,7 @@ from statistics import median
 from typing import Any
 
 from rich.console import Console
+from temporalio.client import Client
 
 from bench.beside import QUESTION, QUICK, WARM_TURNS, Bench, Sizes, keep_busy, rotate, take_time
 from bench.chain import list_runs
@@ -144,6 +145,7 @@ async def measure_load(bench: Bench) -> None:
             shared = floor * (price + least_rest) / (MOST_CPU * price + least_rest)
             reach = min(agent, shared)
             bench.add(f"throughput, {count} sessions", own, floor, "turns/s", least=least.get(count), reach=reach)
+            bench.add(f"throughput, {count} sessions, beside the least agent", own, agent, "turns/s")
             bench.add(f"worker CPU, {count} sessions", paid, price, "ms/turn", most=MOST_CPU, reach=cost)
             bench.add(f"other CPU, {count} sessions", rest, least_rest, "ms/turn", reach=rest_agent)
             throughput.append(own / floor)
@@ -256,7 +258,6 @@ async def measure_growth(bench: Bench) -> None:
     async with AsyncExitStack() as stack:
         own, floor, *_ = await bench.start(stack)
         [grown] = await own.list_turns("grown", 1)
-        taken = 1
         for goal in (*bench.sizes.growth, *bench.sizes.copied):
             name, turn = "clew-grown-0", grown
             if goal in bench.sizes.copied:
@@ -264,27 +265,27 @@ async def measure_growth(bench: Bench) -> None:
                 await copy_and_lengthen(own.client, bench.store, "clew-grown-0", name, goal - 1)
                 turn = (await Clew(own.client).open(name)).ask
             else:
+                taken = sum(run.updates for run in await list_runs(own.client, name))
                 for _ in range(max(goal, WARM_TURNS) - 1 - taken):
                     await grown(SMALL_QUESTION)
-                taken = max(goal, WARM_TURNS) + 2 * bench.sizes.rounds * BLOCK
             [beside] = await floor.list_turns(f"beside-{goal}", 1)
             for each in (turn, beside):
                 # A copy is read from the archive by its first turn.
                 await each(SMALL_QUESTION)
             times: list[list[float]] = [[], []]
             costs: list[list[float]] = [[], []]
-            before = sum(run.size for run in await list_runs(own.client, name))
+            begun = len(await list_runs(own.client, name)) - 1
             for number in range(2 * bench.sizes.rounds):
                 for index in rotate(range(2), number):
                     process, each = (own, floor)[index].process, (turn, beside)[index]
                     spent = process.measure_cpu()
                     times[index] += [await take_time(each(SMALL_QUESTION)) for _ in range(BLOCK)]
                     costs[index].append(process.measure_cpu() - spent)
-            after = sum(run.size for run in await list_runs(own.client, name))
             turns = 2 * bench.sizes.rounds * BLOCK
             latency.append(median(times[0]) / median(times[1]))
             cpu.append(sum(costs[0]) / sum(costs[1]))
-            size.append((after - before) / turns)
+            # The first run of a copy fetches it from the archive, once.
+            size.append(await _measure_history(own.client, name, begun + (goal in bench.sizes.copied), turn))
             bench.add(f"turn {goal:,}: latency", median(times[0]) * 1e3, median(times[1]) * 1e3, "ms")
             bench.add(f"turn {goal:,}: worker CPU", *(sum(cost) / turns * 1e3 for cost in costs), "ms")
             bench.add(f"turn {goal:,}: history", size[-1], None, "bytes")
@@ -317,6 +318,15 @@ async def _run(bench: Bench, module: str, *arguments: str) -> str:
     if process.returncode:
         raise RuntimeError(f"{module} {arguments} ended with {process.returncode}")
     return printed.decode()
+
+
+async def _measure_history(client: Client, name: str, number: int, turn: Turn) -> float:
+    """Take turns until a workflow run of a session has ended; return its bytes a turn, with what it hands over."""
+    while len(runs := await list_runs(client, name)) < number + 2:
+        for _ in range(BLOCK):
+            await turn(SMALL_QUESTION)
+    run, after = runs[number : number + 2]
+    return (run.size - run.start_size + after.start_size) / run.updates
 
 
 async def _take_turns(system: System, name: str, count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ def _shift(entry: Mapping[str, Any], turns: int, entries: int) -> dict[str, Any]
 def _renumber(fields: Mapping[str, Any], turns: int) -> dict[str, Any]:
     changed = dict(fields)
     if "request_id" in changed:
-        changed["request_id"] = f"copied-{turns}"
+        # As random as a client's: a session that rolls over carries them, compressed.
+        changed["request_id"] = blake2b(turns.to_bytes(8), digest_size=8).hexdigest()
     for name in ("run_id", "call_id"):
         if name in changed:
             word, _, number = changed[name].partition("-")

@@ -26,7 +26,7 @@ from clew.contract.policy import resolve
 from clew.contract.receipts import InputReceipt
 from clew.errors import InvalidInput
 from clew.model.messages import list_call_ids
-from clew.outcomes import RequestOutcome, Usage
+from clew.outcomes import Usage
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.thread import Thread
 from clew_activities.prepare import make_profile
@@ -35,6 +35,7 @@ from clew_workflows.core.advance import Session
 from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.learned import Learned
 from clew_workflows.core.listed import Listed, note_entries
+from clew_workflows.core.remembered import Remembered
 from clew_workflows.core.run import Request, Run
 from clew_workflows.core.state import MAX_KNOWN_OPS, State
 from clew_workflows.protocol import ArchiveRef
@@ -56,7 +57,7 @@ class StateBuilder:
         self._numbers = {"run": 0, "call": 0, "tool": 0, "input": 0, "summary": 0}
         self._known_ops: list[str] = []
         self._receipts: dict[str, InputReceipt] = {}
-        self._outcomes: dict[str, RequestOutcome] = {}
+        self._outcomes = Remembered()
         self._learned: Mapping[str, Learned] = {}
         self._run = _OpenRun("")
         self._listed = Listed()
@@ -72,7 +73,7 @@ class StateBuilder:
             self._note(entry)
             self._listed = note_entries(self._listed, [entry])
         trimmed = carried.restore(carried.carry(self.build(archive_ref)))
-        self._outcomes, self.thread = dict(trimmed.state.outcomes), trimmed.thread
+        self._outcomes, self.thread = trimmed.state.outcomes, trimmed.thread
 
     def build(self, archive_ref: ArchiveRef) -> Session:
         """Build the session's state. A run without an end in the entries is open."""

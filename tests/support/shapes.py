@@ -22,6 +22,7 @@ from clew.contract.payloads import (
     ToolMessage,
     UserMessage,
 )
+from clew.outcomes import RequestOutcome
 from clew.thread.lane import Gap
 from clew_activities.archive import Head, head, index, segment
 from clew_activities.checkpoint_tokens import Checkpoint
@@ -70,7 +71,7 @@ class Shape:
 
 
 SHAPES: Mapping[str, Shape] = {
-    "carried state": Shape(carried.FORMAT.version, False, (State, Gap, SessionEffect)),
+    "carried state": Shape(carried.FORMAT.version, False, (State, RequestOutcome, Gap, SessionEffect)),
     "checkpoint": Shape(checkpoints.FORMAT.version, False, (Checkpoint,)),
     "archive node": Shape(index.FORMAT.version, False, (index.Ref,)),
     "archive head": Shape(head.FORMAT.version, True, (Head,)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from types import MappingProxyType
@@ -45,7 +44,7 @@ from clew.session._reader import read_last_seq
 from clew.session._reads import SessionReads
 from clew.session._tokens import encrypt_token
 from clew.session.events import SessionEvent, follow_session
-from clew.session.handle import SessionHandle
+from clew.session.handle import SessionHandle, make_id
 from clew.session.options import ConfigChanges, InputOptions, MessageOptions
 from clew.session.request import Request, TypedRequest, make_request
 from clew.session.transport import make_input
@@ -371,7 +370,7 @@ class Session(SessionReads):
             options = {**options, "output_schema": TypeAdapter[Any](answer).json_schema()}
         # Without a `request_id` the Update's id names the request. A caller's id is never used as the Update's:
         # Temporal would answer a repeated message with the first one's refusal.
-        update_id = uuid.uuid4().hex
+        update_id = make_id()
         message = make_input(MessageInput, {**options, "content": content})
         update = await self._handle.send("message", message, update_id, awaits_answer=awaits_answer)
         return make_request(self._handle, options.get("request_id") or update_id, answer, update)

@@ -57,12 +57,11 @@ def test_outcomes_are_known_when_their_entries_are_gone() -> None:
             session.take_event(_failure("y" * 5000))
         else:
             session.reply("fine")
-    outcomes = carry_over(session).state.outcomes
-    assert list(outcomes) == [f"r-{number}" for number in range(10, 1010)]
-    failed = outcomes["r-1009"]
-    assert failed.error
-    assert failed.error.message == "y" * 200
-    assert outcomes["r-500"] == outcomes["r-500"].model_copy(update={"status": "completed", "iterations": 1})
+    outcomes = carry_over(session).state.outcomes.unpack()
+    assert [outcome.request_id for outcome in outcomes] == [f"r-{number}" for number in range(10, 1010)]
+    assert outcomes[-1].error
+    assert outcomes[-1].error.message == "y" * 200
+    assert outcomes[490].model_dump(mode="json") == session.find_outcome("r-500")
 
 
 def _failure(message: str) -> Any:
@@ -91,6 +90,14 @@ def test_what_is_carried_stays_under_its_limit() -> None:
     assert len(arrived.state.outcomes) == 40
 
 
+def make_carried(**changes: Any) -> dict[str, Any]:
+    """Make a carried session with other values in its state."""
+    session = SessionHarness()
+    value = Packed(zlib=carry(advance.Session(session.state, session.thread))["zlib"]).value
+    value["state"].update(changes)
+    return {"version": 1, **Packed.pack(value).model_dump()}
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -102,6 +109,8 @@ def test_what_is_carried_stays_under_its_limit() -> None:
         {"version": 1, **Packed.pack({}).model_dump()},
         {"version": 1, **Packed.pack({"state": {}, "effect": None, "thread": 3}).model_dump()},
         {"version": 1, **Packed.pack([]).model_dump()},
+        make_carried(outcomes={"request_id": ["r-1"]}),
+        make_carried(outcomes={"request_id": ["r-1"], "run_id": [], "answer_seq": [], "last_seq": []}),
     ],
 )
 def test_what_clew_has_not_written_is_refused(value: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from clew.thread.lane import Gap
 from clew.thread.thread import Retained, Thread
 from clew_workflows.core import outcomes
 from clew_workflows.core.advance import Session
+from clew_workflows.core.remembered import Remembered, make_columns, read_columns
 from clew_workflows.core.state import State
 from clew_workflows.protocol import (
     CallModel,
@@ -64,7 +65,7 @@ def carry(session: Session, *, recent_entries: int = RECENT_ENTRIES) -> dict[str
     """
     state, thread, effect = session.state, session.thread, session.effect
     # The next workflow run gets no result of an activity that this one has started: late calls stay in doubt.
-    state = replace(state, outcomes=outcomes.list_newest(state, thread), late_calls=())
+    state = replace(state, late_calls=())
     if state.closed or state.phase == "hibernating":
         state = replace(state, phase="idle")
     # A model call that is to be made needs the thread as it was when the call was decided.
@@ -74,8 +75,10 @@ def carry(session: Session, *, recent_entries: int = RECENT_ENTRIES) -> dict[str
         _list_policies(state),
         4 * MAX_CARRIED_BYTES,
     )
+    written = _state.dump_python(state, mode="json", exclude_unset=True, exclude={"outcomes"})
+    written["outcomes"] = make_columns(outcomes.list_newest(state, thread))
     while True:
-        packed = _pack(state, thread, effect, retain(thread, first_seq, policies, room, upto), first_seq)
+        packed = _pack(written, thread, effect, retain(thread, first_seq, policies, room, upto), first_seq)
         if len(packed.zlib) <= MAX_CARRIED_BYTES or not room:
             return {"version": FORMAT.version, **packed.model_dump()}
         room = room // 2 if room > MAX_CARRIED_BYTES // 8 else 0
@@ -99,8 +102,10 @@ def restore(carried: Mapping[str, Any]) -> Session:
         thread = value["thread"]
         retained = thread["retained"]
         effect = value["effect"]
+        state = dict(value["state"])
+        known = Remembered.pack(read_columns(state.pop("outcomes")))
         return Session(
-            _state.validate_json(to_json(value["state"])),
+            replace(_state.validate_json(to_json(state)), outcomes=known),
             Thread(
                 _entries.validate_python(thread["entries"]),
                 thread["first_seq"],
@@ -129,11 +134,13 @@ def add_recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
     return Thread(thread, thread.first_seq, retained)
 
 
-def _pack(state: State, thread: Thread, effect: SessionEffect | None, retained: Retained, first_seq: int) -> Packed:
+def _pack(
+    state: dict[str, Any], thread: Thread, effect: SessionEffect | None, retained: Retained, first_seq: int
+) -> Packed:
     name = next((name for name, kind in _effects.items() if isinstance(effect, kind)), None)
     return Packed.pack(
         {
-            "state": _state.dump_python(state, mode="json", exclude_unset=True),
+            "state": state,
             "effect": effect and {"name": name, "value": effect.model_dump(mode="json", exclude_unset=True)},
             "thread": {
                 "first_seq": first_seq,

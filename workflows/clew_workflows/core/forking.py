@@ -14,6 +14,7 @@ from clew.thread.thread import Thread
 from clew_workflows.core import configuration, drafts
 from clew_workflows.core.advance import Session
 from clew_workflows.core.decision import Decision
+from clew_workflows.core.remembered import Remembered
 from clew_workflows.core.state import State
 
 
@@ -52,7 +53,7 @@ def make_fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Se
         state = replace(state, agent=None, agent_due=True, tools=None, config_due=True)
     elif state.config_due or newest is None or newest.seq != config.seq:
         state = _restore_config(state, config)
-    outcomes = {name: outcome for name, outcome in state.outcomes.items() if outcome.last_seq <= at_seq}
+    outcomes = Remembered.pack([outcome for outcome in state.outcomes.unpack() if outcome.last_seq <= at_seq])
     return replace(
         state,
         session_id=session_id,
@@ -113,7 +114,7 @@ def _list_later(state: State, at_seq: int, usage: Callable[[RequestOutcome], Usa
     return list(
         {
             outcome.run_id: usage(outcome)
-            for outcome in state.outcomes.values()
+            for outcome in state.outcomes.unpack()
             if outcome.last_seq > at_seq and outcome.usage.shared_with is None
         }.values()
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from clew.contract.payloads import RunPayload
 from clew.outcomes import RequestOutcome, Usage
 from clew.thread.entries import Entry
@@ -20,12 +18,17 @@ MAX_ERROR_CHARACTERS = 200
 def find_outcome(state: State, thread: Thread, request_id: str) -> RequestOutcome | None:
     """Find the outcome of a request; None if it has none yet, or is not known."""
     ended = thread.find_outcome(request_id)
-    return _read_outcome(request_id, ended) if ended else state.outcomes.get(request_id)
+    return _read_outcome(request_id, ended) if ended else state.outcomes.find(request_id)
 
 
 def is_known(state: State, thread: Thread, request_id: str) -> bool:
     """Whether a request with this id has been accepted."""
-    return request_id in state.unfinished or find_outcome(state, thread, request_id) is not None
+    return request_id in state.unfinished or has_ended(state, thread, request_id)
+
+
+def has_ended(state: State, thread: Thread, request_id: str) -> bool:
+    """Whether a request has an outcome."""
+    return thread.find_outcome(request_id) is not None or request_id in state.outcomes
 
 
 def make_running_outcome(state: State, thread: Thread, request_id: str) -> RequestOutcome:
@@ -51,14 +54,11 @@ def _find_usage(run: Run | None, request_id: str) -> Usage:
     return run.usage if request_id == run.request.request_id else Usage(shared_with=run.request.request_id)
 
 
-def list_newest(state: State, thread: Thread) -> dict[str, RequestOutcome]:
+def list_newest(state: State, thread: Thread) -> list[RequestOutcome]:
     """List the newest outcomes, oldest first, to be carried to the next workflow run."""
-    known = {**state.outcomes, **{name: _read_outcome(name, entry) for name, entry in thread.outcomes.items()}}
-    newest = sorted(known.values(), key=lambda outcome: outcome.last_seq)
-    return {
-        outcome.request_id: _shorten_error(outcome)
-        for outcome in islice(newest, max(len(newest) - MAX_OUTCOMES, 0), None)
-    }
+    remembered = {outcome.request_id: outcome for outcome in state.outcomes.unpack()}
+    ended = {name: _shorten_error(_read_outcome(name, entry)) for name, entry in thread.outcomes.items()}
+    return sorted({**remembered, **ended}.values(), key=lambda outcome: outcome.last_seq)[-MAX_OUTCOMES:]
 
 
 def _shorten_error(outcome: RequestOutcome) -> RequestOutcome:

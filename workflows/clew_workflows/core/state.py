@@ -10,10 +10,11 @@ from clew.contract import ConfigureInput, ContextOperation, SessionConfig
 from clew.contract.policy import ContextPolicy
 from clew.contract.receipts import InputReceipt
 from clew.hooks import HookPoint
-from clew.outcomes import RequestOutcome, Usage
+from clew.outcomes import Usage
 from clew_workflows.core.calls import Assignment, Child, LateCall
 from clew_workflows.core.learned import Learned
 from clew_workflows.core.listed import Listed
+from clew_workflows.core.remembered import Remembered
 from clew_workflows.core.run import Input, Request, Run
 from clew_workflows.protocol import (
     ArchiveRef,
@@ -161,7 +162,7 @@ class State:
     late_calls: tuple[LateCall, ...] = ()
     answered_calls: tuple[str, ...] = ()
     archive: ArchiveRef | None = None
-    outcomes: Mapping[str, RequestOutcome] = field(default_factory=dict)
+    outcomes: Remembered = field(default_factory=Remembered)
     summarizing: Summarizing | None = None
     summaries: int = 0
     summary_due: str | None = None

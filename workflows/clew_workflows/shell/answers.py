@@ -67,7 +67,7 @@ class Answers:
         runtime = self._runtime
 
         def has_ended() -> bool:
-            return outcomes.find_outcome(runtime.state, runtime.thread, request_id) is not None
+            return outcomes.has_ended(runtime.state, runtime.thread, request_id)
 
         await self._waiters.wait(waiter, has_ended)
         outcome = outcomes.find_outcome(runtime.state, runtime.thread, request_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from clew.cli.reach import wait_for_answer
 from clew.contract.outputs import Context, SessionStatus, TranscriptMessage
 from clew.contract.receipts import Receipt
 from clew.errors import InvalidInput, UnknownApproval
+from clew.session.handle import make_id
 from clew.session.session import Session
 
 
@@ -64,9 +64,9 @@ def _start(session: Session, typed: Typed) -> Coroutine[Any, Any, Answer]:
             call_id, _, result = argument.partition(" ")
             return session.submit_tool_result(call_id, result.strip())
         case "compact":
-            return session.compact(op_id=_make_id())
+            return session.compact(op_id=make_id())
         case "switch":
-            return session.switch_context(argument, op_id=_make_id())
+            return session.switch_context(argument, op_id=make_id())
         case "model":
             return session.configure(model=argument)
         case name:
@@ -90,7 +90,3 @@ async def _decide(session: Session, typed: Typed) -> Receipt:
     if typed.name == "approve":
         return await session.approve(call_id, reason=reason.strip() or None)
     return await session.deny(call_id, reason=reason.strip() or None)
-
-
-def _make_id() -> str:
-    return uuid.uuid4().hex

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Coroutine
 from contextlib import aclosing
 from typing import Any
@@ -35,6 +34,7 @@ from clew.contract.payloads import UserMessage
 from clew.errors import Busy, ClewError, Idle, ServerUnreachable, WorkerUnavailable
 from clew.session.connection import Clew
 from clew.session.events import EntryCommitted, SessionEvent, StatusChanged
+from clew.session.handle import make_id
 from clew.session.session import Session
 
 WATCH_SECONDS = 3.0
@@ -167,7 +167,7 @@ class Shell:
 
     def _send(self, text: str, *, is_steer: bool) -> None:
         """Send a message, or with `is_steer` a correction of the active run."""
-        own_id = uuid.uuid4().hex
+        own_id = make_id()
         self._display.print(self._screen.send(own_id, text, is_steer=is_steer))
         self._start(self._in_turn(self._deliver(own_id, text, is_steer)))
 
