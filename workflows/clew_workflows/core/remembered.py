@@ -73,13 +73,15 @@ def read_columns(columns: Columns) -> list[RequestOutcome]:
     """Read what `make_columns` has written.
 
     Raises:
-        ValueError, LookupError, TypeError: It is malformed.
+        KeyError: A field is missing.
+        TypeError: A field is no list.
+        ValueError: The lists have different lengths, or a value is no outcome's.
     """
-    whole = {**columns, **{name: [*_add(columns[name])] for name in _GROWING}}
-    whole["run_id"] = [f"{_RUN}{number}" if isinstance(number, int) else number for number in whole["run_id"]]
-    rows = zip(*whole.values(), strict=True)
+    lists = {**columns, **{name: [*_add(columns[name])] for name in _GROWING}}
+    lists["run_id"] = [f"{_RUN}{number}" if isinstance(number, int) else number for number in lists["run_id"]]
+    rows = zip(*lists.values(), strict=True)
     return _outcomes.validate_python(
-        [{name: value for name, value in zip(whole, row, strict=True) if value is not None} for row in rows]
+        [{name: value for name, value in zip(lists, row, strict=True) if value is not None} for row in rows]
     )
 
 
