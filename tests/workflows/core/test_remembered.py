@@ -24,7 +24,7 @@ USAGES = st.builds(Usage, input_tokens=SEQS, cost_usd=st.none() | st.floats(0, 1
 OUTCOMES = st.builds(
     RequestOutcome,
     request_id=IDS,
-    run_id=st.none() | IDS | st.integers(0, 10**9).map("run-{}".format) | st.just("run-007"),
+    run_id=st.none() | IDS | st.integers(0, 10**9).map("run-{}".format) | st.sampled_from(("run-007", "run-" + "9" * 5_000)),
     status=st.sampled_from(("completed", "failed", "cancelled")),
     termination_reason=st.none() | st.text(max_size=10),
     reason=st.none() | st.text(max_size=10),

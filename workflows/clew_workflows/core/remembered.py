@@ -20,6 +20,8 @@ Columns = Mapping[str, Sequence[Any]]
 
 _GROWING = ("run_id", "answer_seq", "last_seq")
 _RUN = "run-"
+MAX_DIGITS = 16
+"""Digits of a run's number. A thread that was imported may have any ids, and Python reads 4 300 digits at most."""
 
 _outcomes: TypeAdapter[list[RequestOutcome]] = TypeAdapter(list[RequestOutcome])
 
@@ -52,7 +54,7 @@ class Remembered:
         """Find the outcome of a request."""
         if request_id not in self:
             return None
-        return next(outcome for outcome in self.unpack() if outcome.request_id == request_id)
+        return next((outcome for outcome in self.unpack() if outcome.request_id == request_id), None)
 
     def __contains__(self, request_id: str) -> bool:
         return f"\n{request_id}\n" in self.ids
@@ -86,9 +88,10 @@ def read_columns(columns: Columns) -> list[RequestOutcome]:
 
 
 def _find_number(run_id: str | None) -> int | str | None:
-    """Find the number in a run's id; the id itself, if it has none."""
+    """Find the number in a run's id; the id itself, if it is not one that a session makes."""
     digits = run_id.removeprefix(_RUN) if run_id else ""
-    return int(digits) if digits.isdecimal() and f"{_RUN}{int(digits)}" == run_id else run_id
+    is_number = digits.isdecimal() and len(digits) < MAX_DIGITS and f"{_RUN}{int(digits)}" == run_id
+    return int(digits) if is_number else run_id
 
 
 def _subtract(values: Iterable[Any]) -> Iterator[Any]:
