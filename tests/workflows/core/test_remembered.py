@@ -21,10 +21,11 @@ from clew_workflows.core.remembered import Remembered, make_columns, read_column
 IDS = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=200)
 SEQS = st.integers(0, 2**53)
 USAGES = st.builds(Usage, input_tokens=SEQS, cost_usd=st.none() | st.floats(0, 10), shared_with=st.none() | IDS)
+RUN_IDS = st.integers(0, 10**9).map("run-{}".format) | IDS | st.sampled_from((None, "run-007", "run-" + "9" * 5_000))
 OUTCOMES = st.builds(
     RequestOutcome,
     request_id=IDS,
-    run_id=st.none() | IDS | st.integers(0, 10**9).map("run-{}".format) | st.sampled_from(("run-007", "run-" + "9" * 5_000)),
+    run_id=RUN_IDS,
     status=st.sampled_from(("completed", "failed", "cancelled")),
     termination_reason=st.none() | st.text(max_size=10),
     reason=st.none() | st.text(max_size=10),
