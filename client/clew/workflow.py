@@ -171,7 +171,7 @@ async def steer(
         RequestMismatch: Another request than `expected_request_id` is active.
         Refusal: The session refused it for another reason.
     """
-    fields = {"input_id": str(workflow.uuid4()), **_drop_absent(options), "kind": "steer", "content": content}
+    fields = {"input_id": _make_id(), **_drop_absent(options), "kind": "steer", "content": content}
     call = {"session_id": session_id, "task_queue": task_queue, "input": dump_input(_make(SubmitInput, fields))}
     return InputReceipt.model_validate(await _call(SUBMIT_INPUT, _make(SubmitInputCall, call)))
 
@@ -213,10 +213,15 @@ async def fork(
     return str(receipt["session_id"])
 
 
+def _make_id() -> str:
+    """Make the id of a request or an input, as short as the client's."""
+    return f"{workflow.random().getrandbits(64):016x}"
+
+
 def _make_message(
     session_id: str, content: str, config: Mapping[str, Any], task_queue: str, options: MessageOptions
 ) -> SendMessageCall:
-    fields = {"request_id": str(workflow.uuid4()), **_drop_absent(options), "content": content}
+    fields = {"request_id": _make_id(), **_drop_absent(options), "content": content}
     call = {
         "session_id": session_id,
         "task_queue": task_queue,
