@@ -155,7 +155,7 @@ class StateBuilder:
             self._count("tool", tool_call_id)
 
     def _count(self, name: str, identifier: object) -> None:
-        if isinstance(identifier, str) and (match := re.fullmatch(rf"{name}-([0-9]+)", identifier)):
+        if isinstance(identifier, str) and (match := re.fullmatch(rf"{name}-([0-9]{{1,15}})", identifier)):
             self._numbers[name] = max(self._numbers[name], int(match[1]))
 
     def _make_state(self, archive_ref: ArchiveRef) -> State:

@@ -215,7 +215,7 @@ async def fork(
 
 def _make_id() -> str:
     """Make the id of a request or an input, as short as the client's."""
-    return f"{workflow.random().getrandbits(64):016x}"
+    return workflow.uuid4().hex[:16]
 
 
 def _make_message(

@@ -855,7 +855,7 @@ export interface Message {
 export interface MessageInput {
   /** The text of the user; leading and trailing white space is removed. */
   content: string;
-  /** The request's id: each is served once. Absent: the id of the Update. Ids that begin with `followup:` are reserved. */
+  /** The request's id: each is served once. Absent: the id of the Update, which has the same bounds. Ids that begin with `followup:` are reserved. */
   request_id?: string | null;
   /** How the session treats the message while it serves a request; absent: the session's setting. */
   on_busy?: "reject" | "queue" | "interrupt" | "steer" | null;
@@ -1514,7 +1514,7 @@ export interface SteerInput {
   content: string;
   /** When the input enters the run: with its answer (`terminal`) or before its next model call (`step`); absent: the session's `steering`. */
   at?: "terminal" | "step" | null;
-  /** The input's id: each is accepted once. Ids of the form `input-<n>` are reserved. */
+  /** The input's id: each is accepted once. Absent: the id of the Update, which has the same bounds; a signal's input is `input-<n>`. Ids of that form are reserved. */
   input_id?: string | null;
   /** Refuse the input unless this request is running. */
   expected_request_id?: string | null;
@@ -1580,7 +1580,7 @@ export interface SubmitInput {
   content: string;
   /** When the input enters the run: with its answer (`terminal`) or before its next model call (`step`); absent: the session's `steering`. */
   at?: "terminal" | "step" | null;
-  /** The input's id: each is accepted once. Ids of the form `input-<n>` are reserved. */
+  /** The input's id: each is accepted once. Absent: the id of the Update, which has the same bounds; a signal's input is `input-<n>`. Ids of that form are reserved. */
   input_id?: string | null;
   /** Refuse the input unless this request is running. */
   expected_request_id?: string | null;

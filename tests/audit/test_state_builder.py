@@ -55,6 +55,21 @@ async def test_the_state_is_the_one_that_the_session_had() -> None:
     assert compared >= 3
 
 
+async def test_ids_of_any_length_are_no_numbers() -> None:
+    """Entries that are imported may have any ids. A session that continues counts from its own."""
+    rebuilt = await replay_run(HISTORIES[0])
+    assert rebuilt.session
+    entries = list(rebuilt.session.thread)
+    strange = [
+        Entry.from_json({**entry.as_json(), "refs": {**entry.refs, "run_id": f"run-{'9' * 5_000}"}})
+        if entry.kind == "run"
+        else entry
+        for entry in entries
+    ]
+    assert strange != entries
+    assert fold_entries(strange, pieces=100).calls == fold_entries(entries, pieces=100).calls
+
+
 async def test_a_run_that_the_entries_leave_open_is_open(clew: Clew, long_session: Session) -> None:
     """Truncate anywhere, the state has the run that was in progress there, with the calls that have no result."""
     runs = [run async for run in ServerHistories(clew.temporal, long_session.id).read_runs()]

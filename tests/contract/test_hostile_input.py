@@ -73,6 +73,20 @@ async def test_a_schema_that_takes_the_machine_is_refused_and_leaves_nothing(sta
     await assert_unharmed(stack, session.id)
 
 
+@pytest.mark.parametrize("update_id", ["a\nb", "x" * 201])
+async def test_an_update_id_that_cannot_name_a_request_is_refused(stack: Stack, update_id: str) -> None:
+    """The server takes it; nobody could ask for the request later."""
+    session = await stack.open()
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await handle.execute_update("message", {"content": "hello"}, id=update_id)
+    assert isinstance(refused.value.cause, ApplicationError)
+    assert refused.value.cause.type == "invalid_input"
+    named = {"content": "hello", "request_id": "r-1"}
+    assert (await handle.execute_update("message", named, id=update_id + "2"))["request_id"] == "r-1"
+    await assert_unharmed(stack, session.id)
+
+
 @pytest.mark.parametrize("signal", [*SIGNALS, "no_such_signal"])
 async def test_a_malformed_signal_becomes_an_entry(stack: Stack, signal: str) -> None:
     """Every signal with every malformed payload becomes an entry with the reason."""

@@ -31,8 +31,8 @@ class MessageInput(Input):
 
     Attributes:
         content: The text of the user; leading and trailing white space is removed.
-        request_id: The request's id: each is served once. Absent: the id of the Update. Ids that begin with
-            `followup:` are reserved.
+        request_id: The request's id: each is served once. Absent: the id of the Update, which has the same
+            bounds. Ids that begin with `followup:` are reserved.
         on_busy: How the session treats the message while it serves a request; absent: the session's setting.
         context_policy: Overlays the session's policy for this request, or the one that comes with `model`.
         model: The model of this request. The policy that the worker chooses for the model comes with it, unless the
@@ -69,7 +69,8 @@ class SteerInput(Input):
         content: The text; leading and trailing white space is removed.
         at: When the input enters the run: with its answer (`terminal`) or before its next model call (`step`);
             absent: the session's `steering`.
-        input_id: The input's id: each is accepted once. Ids of the form `input-<n>` are reserved.
+        input_id: The input's id: each is accepted once. Absent: the id of the Update, which has the same bounds; a
+            signal's input is `input-<n>`. Ids of that form are reserved.
         expected_request_id: Refuse the input unless this request is running.
         on_failure: If the run fails, or reaches its most iterations, before it reads the input: a follow-up run
             answers the input (`follow_up`), or it is dropped (`drop`).

@@ -31,7 +31,7 @@ STARTING_SECONDS = 0.05
 
 
 def make_id() -> str:
-    """Make the id of an update, which also names its request or input.
+    """Make the id of an update, which also names its request, input or operation.
 
     It is unique in its session. The history has it several times, and a rollover carries a thousand of them, so it is
     half as long as a UUID.

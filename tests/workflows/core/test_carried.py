@@ -87,7 +87,12 @@ def test_what_is_carried_stays_under_its_limit() -> None:
     lane = arrived.thread.get_lane("default")
     assert lane
     assert 0 < lane.gap.newest_seq < session.thread.last_seq
-    assert len(arrived.state.outcomes) == 40
+    assert len(arrived.state.outcomes.unpack()) == 40
+
+
+def test_a_session_without_outcomes_arrives() -> None:
+    """As it was."""
+    assert restore(make_carried()).state == SessionHarness().state
 
 
 def make_carried(**changes: Any) -> dict[str, Any]:

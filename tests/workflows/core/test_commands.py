@@ -21,7 +21,7 @@ from clew.contract import (
     SubmitInput,
     SummarizeInput,
 )
-from clew.errors import Closed, Refusal
+from clew.errors import Closed, InvalidInput, Refusal
 from clew_workflows.core import commands
 from clew_workflows.core.commands import Command
 from tests.support.session_harness import SessionHarness
@@ -93,3 +93,21 @@ def test_a_message_is_new_once() -> None:
     assert session.do(message) == commands.Outcome("r-1", is_new=True)
     assert session.do(message) == commands.Outcome("r-1")
     assert session.do(AwaitRequestInput(request_id="r-1")) == commands.Outcome("r-1")
+
+
+@pytest.mark.parametrize("update_id", ["", "a\nb", "x" * 201, "\x7f"])
+@pytest.mark.parametrize("named", [True, False], ids=["with an id", "without"])
+@pytest.mark.parametrize("kind", ["message", "steer"])
+def test_an_update_id_names_a_request_only_if_it_is_an_id(update_id: str, named: bool, kind: str) -> None:
+    """The server takes any text, and a request is asked for by its id later."""
+    session = SessionHarness()
+    session.ask(request_id="r-1")
+    given: Command = SubmitInput(content="no", kind="steer", input_id="i-1" if named else None)
+    if kind == "message":
+        given = MessageInput(content="hello", on_busy="queue", request_id="r-2" if named else None)
+    if named:
+        session.do(given, own_id=update_id)
+        return
+    with pytest.raises(InvalidInput, match="send another Update id"):
+        session.do(given, own_id=update_id)
+    session.do(given, own_id="x" * 200)

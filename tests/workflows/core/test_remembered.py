@@ -18,7 +18,7 @@ from clew.outcomes import OutcomeError, RequestOutcome, Usage
 from clew_workflows.core.outcomes import MAX_OUTCOMES
 from clew_workflows.core.remembered import Remembered, make_columns, read_columns
 
-IDS = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=200)
+IDS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=200)
 SEQS = st.integers(0, 2**53)
 USAGES = st.builds(Usage, input_tokens=SEQS, cost_usd=st.none() | st.floats(0, 10), shared_with=st.none() | IDS)
 RUN_IDS = st.integers(0, 10**9).map("run-{}".format) | IDS | st.sampled_from((None, "run-007", "run-" + "9" * 5_000))
@@ -44,7 +44,6 @@ def test_what_is_remembered_is_what_it_was(known: list[RequestOutcome], other: s
     """All fields of all outcomes, in order, found by the whole id alone."""
     remembered = Remembered.pack(known)
     assert remembered.unpack() == known
-    assert len(remembered) == len(known)
     for outcome in known:
         assert outcome.request_id in remembered
         assert remembered.find(outcome.request_id) == outcome
@@ -55,7 +54,7 @@ def test_what_is_remembered_is_what_it_was(known: list[RequestOutcome], other: s
 
 @given(st.lists(OUTCOMES, max_size=20))
 def test_outcomes_can_be_written_as_json(known: list[RequestOutcome]) -> None:
-    """They are carried to the next workflow run so."""
+    """The next workflow run gets the same outcomes."""
     assert read_columns(json.loads(to_json(make_columns(known)))) == known
 
 
@@ -73,7 +72,7 @@ def test_outcomes_can_be_written_as_json(known: list[RequestOutcome]) -> None:
     ],
 )
 def test_malformed_columns_are_refused(changed: dict[str, Any]) -> None:
-    """Before anything is asked for."""
+    """The error comes when they are read, not when an outcome is asked for."""
     columns = {**make_columns([make_outcome(1)]), **changed}
     with pytest.raises((KeyError, TypeError, ValueError)):
         read_columns(columns)
@@ -89,7 +88,7 @@ def test_a_full_memory_is_small() -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(remembered) == MAX_OUTCOMES
+    assert remembered.unpack() == known
     assert after - before < 60 * MAX_OUTCOMES
     random_bytes = 8 * MAX_OUTCOMES
     assert len(b64encode(zlib.compress(to_json(make_columns(known))))) < 2.5 * random_bytes

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from pydantic import TypeAdapter, ValidationError
+
 from clew.contract import (
     ApprovalInput,
     AwaitRequestInput,
@@ -24,6 +26,7 @@ from clew.contract import (
     SummarizeInput,
     ToolResultInput,
 )
+from clew.contract.names import Id
 from clew.contract.receipts import ApprovalReceipt, ConfigureReceipt, OperationReceipt, Receipt
 from clew.errors import Closed, InvalidInput, UnknownRequest
 from clew.thread.thread import Thread
@@ -44,6 +47,8 @@ from clew_workflows.core.decision import Decision
 from clew_workflows.core.outcomes import is_known
 from clew_workflows.core.requests import make_request
 from clew_workflows.core.state import Moment, State
+
+_id: TypeAdapter[str] = TypeAdapter(Id)
 
 Command = (
     MessageInput
@@ -175,11 +180,12 @@ def _decide(  # noqa: PLR0912 - one case for each command
 ) -> tuple[Decision, Answer]:
     match command:
         case MessageInput():
-            return _take_message(state, thread, command, command.request_id or own_id or "", at)
+            return _take_message(state, thread, command, command.request_id or _check_id(own_id), at)
         case AwaitRequestInput():
             return _await_request(state, thread, command)
         case SubmitInput():
-            return inputs.take_input(state, command, command.input_id or own_id)
+            input_id = command.input_id or (None if own_id is None else _check_id(own_id))
+            return inputs.take_input(state, command, input_id)
         case ContextOperation():
             decision, done = operations.take_operation(state, thread, command, at)
             seq = at.rev if done == "applied" else None
@@ -215,6 +221,21 @@ def _decide(  # noqa: PLR0912 - one case for each command
             return forking.record_fork(state, thread, command), None
         case SubagentResultInput():
             return subagents.take_result(state, command, at), None
+
+
+def _check_id(update_id: str | None) -> str:
+    """Check an update's id that is to name its request or input. The server takes any text.
+
+    Raises:
+        InvalidInput: It has not the form of an id.
+    """
+    try:
+        return _id.validate_python(update_id)
+    except ValidationError:
+        raise InvalidInput(
+            "the Update id names what has no id of its own, and has 1 to 200 characters without control characters: "
+            "send another Update id, or a request_id or an input_id"
+        ) from None
 
 
 def _take_message(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -53,7 +53,9 @@ def make_fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Se
         state = replace(state, agent=None, agent_due=True, tools=None, config_due=True)
     elif state.config_due or newest is None or newest.seq != config.seq:
         state = _restore_config(state, config)
-    outcomes = Remembered.pack([outcome for outcome in state.outcomes.unpack() if outcome.last_seq <= at_seq])
+    known = state.outcomes.unpack()
+    outcomes = Remembered.pack([outcome for outcome in known if outcome.last_seq <= at_seq])
+    later = [outcome for outcome in known if outcome.last_seq > at_seq]
     return replace(
         state,
         session_id=session_id,
@@ -70,10 +72,10 @@ def make_fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Se
         summary_due=None,
         known_ops=tuple(op_ids),
         context_ref=thread.find_active_lane(at_seq),
-        usage=_compute_usage(state, at_seq),
+        usage=_compute_usage(state, later),
         # Running subagents stay with the parent, and so does its own task.
         children=(),
-        subagent_usage=_compute_subagent_usage(state, at_seq),
+        subagent_usage=_compute_subagent_usage(state, later),
         assignment=None,
         archive=None,
         outcomes=outcomes,
@@ -99,25 +101,19 @@ def _restore_config(state: State, config: Entry) -> State:
     )
 
 
-def _compute_usage(state: State, at_seq: int) -> Usage:
-    later = _list_later(state, at_seq, lambda outcome: outcome.usage)
-    return _subtract(state.usage, [*later, *([state.run.usage] if state.run else [])])
+def _compute_usage(state: State, later: Iterable[RequestOutcome]) -> Usage:
+    spent = _list_usages(later, lambda outcome: outcome.usage)
+    return _subtract(state.usage, [*spent, *([state.run.usage] if state.run else [])])
 
 
-def _compute_subagent_usage(state: State, at_seq: int) -> Usage:
-    later = _list_later(state, at_seq, lambda outcome: outcome.subagent_usage or Usage())
-    return _subtract(state.subagent_usage, [*later, *([state.run.subagent_usage] if state.run else [])])
+def _compute_subagent_usage(state: State, later: Iterable[RequestOutcome]) -> Usage:
+    spent = _list_usages(later, lambda outcome: outcome.subagent_usage or Usage())
+    return _subtract(state.subagent_usage, [*spent, *([state.run.subagent_usage] if state.run else [])])
 
 
-def _list_later(state: State, at_seq: int, usage: Callable[[RequestOutcome], Usage]) -> list[Usage]:
-    """List the usage of the runs that ended after an entry, each once."""
-    return list(
-        {
-            outcome.run_id: usage(outcome)
-            for outcome in state.outcomes.unpack()
-            if outcome.last_seq > at_seq and outcome.usage.shared_with is None
-        }.values()
-    )
+def _list_usages(known: Iterable[RequestOutcome], usage: Callable[[RequestOutcome], Usage]) -> list[Usage]:
+    """List the usage of the outcomes' runs, each once."""
+    return list({outcome.run_id: usage(outcome) for outcome in known if outcome.usage.shared_with is None}.values())
 
 
 def _subtract(total: Usage, parts: Sequence[Usage]) -> Usage:

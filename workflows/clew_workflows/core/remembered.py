@@ -20,7 +20,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 _GROWING = ("run_id", "answer_seq", "last_seq")
 _RUN = "run-"
-MAX_DIGITS = 16
+_MOST_DIGITS = 15
 """Digits of a run's number. A thread that was imported may have any ids, and Python reads 4 300 digits at most."""
 
 _outcomes: TypeAdapter[list[RequestOutcome]] = TypeAdapter(list[RequestOutcome])
@@ -31,7 +31,7 @@ class Remembered:
     """Outcomes of one session, oldest first.
 
     Attributes:
-        ids: The ids of their requests, each between line breaks. An id has none.
+        ids: The ids of their requests, each as JSON between line breaks.
         packed: The outcomes as compressed JSON.
     """
 
@@ -43,7 +43,7 @@ class Remembered:
         """Pack outcomes."""
         if not known:
             return cls()
-        ids = "".join(f"{outcome.request_id}\n" for outcome in known)
+        ids = "".join(_make_line(outcome.request_id) for outcome in known)
         return cls(f"\n{ids}", zlib.compress(to_json(make_columns(known)), 1))
 
     def unpack(self) -> list[RequestOutcome]:
@@ -57,10 +57,12 @@ class Remembered:
         return next((outcome for outcome in self.unpack() if outcome.request_id == request_id), None)
 
     def __contains__(self, request_id: str) -> bool:
-        return f"\n{request_id}\n" in self.ids
+        return f"\n{_make_line(request_id)}" in self.ids
 
-    def __len__(self) -> int:
-        return self.ids.count("\n") - 1
+
+def _make_line(request_id: str) -> str:
+    """Write an id as a line. As JSON it has no line break within it."""
+    return f"{to_json(request_id).decode()}\n"
 
 
 def make_columns(known: Sequence[RequestOutcome]) -> Columns:
@@ -90,12 +92,12 @@ def read_columns(columns: Columns) -> list[RequestOutcome]:
 def _find_number(run_id: str | None) -> int | str | None:
     """Find the number in a run's id; the id itself, if it is not one that a session makes."""
     digits = run_id.removeprefix(_RUN) if run_id else ""
-    is_number = digits.isdecimal() and len(digits) < MAX_DIGITS and f"{_RUN}{int(digits)}" == run_id
+    is_number = digits.isdecimal() and len(digits) <= _MOST_DIGITS and f"{_RUN}{int(digits)}" == run_id
     return int(digits) if is_number else run_id
 
 
 def _subtract(values: Iterable[Any]) -> Iterator[Any]:
-    """Replace each number by its difference from the one before it. What is no number stays."""
+    """Replace each number by its difference from the one before it. Other values stay."""
     before = 0
     for value in values:
         if isinstance(value, int):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from pydantic.json_schema import SkipJsonSchema
+
 from clew.contract import ConfigureInput, ContextOperation, SessionConfig
 from clew.contract.policy import ContextPolicy
 from clew.contract.receipts import InputReceipt
@@ -162,7 +164,7 @@ class State:
     late_calls: tuple[LateCall, ...] = ()
     answered_calls: tuple[str, ...] = ()
     archive: ArchiveRef | None = None
-    outcomes: Remembered = field(default_factory=Remembered)
+    outcomes: SkipJsonSchema[Remembered] = field(default_factory=Remembered)
     summarizing: Summarizing | None = None
     summaries: int = 0
     summary_due: str | None = None
