@@ -26,7 +26,7 @@ def draw_chart(title: str, xs: Sequence[int], series: Series, aims: Mapping[str,
     parts = [f'<text x="{MARGIN}" y="20" font-weight="bold">{escape(title)}</text>']
     parts += [
         f'<line x1="{MARGIN}" x2="{MARGIN + wide}" y1="{y(top * step):.1f}" y2="{y(top * step):.1f}" stroke="#ddd"/>'
-        f'<text x="{MARGIN - 6}" y="{y(top * step) + 4:.1f}" text-anchor="end">{top * step:.3g}</text>'
+        f'<text x="{MARGIN - 6}" y="{y(top * step) + 4:.1f}" text-anchor="end">{_write(top * step)}</text>'
         for step in (0.0, 0.5, 1.0)
     ]
     parts += [
@@ -48,6 +48,10 @@ def draw_chart(title: str, xs: Sequence[int], series: Series, aims: Mapping[str,
         for index, (name, color) in enumerate(names)
     ]
     return "\n".join(parts)
+
+
+def _write(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def write_charts(path: Path, charts: Sequence[str]) -> None:
