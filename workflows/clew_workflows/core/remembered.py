@@ -5,6 +5,7 @@ Few of them are ever asked for, so they stay packed: a thousand take 50 KB of a 
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +20,8 @@ Columns = Mapping[str, Sequence[Any]]
 """Outcomes as one list of values for each field, which compress to less than a list of outcomes."""
 
 _GROWING = ("run_id", "answer_seq", "last_seq")
-_RUN = "run-"
-_MOST_DIGITS = 15
-"""Digits of a run's number. A thread that was imported may have any ids, and Python reads 4 300 digits at most."""
+_RUN_ID = re.compile(r"run-([1-9][0-9]{0,14})")
+"""The ids that a session makes. A thread that was imported may have any, and Python reads 4 300 digits at most."""
 
 _outcomes: TypeAdapter[list[RequestOutcome]] = TypeAdapter(list[RequestOutcome])
 
@@ -82,7 +82,7 @@ def read_columns(columns: Columns) -> list[RequestOutcome]:
         ValueError: The lists have different lengths, or a value is no outcome's.
     """
     lists = {**columns, **{name: [*_add(columns[name])] for name in _GROWING}}
-    lists["run_id"] = [f"{_RUN}{number}" if isinstance(number, int) else number for number in lists["run_id"]]
+    lists["run_id"] = [f"run-{number}" if isinstance(number, int) else number for number in lists["run_id"]]
     rows = zip(*lists.values(), strict=True)
     return _outcomes.validate_python(
         [{name: value for name, value in zip(lists, row, strict=True) if value is not None} for row in rows]
@@ -91,9 +91,8 @@ def read_columns(columns: Columns) -> list[RequestOutcome]:
 
 def _find_number(run_id: str | None) -> int | str | None:
     """Find the number in a run's id; the id itself, if it is not one that a session makes."""
-    digits = run_id.removeprefix(_RUN) if run_id else ""
-    is_number = digits.isdecimal() and len(digits) <= _MOST_DIGITS and f"{_RUN}{int(digits)}" == run_id
-    return int(digits) if is_number else run_id
+    match = _RUN_ID.fullmatch(run_id or "")
+    return int(match[1]) if match else run_id
 
 
 def _subtract(values: Iterable[Any]) -> Iterator[Any]:

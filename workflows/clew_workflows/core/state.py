@@ -119,7 +119,8 @@ class State:
         late_calls: Tool calls of ended runs that may still return.
         answered_calls: The ids of the newest external calls whose results were submitted, to recognize a repetition.
         archive: The session's archive; None if the worker that began it had no store.
-        outcomes: Outcomes of requests whose `run` entries may be in the archive alone.
+        outcomes: Outcomes of requests whose `run` entries may be in the archive alone; `carried` writes them as
+            columns.
         summarizing: The summary that is being written.
         summaries: The number of summaries so far.
         summary_due: A lane that has reached the policy's threshold for a summary.
