@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 
 from clew.context.projection import Projection
 from clew.contract.outputs import Context, ContextMeta
+from clew.contract.payloads import Fitting
 from clew.hooks import HookPoint
 from clew.model.canonical import compute_digest
 from clew.model.messages import Message, ToolSpec
@@ -48,6 +50,10 @@ from clew_workflows.protocol import (
 )
 from clew_workflows.shell.board import BOARD
 
+log = logging.getLogger("clew.worker")
+
+MAX_WARNINGS = 1000
+"""Tools that are left out, of which the worker logs each once."""
 NO_PRICE = (
     "the worker has no price of {model}, so max_cost_usd cannot be enforced: use max_total_tokens, or install a "
     "release of genai-prices on the worker that has the model"
@@ -88,6 +94,7 @@ class ModelActivities:
         self._providers = providers
         self._http = http
         self._validation = Validation()
+        self._warned: set[tuple[str, str]] = set()
 
     @activity.defn(name="call_model")
     async def call_model(self, call: CallModel) -> ModelAnswered | Outdated:
@@ -177,8 +184,16 @@ class ModelActivities:
         problem = None
         if schema is not None and not reply.tool_calls:
             problem = await self._validation.find_problem(reply.content, schema)
+        self._warn_of_tools(call.model, decoder.fitting)
         tokens = await count_reply(reply, call)
         return make_answer(reading, reply, tokens=tokens, schema_problem=problem)
+
+    def _warn_of_tools(self, model: str, fitting: Fitting | None) -> None:
+        """Log once for each tool that a model does not get."""
+        for name, reason in (fitting.tools_left_out if fitting else {}).items():
+            if (model, name) not in self._warned and len(self._warned) < MAX_WARNINGS:
+                self._warned.add((model, name))
+                log.warning("model %r does not get the tool %r: %s", model, name, reason)
 
 
 def prepare_call(

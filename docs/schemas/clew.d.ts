@@ -644,6 +644,24 @@ export interface Expand {
   type: "expand";
 }
 
+/** What a request has otherwise than its context, because the provider refuses the context as it is. */
+export interface Fitting {
+  /** Tools whose name, description or schema was changed, and how. */
+  tools?: Record<string, string>;
+  /** Tools that are not in the request, and why. */
+  tools_left_out?: Record<string, string>;
+  /** Options that were changed or left out, and how. */
+  options?: Record<string, string>;
+  /** The dialect that the request follows; `docs/models.md` lists them. */
+  dialect: string;
+  /** Messages that were joined to another one: system messages, and neighbours of one role. */
+  merged?: number;
+  /** Messages that stand in the request alone, where the provider wants one. */
+  added?: number;
+  /** Messages without any text, which are not in the request. */
+  dropped?: number;
+}
+
 /** New entries and the status after them: the answer to the query `follow`. */
 export interface FollowPage {
   /** The entries that meet the filters, in ascending order. A page of `ReadThread` may be empty and have a `next_seq`. */
@@ -1027,12 +1045,16 @@ export interface Price {
   above?: number;
 }
 
-/** Blocks of a reply that go back to its provider verbatim; no other provider gets them. */
+/** The part of a reply that goes back to its provider as it came; no other provider gets it. */
 export interface ProviderData {
   /** The provider. */
   provider: string;
-  /** The blocks as the provider sent them. */
+  /** The content blocks, or the fields of the message, as the provider sent them. */
   blocks: Array<Record<string, unknown>>;
+  /** What the provider sent with each tool call of the message, in order: its `id`, and signatures. */
+  calls?: Array<Record<string, unknown>>;
+  /** The model that sent it, without its provider. Absent: any model of the provider takes it back. */
+  model?: string;
 }
 
 /** The argument of the workflow `ReadContext`: that of the query `context`, for any session, archived or not. */
@@ -1101,7 +1123,7 @@ export interface Recipe {
   digest: string;
   /** Tokens of the context under the session's encoding. */
   input_tokens: number;
-  /** The usage that the provider reported; of an interrupted reply an estimate (`estimated_calls`). */
+  /** The usage that the provider reported; an estimate (`estimated_calls`) of an interrupted reply, and where the provider reported none. */
   usage: Usage;
   /** The number of the attempt that returned the reply, from 1 on. */
   attempt: number;
@@ -1123,6 +1145,10 @@ export interface Recipe {
   token_ratio?: number;
   /** The seq of the user message whose `output_schema` the answer was to follow. */
   output_schema_seq?: number;
+  /** The usage of earlier attempts of the call, whose replies were lost or of no use. */
+  earlier_usage?: Usage;
+  /** What the request had otherwise than the context; absent: nothing. */
+  fitting?: Fitting;
 }
 
 /** The ids of what an entry belongs to. Which of them it has depends on its kind. */
@@ -1490,12 +1516,16 @@ export interface SnapshotMessage {
   provider_data?: SnapshotProviderData | null;
 }
 
-/** Blocks of a snapshot's message that go back to their provider verbatim. */
+/** The part of a snapshot's message that goes back to its provider as it came. */
 export interface SnapshotProviderData {
-  /** The provider; no other one gets the blocks. */
+  /** The provider; no other one gets it. */
   provider: string;
-  /** The blocks as the provider sent them. */
+  /** The content blocks, or the fields of the message, as the provider sent them. */
   blocks: Array<Record<string, unknown>>;
+  /** What the provider sent with each tool call of the message, in order. */
+  calls?: Array<Record<string, unknown>> | null;
+  /** The model that sent it; absent: any model of the provider takes it back. */
+  model?: string | null;
 }
 
 /** A tool call within a snapshot. */
@@ -1837,7 +1867,7 @@ export interface Unpin {
 }
 
 /**
- * Tokens as the providers reported them; those of interrupted replies are estimated.
+ * Tokens as the providers reported them; what they did not report is estimated.
  *
  * Of the requests that share a run, one has the run's usage: the sum over all requests is the session's.
  */
@@ -1854,7 +1884,7 @@ export interface Usage {
   cost_usd?: number;
   /** Model calls. */
   model_calls: number;
-  /** Model calls whose tokens are estimated, because their replies were interrupted; absent: none. */
+  /** Model calls whose tokens are estimated: their replies were interrupted, or their provider reported none; absent: none. */
   estimated_calls?: number;
   /** The request whose usage has the numbers of the run that both share. */
   shared_with?: string;

@@ -198,7 +198,7 @@ def _choose_answer_form(request: ModelRequest, dialect: Dialect) -> tuple[list[M
             "type": "json_schema",
             "json_schema": {"name": "reply", "schema": schema, "strict": _is_strict(schema)},
         }
-    start = next((place for place, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    start = next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
     messages.insert(start, {"role": "system", "content": describe_schema(schema)})
     return messages, {"type": "json_object"} if dialect.answer == "json_object" and is_alone else None
 
