@@ -157,6 +157,7 @@ class Dialect:
         user_first: The first message after the system's must be a user's.
         user_last: The last message must not be an assistant's.
         bridges_results: A user's message right after a tool's result is refused.
+        single_calls: An assistant's message with several tool calls is refused.
         ids: The ids of tool calls that are accepted, beside those that the same model has made.
         names_results: A tool's message has the tool's name.
         fills_results: A tool's message must not be empty.
@@ -191,6 +192,7 @@ class Dialect:
     user_first: bool = True
     user_last: bool = True
     bridges_results: bool = True
+    single_calls: bool = False
     ids: re.Pattern[str] = _SHORT_ID
     names_results: bool = False
     fills_results: bool = True
@@ -491,6 +493,8 @@ _FAMILIES: tuple[_Family, ...] = (
         {"options_left_out": frozenset({"temperature", "seed", "reasoning_effort"})},
         frozenset({"kimi"}),
     ),
+    # "This model only supports single tool-calls at once!"
+    _Family(re.compile(r"(meta-)?llama-?3"), {"single_calls": True}),
     # Of its template either the text or the reasoning may stand beside calls.
     _Family(re.compile(r"gpt-oss"), {"lone_reasoning": True}),
     # Only these of xAI's models take an effort, and of Groq's not those of Qwen.

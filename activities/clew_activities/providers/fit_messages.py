@@ -49,6 +49,10 @@ def fit_messages(messages: Sequence[Message], dialect: Dialect) -> FittedMessage
     system = [message for message in shown if message["role"] == "system"]
     others = [message for message in shown if message["role"] != "system"]
     added = merged = 0
+    if dialect.single_calls:
+        separate = _separate_calls(others)
+        added += len(separate) - len(others)
+        others = separate
     if not others or (dialect.user_first and others[0]["role"] == "assistant"):
         others.insert(0, {"role": "user", "content": OMITTED})
         added += 1
@@ -95,6 +99,29 @@ def _place_system(system: Sequence[Message], others: Sequence[Message], dialect:
     if first["role"] != "user":
         return [{"role": "user", "content": text}, first, *rest]
     return [{"role": "user", "content": f"{text}{_SEPARATOR}{first['content']}"}, *rest]
+
+
+def _separate_calls(messages: Sequence[Message]) -> list[Message]:
+    """Divide messages with several tool calls into one for each call, with its result after it."""
+    separate: list[Message] = []
+    position = 0
+    while position < len(messages):
+        message, calls = messages[position], messages[position].get("tool_calls", [])
+        position += 1
+        if len(calls) < 2:
+            separate.append(message)
+            continue
+        results: dict[str, Message] = {}
+        while position < len(messages) and messages[position]["role"] == "tool":
+            results[messages[position].get("tool_call_id", "")] = messages[position]
+            position += 1
+        for number, call in enumerate(calls):
+            part: Message = {**message, "content": "" if number else message["content"], "tool_calls": [call]}
+            if data := message.get("provider_data"):
+                own = data.get("calls") or [{} for _ in calls]
+                part["provider_data"] = {**data, "blocks": [] if number else data["blocks"], "calls": [own[number]]}
+            separate += [part, results[call["id"]]] if call["id"] in results else [part]
+    return separate
 
 
 def _bridge_results(messages: Iterable[Message]) -> list[Message]:

@@ -87,6 +87,25 @@ def test_openai_gets_the_context_as_it_is() -> None:
     assert (fitted.merged, fitted.added, fitted.dropped) == (0, 0, 0)
 
 
+def test_parallel_calls_are_one_after_the_other_where_a_template_takes_one() -> None:
+    first, second = _make_round([0, 1], "x")[1:]
+    data: Any = {"provider": "p", "blocks": [{"reasoning": "hm"}], "calls": [{"id": "a"}, {"id": "b"}]}
+    parallel: Message = {**_make_round([0, 1], "both")[0], "provider_data": data}
+    fitted = fit_messages([user("add"), parallel, second, first], replace(STRICT, single_calls=True))
+    assert [(message["role"], message["content"]) for message in fitted.messages] == [
+        ("user", "add"),
+        ("assistant", "both"),
+        ("tool", "x"),
+        ("assistant", ""),
+        ("tool", "x"),
+    ]
+    assert choose_call_ids(fitted.messages, "p", "m", STRICT) == [[], ["a"], ["a"], ["b"], ["b"]]
+    assert [message["provider_data"]["blocks"] for message in fitted.messages if "provider_data" in message] == [
+        [{"reasoning": "hm"}],
+        [],
+    ]
+
+
 _texts = st.text("ab", min_size=1, max_size=3)
 
 
