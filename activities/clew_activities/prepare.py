@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections.abc import Iterable, Sequence
 
 from temporalio import activity
@@ -43,6 +44,8 @@ log = logging.getLogger("clew.worker")
 
 MAX_SCHEMA_BYTES = 262_144
 """Largest size of the schemas of a session's tools together, in bytes, so that each page of a context holds them."""
+MAX_NAMES = 10
+"""Most names of tools that a message lists."""
 MAX_WARNINGS = 1000
 """Most unknown models that a worker logs. The names come from callers, so their number must be bounded."""
 
@@ -105,7 +108,7 @@ class PrepareActivities:
     async def describe_model(self, request: DescribeModel) -> ModelProfile:
         """Make the profile of a model."""
         async with send_heartbeats():
-            if self._find_problem((request.model,), ()) is None:
+            if self._find_unknown_model(request.model) is None:
                 self._warn_of_unknown_model(request.model)
             return make_profile(request.model)
 
@@ -138,7 +141,7 @@ class PrepareActivities:
             known = ", ".join(self._registry.agents) or "none"
             message = (
                 f"the worker has no agent {request.agent!r}, its agents are: {known}. Point CLEW_AGENTS or --agents "
-                "at the module that defines it"
+                f"at the module that defines it, or name another: {_describe_repair(['--agent', 'NAME'])}"
             )
             return Prepared(problem=Failure(type="unknown_agent", message=message), deployment=deployment)
         config = _make_config(request, agent)
@@ -155,7 +158,9 @@ class PrepareActivities:
             failure = Failure(type="mcp_unavailable", message=str(error), retryable=True)
             return prepared.model_copy(update={"problem": failure})
         except UnknownMcpTool as error:
-            failure = Failure(type="unknown_tool", message=str(error))
+            kept = [name for name in config.tools if name in self._registry.tools]
+            message = f"{error}. To name other tools: {_describe_repair(_list_tool_options(kept))}"
+            failure = Failure(type="unknown_tool", message=message)
             return prepared.model_copy(update={"problem": failure})
         prepared = prepared.model_copy(update={"deployment": self._deployment.describe(remote.versions)})
         local = {name: (tools[name],) for name in names if name in tools}
@@ -163,12 +168,15 @@ class PrepareActivities:
         resolved = tuple({tool.name: resolve_tool(tool) for tool in selected}.values())
         size = sum(len(canonicalize(tool.spec)) for tool in resolved)
         if size > MAX_SCHEMA_BYTES:
-            message = f"the tools' schemas have {size} bytes together, at most {MAX_SCHEMA_BYTES} are allowed"
+            message = (
+                f"the tools' schemas have {size} bytes together, at most {MAX_SCHEMA_BYTES} are allowed. To name "
+                f"fewer tools: {_describe_repair(_list_tool_options(()))}"
+            )
             return prepared.model_copy(update={"problem": Failure(type="too_large", message=message)})
+        kept = [name for name in config.tools if name in tools or name in remote.tools]
         unknown = [name for name in names if name not in tools and name not in remote.tools]
-        return prepared.model_copy(
-            update={"tools": resolved, "problem": self._find_problem((model, *config.fallbacks), unknown)}
-        )
+        problem = self._find_unknown_tool(unknown, kept) or self._find_unknown_model(model, config.fallbacks)
+        return prepared.model_copy(update={"tools": resolved, "problem": problem})
 
     def _warn_of_unknown_model(self, model: str) -> None:
         """Log once for each model that the table does not have."""
@@ -183,17 +191,40 @@ class PrepareActivities:
             ContextPolicy().max_input_tokens,
         )
 
-    def _find_problem(self, models: Iterable[str], unknown: Sequence[str]) -> Failure | None:
-        if unknown:
-            names = ", ".join(repr(name) for name in unknown[:10])
-            message = f"the worker has no tool {names}: point CLEW_TOOLS or --tools at the module that defines it"
-            return Failure(type="unknown_tool", message=message)
-        try:
-            for model in models:
-                self._providers.get(model.partition(":")[0])
-        except ProviderError as error:
-            return Failure(type=error.type, message=str(error))
+    def _find_unknown_tool(self, unknown: Sequence[str], kept: Sequence[str]) -> Failure | None:
+        if not unknown:
+            return None
+        names = ", ".join(repr(name) for name in unknown[:MAX_NAMES])
+        known = ", ".join(list(self._registry.tools)[:MAX_NAMES]) or "none"
+        more = ", …" if len(self._registry.tools) > MAX_NAMES else ""
+        message = (
+            f"the worker has no tool {names}, its tools are: {known}{more}. Point CLEW_TOOLS or --tools at the "
+            f"module that defines it, or name other tools: {_describe_repair(_list_tool_options(kept))}"
+        )
+        return Failure(type="unknown_tool", message=message)
+
+    def _find_unknown_model(self, model: str, fallbacks: Iterable[str] = ()) -> Failure | None:
+        options = {"--model": (model,), "--fallback": fallbacks}
+        for option, models in options.items():
+            for name in models:
+                try:
+                    self._providers.get(name.partition(":")[0])
+                except ProviderError as error:
+                    message = f"{error}; to name another model: {_describe_repair([option, 'PROVIDER:NAME'])}"
+                    return Failure(type=error.type, message=message)
         return None
+
+
+def _describe_repair(options: Sequence[str]) -> str:
+    """Describe the command that changes the session's configuration, which is at fault."""
+    return f"`clew configure {activity.info().workflow_id} {shlex.join(options)}`"
+
+
+def _list_tool_options(kept: Sequence[str]) -> Sequence[str]:
+    """List the options that name the tools which are not at fault; `NAME` stands for those that nobody can know."""
+    if not 0 < len(kept) <= MAX_NAMES:
+        return ("--tool", "NAME")
+    return [word for name in kept for word in ("--tool", name)]
 
 
 def _make_config(request: Prepare, agent: ResolvedAgent | None) -> SessionConfig:

@@ -166,7 +166,7 @@ def make_worker(
             All workers for sessions and for model calls must have the same.
 
     Raises:
-        AgentsUnusable: Two agents, or two tools, have one name.
+        AgentsUnusable: Two agents, or two tools, have one name, or an agent names a tool that is not there.
         EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
         ValueError: A rate limit is of no provider of the worker.
     """
@@ -174,7 +174,7 @@ def make_worker(
     parts = make_parts(
         client.namespace,
         providers=providers,
-        registry=make_registry(tools, agents, hooks),
+        registry=make_registry(tools, agents, hooks, mcp_servers=mcp.servers if mcp else ()),
         http=http,
         store=store,
         keys=keys or Keys(),

@@ -192,6 +192,7 @@ class ClewPlugin(SimplePlugin):
                 collect_tools([*environment.tools.values(), *self._tools]),
                 [*environment.agents, *self._agents],
                 [*environment.hooks, *self._hooks],
+                mcp_servers=environment.mcp.servers,
             ),
             http=http,
             store=open_store({**self._environ, "CLEW_STORE": store}) if isinstance(store, str) else store,

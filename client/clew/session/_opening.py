@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from clew.contract import ConfigureInput
 from clew.errors import Closed, NotFound, ServerUnreachable, Starting, WorkerUnavailable
 from clew.session._reader import read_status
 from clew.session.handle import STARTING_SECONDS, SessionHandle
@@ -44,10 +45,12 @@ def find_ignored(session_id: str, requested: Mapping[str, Any], config: Mapping[
     """Find the requested fields that a configuration has other values of, with these values. They are logged."""
     ignored = {name: config.get(name) for name, value in requested.items() if not _agrees(value, config.get(name))}
     if ignored:
+        changeable = [f"{name}=…" for name in ignored if name in ConfigureInput.model_fields]
         log.warning(
-            "session %r exists already, so these fields are ignored: %s. `configure` changes them",
+            "session %r exists already, so these fields are ignored: %s%s",
             session_id,
             ", ".join(ignored),
+            f". Change them: session.configure({', '.join(changeable)})" if changeable else "",
         )
     return ignored
 
