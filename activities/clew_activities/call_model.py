@@ -31,7 +31,7 @@ from clew_activities.providers import (
     stream,
 )
 from clew_activities.providers.answer_object import AnswerDecoder, is_object_schema, make_object_schema
-from clew_activities.providers.errors import ContentRefused, ContextLengthExceeded
+from clew_activities.providers.errors import ContentRefused, ContextLengthExceeded, Unreachable
 from clew_activities.providers.http import DEFAULT
 from clew_activities.reply_in_progress import ReplyInProgress, add_cost, count_reply, fit_reply, make_answer
 from clew_activities.session_queries import get_own_session, query_session
@@ -66,6 +66,8 @@ ATTEMPTS_BEFORE_FALLBACK = 3
 """Attempts after which an outage is final, if the run has a fallback."""
 TIME_BEFORE_FALLBACK = timedelta(seconds=5)
 """Time after which no other attempt begins, if the run has a fallback."""
+TIME_FOR_FIRST_CONTACT = timedelta(seconds=5)
+"""Time after which no other attempt begins, if this process has never had a connection to the provider."""
 SILENCE_BEFORE_FALLBACK = 120.0
 """Longest wait for the next chunk of a response, in seconds, if the run has a fallback. Models that think send none
 for a minute."""
@@ -88,6 +90,7 @@ class ModelActivities:
         self._providers = providers
         self._http = http
         self._validation = Validation()
+        self._reached: set[str] = set()
 
     @activity.defn(name="call_model")
     async def call_model(self, call: CallModel) -> ModelAnswered | Outdated:
@@ -120,7 +123,7 @@ class ModelActivities:
             try:
                 return await self._read_in_time(reading)
             except ProviderError as error:
-                raise await _make_failure(error, reading) from None
+                raise await self._make_failure(error, reading) from None
             except SchemaUnusable as error:
                 raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
             except asyncio.CancelledError:
@@ -170,6 +173,11 @@ class ModelActivities:
         settings = replace(DEFAULT, silence_seconds=SILENCE_BEFORE_FALLBACK) if call.has_fallback else DEFAULT
         try:
             reply = await stream(self._http, provider, request, decoder, settings=settings)
+            self._reached.add(provider_name)
+        except ProviderError as error:
+            if not isinstance(error, Unreachable):
+                self._reached.add(provider_name)
+            raise
         finally:
             if decoder.begun_after is not None:
                 record_first_token(call.model, decoder.begun_after)
@@ -179,6 +187,26 @@ class ModelActivities:
             problem = await self._validation.find_problem(reply.content, schema)
         tokens = await count_reply(reply, call)
         return make_answer(context.meta, reply, reading.prices, tokens=tokens, schema_problem=problem)
+
+    async def _make_failure(self, error: ProviderError, reading: ReplyInProgress) -> ApplicationError:
+        """Make the activity's failure; if no attempt follows, with what was read of the reply.
+
+        If the context is too long for the model, the details hold the number of tokens that Clew counted. Of a
+        refused reply the text is not kept: providers want it left out of later contexts. Neither is that of a reply
+        which a fallback begins anew, as a repeated attempt does. The wrong address of a provider is told soon.
+        """
+        if reading.meta and error.type == ContextLengthExceeded.type:
+            error.details["counted"] = reading.meta.estimated_tokens
+        falls_back = reading.call.has_fallback and error.type in OUTAGES
+        failure = make_provider_failure(error)
+        is_unknown = isinstance(error, Unreachable) and reading.call.model.partition(":")[0] not in self._reached
+        is_final = (falls_back and _is_lasting(failure, reading)) or (
+            is_unknown and _follows_too_late(failure, reading, TIME_FOR_FIRST_CONTACT)
+        )
+        if not is_final and compute_retry_delay(failure, reading.time_left) is not None:
+            return failure
+        interrupted = await reading.interrupt(keeps_text=error.type != ContentRefused.type and not falls_back)
+        return make_provider_failure(error, interrupted, is_final=is_final)
 
 
 def prepare_reading(
@@ -228,28 +256,16 @@ def _make_cache_key(call: CallModel) -> str:
     return compute_digest([activity.info().workflow_id, call.context_ref])[:32]
 
 
-async def _make_failure(error: ProviderError, reading: ReplyInProgress) -> ApplicationError:
-    """Make the activity's failure; if no attempt follows, with what was read of the reply.
-
-    If the context is too long for the model, the details hold the number of tokens that Clew counted. Of a refused
-    reply the text is not kept: providers want it left out of later contexts. Neither is that of a reply which a
-    fallback begins anew, as a repeated attempt does.
-    """
-    if reading.meta and error.type == ContextLengthExceeded.type:
-        error.details["counted"] = reading.meta.estimated_tokens
-    falls_back = reading.call.has_fallback and error.type in OUTAGES
-    failure = make_provider_failure(error)
-    is_final = falls_back and _is_lasting(failure, reading)
-    if not is_final and compute_retry_delay(failure, reading.time_left) is not None:
-        return failure
-    interrupted = await reading.interrupt(keeps_text=error.type != ContentRefused.type and not falls_back)
-    return make_provider_failure(error, interrupted, is_final=is_final)
-
-
 def _is_lasting(failure: ApplicationError, reading: ReplyInProgress) -> bool:
     """Whether an outage lasts too long to wait for its end, where another model can be called."""
-    time_left = TIME_BEFORE_FALLBACK - reading.time_passed
-    return activity.info().attempt >= ATTEMPTS_BEFORE_FALLBACK or compute_retry_delay(failure, time_left) is None
+    return activity.info().attempt >= ATTEMPTS_BEFORE_FALLBACK or _follows_too_late(
+        failure, reading, TIME_BEFORE_FALLBACK
+    )
+
+
+def _follows_too_late(failure: ApplicationError, reading: ReplyInProgress, within: timedelta) -> bool:
+    """Whether the next attempt would begin later than `within` after the call was scheduled."""
+    return compute_retry_delay(failure, within - reading.time_passed) is None
 
 
 def make_provider_failure(

@@ -46,7 +46,7 @@ from clew.session._tokens import encrypt_token
 from clew.session.events import SessionEvent, follow_session
 from clew.session.handle import SessionHandle, make_id
 from clew.session.options import ConfigChanges, InputOptions, MessageOptions
-from clew.session.request import Request, TypedRequest, make_request
+from clew.session.request import Request, TypedRequest, make_request, warn_of_retries
 from clew.session.transport import make_input
 
 T = TypeVar("T")
@@ -86,13 +86,16 @@ class Session(SessionReads):
     async def ask(self, content: str, *, answer: Any = None, **options: Unpack[MessageOptions]) -> Any:
         """Send a message and wait for the answer. Takes the options of `message`.
 
+        While a model call is retried, the logger `clew` has a warning that says why.
+
         Raises:
             RequestFailed: The request ended without an answer.
             Refusal: The session refused the message. Nothing has changed.
             pydantic.ValidationError: The answer does not match the type `answer`. Types may check more than their
                 schemas.
         """
-        return await (await self._send_message(content, options, answer, awaits_answer=True)).answer()
+        async with warn_of_retries(self._handle):
+            return await (await self._send_message(content, options, answer, awaits_answer=True)).answer()
 
     @overload
     async def message(self, content: str, *, answer: None = None, **options: Unpack[MessageOptions]) -> Request: ...
