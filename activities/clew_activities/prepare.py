@@ -113,7 +113,7 @@ class PrepareActivities:
             return make_profile(request.model)
 
     async def _add_archive(self, prepared: Prepared, execution: str) -> Prepared:
-        """Add what the archive holds: nothing, a state to continue from, or a mismatch."""
+        """Add what the archive holds: nothing, a state to continue from, or why it cannot continue."""
         session_id = activity.info().workflow_id or ""
         async with translate_archive_errors():
             head = await self._archive.read_head(session_id)
@@ -121,11 +121,11 @@ class PrepareActivities:
             archive_ref = ArchiveRef(execution=execution, family=session_id, thresholds=self._thresholds)
             return prepared.model_copy(update={"archive": archive_ref})
         if head.status == "live" and head.run_id != execution and await was_interrupted(session_id, head.run_id):
-            mismatch = (
+            interrupted = (
                 f"session {session_id!r} was interrupted: entries after {head.last_seq} are in its event history "
                 f"alone. Run `clew recover {session_id}`"
             )
-            return prepared.model_copy(update={"mismatch": mismatch})
+            return prepared.model_copy(update={"interrupted": interrupted})
         archive_ref = ArchiveRef(
             execution=execution,
             family=head.family,

@@ -1374,7 +1374,7 @@ export interface SessionStart {
 export interface SessionStatus {
   /** The session. */
   session_id: string;
-  /** `preparing`, `idle`, `checking` (hooks check a message, tool calls or an answer), `awaiting_model`, `stopping` (a run ends as soon as its model call has stopped), `awaiting_tools`, `awaiting_approval`, `awaiting_external`, `summarizing`, `hibernating` or `closed`. */
+  /** `preparing`, `idle`, `checking` (hooks check a message, tool calls or an answer), `awaiting_model`, `stopping` (a run ends as soon as its model call has stopped), `awaiting_tools`, `awaiting_approval`, `awaiting_external`, `summarizing`, `hibernating`, `hibernated` or `closed`. The Python client says `interrupted` of a session whose workflow was terminated or has timed out. */
   status: string;
   /** The lane that the next request is served in. */
   active_context_ref: string;

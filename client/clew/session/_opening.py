@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clew.contract import ConfigureInput
-from clew.errors import Closed, NotFound, ServerUnreachable, Starting, WorkerUnavailable
+from clew.errors import Closed, Interrupted, NotFound, ServerUnreachable, Starting, WorkerUnavailable
 from clew.session._reader import read_status
 from clew.session.handle import STARTING_SECONDS, SessionHandle
 
@@ -36,6 +36,8 @@ async def read_ignored(handle: SessionHandle, requested: Mapping[str, Any]) -> d
         while status.rev == 0 and time.monotonic() < give_up_at:
             await asyncio.sleep(STARTING_SECONDS)
             status = await read_status(handle, seconds=COMPARISON_SECONDS)
+    except Interrupted:
+        raise
     except (Closed, NotFound, ServerUnreachable, Starting, WorkerUnavailable):
         return {}
     return find_ignored(handle.session_id, requested, status.config) if status.rev else {}

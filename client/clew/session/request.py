@@ -87,6 +87,7 @@ class Request(Generic[T]):
         """Wait until the request ends and return its outcome.
 
         Raises:
+            Interrupted: The session was terminated or has timed out.
             UnknownRequest: The session knows no request with this id.
         """
         pause = FIRST_PAUSE_SECONDS
@@ -94,7 +95,7 @@ class Request(Generic[T]):
             sent_at = time.monotonic()
             # Keep the update until it has answered: a cancelled call of `result` can be repeated.
             update = self._update = self._update or await self._ask_again()
-            async with translate_errors(self.session_id):
+            async with self._handle.explain_end(), translate_errors(self.session_id):
                 outcome = RequestOutcome.model_validate(await update.result())
             if outcome.status == "running":
                 self._update = None
@@ -119,7 +120,7 @@ class Request(Generic[T]):
         """Follow the request as `Session.follow` follows a session: from its first entry to its outcome.
 
         Raises:
-            Closed: The session's workflow was terminated, or has timed out or failed.
+            Interrupted: The session's workflow was terminated, or has timed out or failed.
             UnknownRequest: The session knows no request with this id.
         """
         async with aclosing(follow_request(self._handle, self.request_id)) as events:

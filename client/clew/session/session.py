@@ -302,7 +302,7 @@ class Session(SessionReads):
             from_seq: Seq of the first entry; None: begin with the next entry that is committed.
 
         Raises:
-            Closed: The session's workflow was terminated, or has timed out or failed.
+            Interrupted: The session's workflow was terminated, or has timed out or failed.
             NotFound: There is no such session.
         """
         async with aclosing(follow_session(self._handle, from_seq)) as events:
