@@ -853,7 +853,7 @@ export interface Message {
 
 /** The argument of the update `message`. */
 export interface MessageInput {
-  /** The text of the user; leading and trailing white space is removed. */
+  /** The text of the user, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
   content: string;
   /** The request's id: each is served once. Absent: the id of the Update, which has the same bounds. Ids that begin with `followup:` are reserved. */
   request_id?: string | null;
@@ -985,7 +985,7 @@ export interface PendingExternalCall {
 export interface PendingMessage {
   /** Always `user`. */
   role: "user";
-  /** The text; leading and trailing white space is removed. */
+  /** The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
   content: string;
 }
 
@@ -1478,7 +1478,7 @@ export interface Snapshot {
 export interface SnapshotMessage {
   /** The speaker; a snapshot has its `system_prompt` beside the messages. */
   role: "user" | "assistant" | "tool";
-  /** The text. */
+  /** The text, without data URLs of 1 000 characters or more. */
   content: string;
   /** The tool calls of an assistant message. */
   tool_calls?: Array<SnapshotToolCall> | null;
@@ -1510,7 +1510,7 @@ export interface SnapshotToolCall {
 
 /** The argument of the signals `steer` and `inject`: a message for the run in progress. */
 export interface SteerInput {
-  /** The text; leading and trailing white space is removed. */
+  /** The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
   content: string;
   /** When the input enters the run: with its answer (`terminal`) or before its next model call (`step`); absent: the session's `steering`. */
   at?: "terminal" | "step" | null;
@@ -1576,7 +1576,7 @@ export interface SubagentResultInput {
 
 /** The argument of the update `submit_input`. */
 export interface SubmitInput {
-  /** The text; leading and trailing white space is removed. */
+  /** The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
   content: string;
   /** When the input enters the run: with its answer (`terminal`) or before its next model call (`step`); absent: the session's `steering`. */
   at?: "terminal" | "step" | null;

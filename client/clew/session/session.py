@@ -84,9 +84,7 @@ class Session(SessionReads):
     async def ask(self, content: str, *, answer: TypeForm[T], **options: Unpack[MessageOptions]) -> T: ...
 
     async def ask(self, content: str, *, answer: Any = None, **options: Unpack[MessageOptions]) -> Any:
-        """Send a message and wait for the answer. Takes the options of `message`.
-
-        While a model call is retried, the logger `clew` has a warning that says why.
+        """Send a message and wait for the answer. Takes the options of `message`. Logs why a model call is retried.
 
         Raises:
             RequestFailed: The request ended without an answer.
@@ -95,7 +93,7 @@ class Session(SessionReads):
                 schemas.
         """
         async with warn_of_retries(self._handle):
-            return await (await self._send_message(content, options, answer, awaits_answer=True)).answer()
+            return await (await _send_message(self._handle, content, options, answer, awaits_answer=True)).answer()
 
     @overload
     async def message(self, content: str, *, answer: None = None, **options: Unpack[MessageOptions]) -> Request: ...
@@ -118,7 +116,7 @@ class Session(SessionReads):
             Refusal: The session refused the message. Nothing has changed.
             pydantic.PydanticUserError: Pydantic makes no JSON Schema of the type.
         """
-        return await self._send_message(content, options, answer, awaits_answer=False)
+        return await _send_message(self._handle, content, options, answer, awaits_answer=False)
 
     @overload
     def request(self, request_id: str, *, answer: None = None) -> Request: ...
@@ -366,17 +364,18 @@ class Session(SessionReads):
         await self._handle.wait_for_end()
         return receipt
 
-    async def _send_message(
-        self, content: str, options: MessageOptions, answer: Any, *, awaits_answer: bool
-    ) -> Request[Any]:
-        if answer is not None:
-            options = {**options, "output_schema": TypeAdapter[Any](answer).json_schema()}
-        # Without a `request_id` the Update's id names the request. A caller's id is never used as the Update's:
-        # Temporal would answer a repeated message with the first one's refusal.
-        update_id = make_id()
-        message = make_input(MessageInput, {**options, "content": content})
-        update = await self._handle.send("message", message, update_id, awaits_answer=awaits_answer)
-        return make_request(self._handle, options.get("request_id") or update_id, answer, update)
+
+async def _send_message(
+    handle: SessionHandle, content: str, options: MessageOptions, answer: Any, *, awaits_answer: bool
+) -> Request[Any]:
+    if answer is not None:
+        options = {**options, "output_schema": TypeAdapter[Any](answer).json_schema()}
+    # Without a `request_id` the Update's id names the request. A caller's id is never used as the Update's:
+    # Temporal would answer a repeated message with the first one's refusal.
+    update_id = make_id()
+    message = make_input(MessageInput, {**options, "content": content})
+    update = await handle.send("message", message, update_id, awaits_answer=awaits_answer)
+    return make_request(handle, options.get("request_id") or update_id, answer, update)
 
 
 async def _submit(

@@ -118,19 +118,7 @@ async def translate_errors(session_id: str, seconds: float | None = None) -> Asy
             with _keep_cancellations():
                 yield
     except (WorkflowUpdateFailedError, WorkflowFailureError) as error:
-        cause = error.cause
-        if isinstance(cause, exceptions.TimeoutError):
-            raise WorkerUnavailable(
-                f"no worker has run the service workflow for session {session_id!r}: start one"
-            ) from error
-        if isinstance(cause, ApplicationError) and cause.type == WorkerUnavailable.type:
-            raise WorkerUnavailable(cause.message) from error
-        if isinstance(cause, ApplicationError) and cause.type == "AcceptedUpdateCompletedWorkflow":
-            # The server's own word: the workflow has ended without answering.
-            raise Closed(f"session {session_id!r} has ended") from error
-        if isinstance(cause, ApplicationError) and cause.type:
-            raise make_refusal(cause.type, cause.message) from error
-        raise ClewError(str(cause)) from error
+        raise _translate_failure(error.cause, session_id) from error
     except WorkflowQueryFailedError as error:
         word, _, message = error.message.partition(": ")
         is_refusal = bool(message) and word.replace("_", "").isalpha()
@@ -152,6 +140,22 @@ async def translate_errors(session_id: str, seconds: float | None = None) -> Asy
         raise UnknownKey(
             f"session {session_id!r} is encrypted with a codec that this process lacks: set CLEW_ENCRYPTION_CODEC"
         ) from error
+
+
+def _translate_failure(cause: BaseException | None, session_id: str) -> ClewError:
+    """Make the Clew error for the failure of an update or of a workflow."""
+    match cause:
+        case exceptions.TimeoutError():
+            return WorkerUnavailable(f"no worker has run the service workflow for session {session_id!r}: start one")
+        case ApplicationError(type=WorkerUnavailable.type):
+            return WorkerUnavailable(cause.message)
+        case ApplicationError(type="AcceptedUpdateCompletedWorkflow"):
+            # The server's own word: the workflow has ended without answering.
+            return Closed(f"session {session_id!r} has ended")
+        case ApplicationError(type=str() as word) if word:
+            return make_refusal(word, cause.message)
+        case _:
+            return ClewError(str(cause))
 
 
 @contextmanager
