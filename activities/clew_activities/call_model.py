@@ -20,6 +20,7 @@ from clew.model.messages import Message, ToolSpec
 from clew.model.prices import Prices
 from clew_activities.deployment import Deployment
 from clew_activities.heartbeat import send_heartbeats
+from clew_activities.model_table import NO_OWN_MODELS, OwnModels
 from clew_activities.prices import find_prices
 from clew_activities.providers import (
     ModelRequest,
@@ -49,8 +50,9 @@ from clew_workflows.protocol import (
 from clew_workflows.shell.board import BOARD
 
 NO_PRICE = (
-    "the worker has no price of {model}, so max_cost_usd cannot be enforced: use max_total_tokens, or install a "
-    "release of genai-prices on the worker that has the model"
+    "the worker has no price of {model}, so max_cost_usd cannot be enforced: add the model to the JSON file that "
+    'CLEW_PRICES names, as in {{"{model}": {{"input": 0.5, "output": 1.5}}}} in USD per million tokens (0: it costs '
+    "nothing), or use max_total_tokens"
 )
 TIME_TO_ANSWER = timedelta(seconds=0.3)
 """Time before the end of a request in which a call answers what it has read."""
@@ -83,7 +85,10 @@ class ModelActivities:
         deployment: Deployment,
         hooks: tuple[HookPoint, ...] = (),
         limited: tuple[str, ...] = (),
+        *,
+        own_models: OwnModels = NO_OWN_MODELS,
     ) -> None:
+        self._own_models = own_models
         self._hooks = hooks
         self._limited = limited
         self._deployment = deployment
@@ -104,7 +109,7 @@ class ModelActivities:
                 was read of the reply.
             asyncio.CancelledError: The session has cancelled the call before the reply began, or the worker stops.
         """
-        reading = ReplyInProgress(call, find_prices(call.model))
+        reading = ReplyInProgress(call, find_prices(call.model, self._own_models))
         async with send_heartbeats(reading.describe):
             if call.hooks is not None and call.hooks != self._hooks:
                 return Outdated(deployment="", hooks=self._hooks)

@@ -20,7 +20,7 @@ from clew_activities.heartbeat import send_heartbeats
 from clew_activities.interruptions import was_interrupted
 from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
 from clew_activities.mcp.tools import McpTools
-from clew_activities.model_table import choose_encoding, choose_policy, find_family
+from clew_activities.model_table import NO_OWN_MODELS, OwnModels, choose_encoding, choose_policy, find_family
 from clew_activities.prices import find_prices
 from clew_activities.providers import Providers
 from clew_activities.providers.errors import ProviderError
@@ -65,7 +65,9 @@ class PrepareActivities:
         shows_texts: bool = True,
         limited: tuple[str, ...] = (),
         calls_models: bool = False,
+        own_models: OwnModels = NO_OWN_MODELS,
     ) -> None:
+        self._own_models = own_models
         self._providers = providers
         self._registry = registry
         self._mcp_tools = mcp_tools or McpTools()
@@ -110,7 +112,7 @@ class PrepareActivities:
         async with send_heartbeats():
             if self._find_unknown_model(request.model) is None:
                 self._warn_of_unknown_model(request.model)
-            return make_profile(request.model)
+            return make_profile(request.model, self._own_models)
 
     async def _add_archive(self, prepared: Prepared, execution: str) -> Prepared:
         """Add what the archive holds: nothing, a state to continue from, or why it cannot continue."""
@@ -151,7 +153,7 @@ class PrepareActivities:
         if (readable or _clears(request, config)) and read_result.name not in tools:
             tools[read_result.name] = read_result
             names = list(dict.fromkeys((*names, read_result.name)))
-        prepared = Prepared(agent=agent, deployment=deployment, profile=make_profile(model))
+        prepared = Prepared(agent=agent, deployment=deployment, profile=make_profile(model, self._own_models))
         try:
             remote = await self._mcp_tools.select_all(names)
         except McpUnavailable as error:
@@ -180,13 +182,13 @@ class PrepareActivities:
 
     def _warn_of_unknown_model(self, model: str) -> None:
         """Log once for each model that the table does not have."""
-        if find_family(model) or model in self._unknown or len(self._unknown) >= MAX_WARNINGS:
+        if find_family(model, self._own_models) or model in self._unknown or len(self._unknown) >= MAX_WARNINGS:
             return
         self._unknown.add(model)
         log.warning(
             "model %r is not in the table of models: contexts are limited to %d tokens. To change that, set "
-            "max_input_tokens in the session's context_policy, or add the model to "
-            "activities/clew_activities/model_table.py",
+            "max_input_tokens in the session's context_policy, or add the model to the JSON file that CLEW_MODELS "
+            'names, as in {"vllm:qwen3": {"window": 32768}}',
             model,
             ContextPolicy().max_input_tokens,
         )
@@ -246,8 +248,11 @@ def _count_schemas(tools: Sequence[ResolvedTool], encoding: EncodingName) -> tup
     return tuple(tool.model_copy(update={"tokens": count([tool.spec])}) for tool in tools)
 
 
-def make_profile(model: str) -> ModelProfile:
+def make_profile(model: str, own: OwnModels = NO_OWN_MODELS) -> ModelProfile:
     """Make the profile of a model from this worker's tables and prices."""
     return ModelProfile(
-        model=model, policy=choose_policy(model), encoding=choose_encoding(model), prices=find_prices(model)
+        model=model,
+        policy=choose_policy(model, own),
+        encoding=choose_encoding(model, own),
+        prices=find_prices(model, own),
     )

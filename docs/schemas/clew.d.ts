@@ -793,7 +793,7 @@ export interface Limits {
   max_tool_result_bytes?: number;
   /** The most tokens of prompts and replies. */
   max_total_tokens?: number | null;
-  /** The highest cost by list price, in USD. Models whose price the worker does not know are then not called. */
+  /** The highest cost by list price, in USD. Models whose price the worker does not know are then not called: `CLEW_PRICES` gives prices. */
   max_cost_usd?: number | null;
 }
 

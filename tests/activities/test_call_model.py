@@ -413,6 +413,7 @@ async def test_a_model_without_a_price_is_not_called_where_there_must_be_one() -
     with pytest.raises(ApplicationError, match="no price of scripted:m") as caught:
         await call_once(queried)
     assert (caught.value.type, caught.value.non_retryable) == ("unknown_price", True)
+    assert "CLEW_PRICES" in str(caught.value)
     assert not queried.queries
 
 

@@ -203,6 +203,7 @@ class ClewPlugin(SimplePlugin):
             rate_limits=environment.rate_limits,
             model_calls=capacity.model_calls,
             direct_calls=min(capacity.direct_calls, slots // 2),
+            own_models=environment.own_models,
         )
         plugins = [
             plugin
