@@ -120,6 +120,53 @@ def test_the_command_names_the_missing_extra(python: Path) -> None:
     assert "Traceback" not in ran.stderr
 
 
+def list_install_commands() -> list[tuple[Path, str]]:
+    """List what the pages tell people to type to install something: the folder of the page, and the command."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    return sorted(
+        # The pages of docs/ speak of the repository's folder.
+        (page.parent if "examples" in page.parts else ROOT, command.strip())
+        for page in pages
+        for command in re.findall(r"\bpip install [^#`\n]+", page.read_text())
+    )
+
+
+@pytest.fixture(scope="module")
+def new_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make what `python3 -m venv` makes; the value is the folder of its commands."""
+    home = tmp_path_factory.mktemp("newcomer")
+    assert run(sys.executable, "-m", "venv", home).returncode == 0
+    return home / "bin"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("folder", "command"), list_install_commands(), ids=lambda value: Path(value).name)
+def test_what_a_page_tells_people_to_install_can_be_installed(
+    folder: Path, command: str, new_environment: Path
+) -> None:
+    """Each `pip install` line of the pages works as it stands in a new environment, and each extra exists."""
+    environ = {**make_plain_environment(), "PATH": f"{new_environment}:{os.environ['PATH']}"}
+    # As typed, but nothing is downloaded: the fixture `installed` installs all of it.
+    without_download = 'pip() { command pip "$@" --dry-run --no-deps; }'
+    typed = run("bash", "-c", f"{without_download}; {command}", cwd=folder, env=environ)
+    assert typed.returncode == 0, typed.stderr
+    assert "Would install" in typed.stdout
+    assert "does not provide the extra" not in typed.stdout + typed.stderr
+
+
+@pytest.mark.slow
+def test_an_installed_package_gets_the_extra_that_an_error_names(python: Path) -> None:
+    """`pip install 'clew[cli]'` adds the extra to the installed package; it asks no index for a package `clew`."""
+    added = run(
+        *(sys.executable, "-m", "pip", "--python", python, "install", "--dry-run", "--disable-pip-version-check"),
+        "clew[cli]",
+    )
+    assert added.returncode == 0, added.stderr
+    (would,) = re.findall("Would install (.*)", added.stdout)
+    assert "typer-" in would
+    assert "clew-" not in would
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel with its extras and the pinned versions; the value is the folder of the commands."""

@@ -22,6 +22,7 @@ from clew.model.messages import Message, ToolSpec
 from clew.model.prices import Prices
 from clew_activities.deployment import Deployment
 from clew_activities.heartbeat import send_heartbeats
+from clew_activities.model_table import NO_OWN_MODELS, OwnModels
 from clew_activities.prices import find_prices
 from clew_activities.providers import (
     ModelRequest,
@@ -33,7 +34,7 @@ from clew_activities.providers import (
     stream,
 )
 from clew_activities.providers.answer_object import AnswerDecoder, is_object_schema, make_object_schema
-from clew_activities.providers.errors import ContentRefused, ContextLengthExceeded
+from clew_activities.providers.errors import ContentRefused, ContextLengthExceeded, Unreachable
 from clew_activities.providers.http import DEFAULT
 from clew_activities.reply_in_progress import ReplyInProgress, add_cost, count_reply, fit_reply, make_answer
 from clew_activities.session_queries import get_own_session, query_session
@@ -55,8 +56,9 @@ log = logging.getLogger("clew.worker")
 MAX_WARNINGS = 1000
 """Tools that are left out, of which the worker logs each once."""
 NO_PRICE = (
-    "the worker has no price of {model}, so max_cost_usd cannot be enforced: use max_total_tokens, or install a "
-    "release of genai-prices on the worker that has the model"
+    "the worker has no price of {model}, so max_cost_usd cannot be enforced: add the model to the JSON file that "
+    'CLEW_PRICES names, as in {{"{model}": {{"input": 0.5, "output": 1.5}}}} in USD per million tokens (0: it costs '
+    "nothing), or use max_total_tokens"
 )
 TIME_TO_ANSWER = timedelta(seconds=0.3)
 """Time before the end of a request in which a call answers what it has read."""
@@ -72,6 +74,8 @@ ATTEMPTS_BEFORE_FALLBACK = 3
 """Attempts after which an outage is final, if the run has a fallback."""
 TIME_BEFORE_FALLBACK = timedelta(seconds=5)
 """Time after which no other attempt begins, if the run has a fallback."""
+TIME_FOR_FIRST_CONTACT = timedelta(seconds=5)
+"""Time after which no other attempt begins, if this process has never had a connection to the provider."""
 SILENCE_BEFORE_FALLBACK = 120.0
 """Longest wait for the next chunk of a response, in seconds, if the run has a fallback. Models that think send none
 for a minute."""
@@ -87,7 +91,10 @@ class ModelActivities:
         deployment: Deployment,
         hooks: tuple[HookPoint, ...] = (),
         limited: tuple[str, ...] = (),
+        *,
+        own_models: OwnModels = NO_OWN_MODELS,
     ) -> None:
+        self._own_models = own_models
         self._hooks = hooks
         self._limited = limited
         self._deployment = deployment
@@ -95,6 +102,7 @@ class ModelActivities:
         self._http = http
         self._validation = Validation()
         self._warned: set[tuple[str, str]] = set()
+        self._reached: set[str] = set()
 
     @activity.defn(name="call_model")
     async def call_model(self, call: CallModel) -> ModelAnswered | Outdated:
@@ -108,7 +116,7 @@ class ModelActivities:
                 was read of the reply.
             asyncio.CancelledError: The session has cancelled the call before the reply began, or the worker stops.
         """
-        reading = ReplyInProgress(call, find_prices(call.model))
+        reading = ReplyInProgress(call, find_prices(call.model, self._own_models))
         async with send_heartbeats(reading.describe):
             if call.hooks is not None and call.hooks != self._hooks:
                 return Outdated(deployment="", hooks=self._hooks)
@@ -127,7 +135,7 @@ class ModelActivities:
             try:
                 return await self._read_in_time(reading)
             except ProviderError as error:
-                raise await _make_failure(error, reading) from None
+                raise await self._make_failure(error, reading) from None
             except SchemaUnusable as error:
                 raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
             except asyncio.CancelledError:
@@ -177,6 +185,11 @@ class ModelActivities:
         settings = replace(DEFAULT, silence_seconds=SILENCE_BEFORE_FALLBACK) if call.has_fallback else DEFAULT
         try:
             reply = await stream(self._http, provider, request, decoder, settings=settings)
+            self._reached.add(provider_name)
+        except ProviderError as error:
+            if not isinstance(error, Unreachable):
+                self._reached.add(provider_name)
+            raise
         finally:
             if decoder.begun_after is not None:
                 record_first_token(call.model, decoder.begun_after)
@@ -194,6 +207,28 @@ class ModelActivities:
             if (model, name) not in self._warned and len(self._warned) < MAX_WARNINGS:
                 self._warned.add((model, name))
                 log.warning("model %r does not get the tool %r: %s", model, name, reason)
+
+    async def _make_failure(self, error: ProviderError, reading: ReplyInProgress) -> ApplicationError:
+        """Make the activity's failure; if no attempt follows, with what was read of the reply.
+
+        If the context is too long for the model, the details hold the number of tokens that Clew counted. Of a
+        refused reply the text is not kept: providers want it left out of later contexts. Neither is that of a reply
+        which a fallback begins anew, as a repeated attempt does. The wrong address of a provider is told soon.
+        """
+        if reading.meta and error.type == ContextLengthExceeded.type:
+            error.details["counted"] = reading.meta.estimated_tokens
+        falls_back = reading.call.has_fallback and error.type in OUTAGES
+        failure = make_provider_failure(error)
+        is_unknown = isinstance(error, Unreachable) and reading.call.model.partition(":")[0] not in self._reached
+        is_final = (falls_back and _is_lasting(failure, reading)) or (
+            is_unknown and _follows_too_late(failure, reading, TIME_FOR_FIRST_CONTACT)
+        )
+        if not is_final and compute_retry_delay(failure, reading.time_left) is not None:
+            # The next attempt reads what this one has used: a failed attempt returns nothing else.
+            activity.heartbeat(*reading.describe())
+            return failure
+        interrupted = await reading.interrupt(keeps_text=error.type != ContentRefused.type and not falls_back)
+        return make_provider_failure(error, interrupted, is_final=is_final)
 
 
 def prepare_call(
@@ -248,30 +283,16 @@ def _make_cache_key(call: CallModel) -> str:
     return compute_digest([activity.info().workflow_id, call.context_ref])[:32]
 
 
-async def _make_failure(error: ProviderError, reading: ReplyInProgress) -> ApplicationError:
-    """Make the activity's failure; if no attempt follows, with what was read of the reply.
-
-    If the context is too long for the model, the details hold the number of tokens that Clew counted. Of a refused
-    reply the text is not kept: providers want it left out of later contexts. Neither is that of a reply which a
-    fallback begins anew, as a repeated attempt does.
-    """
-    if reading.meta and error.type == ContextLengthExceeded.type:
-        error.details["counted"] = reading.meta.estimated_tokens
-    falls_back = reading.call.has_fallback and error.type in OUTAGES
-    failure = make_provider_failure(error)
-    is_final = falls_back and _is_lasting(failure, reading)
-    if not is_final and compute_retry_delay(failure, reading.time_left) is not None:
-        # The next attempt reads what this one has used: a failed attempt returns nothing else.
-        activity.heartbeat(*reading.describe())
-        return failure
-    interrupted = await reading.interrupt(keeps_text=error.type != ContentRefused.type and not falls_back)
-    return make_provider_failure(error, interrupted, is_final=is_final)
-
-
 def _is_lasting(failure: ApplicationError, reading: ReplyInProgress) -> bool:
     """Whether an outage lasts too long to wait for its end, where another model can be called."""
-    time_left = TIME_BEFORE_FALLBACK - reading.time_passed
-    return activity.info().attempt >= ATTEMPTS_BEFORE_FALLBACK or compute_retry_delay(failure, time_left) is None
+    return activity.info().attempt >= ATTEMPTS_BEFORE_FALLBACK or _follows_too_late(
+        failure, reading, TIME_BEFORE_FALLBACK
+    )
+
+
+def _follows_too_late(failure: ApplicationError, reading: ReplyInProgress, within: timedelta) -> bool:
+    """Whether the next attempt would begin later than `within` after the call was scheduled."""
+    return compute_retry_delay(failure, within - reading.time_passed) is None
 
 
 def make_provider_failure(

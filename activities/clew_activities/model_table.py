@@ -7,15 +7,27 @@ default sizes, and the worker logs it once.
 To add a model, add a line to `FAMILIES`, with the page it comes from. Lines may be changed at any time: a session
 keeps the profile that a worker has given it, in its history. Prices come from the library `genai-prices`.
 
+A team's own models have their sizes and prices in two files (`OwnModels`), which win over the table and the library.
 A session sets other sizes in its `context_policy`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from clew.contract.policy import ContextPolicy
+from clew.errors import InvalidInput
+from clew.model.prices import Price
 from clew.model.tokens import EncodingName
+
+MODELS_VARIABLE = "CLEW_MODELS"
+PRICES_VARIABLE = "CLEW_PRICES"
 
 MOST_RESERVED = 8192
 """Most tokens that a model's policy reserves for a reply."""
@@ -119,22 +131,131 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-def find_family(name: str) -> Family | None:
-    """Find the family of `provider:model`; None: the table has none."""
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class OwnModel(_Entry):
+    """The sizes of a model of one's own, in tokens, as in `Family`.
+
+    Attributes:
+        window: Most tokens of a prompt.
+        output: The longest reply; absent: not known.
+        encoding: The encoding that its texts are counted in.
+    """
+
+    window: Annotated[int, Field(ge=1, le=1_000_000_000)]
+    output: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    encoding: EncodingName = "o200k_base"
+
+
+_UsdPerMillion = Annotated[float, Field(ge=0)]
+
+
+class OwnPrice(_Entry):
+    """The prices of a model of one's own, in USD per million tokens; 0: it costs nothing.
+
+    Attributes:
+        input: The price of input tokens.
+        output: The price of output tokens.
+        cached_input: The price of input tokens read from the provider's cache; absent: as `input`.
+        written_input: The price of input tokens written to it; absent: as `input`.
+    """
+
+    input: _UsdPerMillion
+    output: _UsdPerMillion
+    cached_input: _UsdPerMillion | None = None
+    written_input: _UsdPerMillion | None = None
+
+
+E = TypeVar("E", OwnModel, OwnPrice)
+
+
+@dataclass(frozen=True)
+class OwnModels:
+    """The models of one's own, by `provider:model`; a `*` at the end stands for the rest of the name.
+
+    Attributes:
+        sizes: Their sizes.
+        prices: Their prices.
+    """
+
+    sizes: Mapping[str, OwnModel] = field(default_factory=dict)
+    prices: Mapping[str, OwnPrice] = field(default_factory=dict)
+
+    def find_family(self, name: str) -> Family | None:
+        """Find the sizes of `provider:model`; None: it has none of its own."""
+        own = _find_own(self.sizes, name)
+        return Family(name.lower(), own.window, own.output, own.encoding) if own else None
+
+    def find_price(self, name: str) -> Price | None:
+        """Find the price of `provider:model`; None: it has none of its own."""
+        own = _find_own(self.prices, name)
+        return Price(**own.model_dump()) if own else None
+
+
+NO_OWN_MODELS = OwnModels()
+
+
+def read_own_models(environ: Mapping[str, str]) -> OwnModels:
+    """Read the JSON files that `CLEW_MODELS` and `CLEW_PRICES` name; nothing if they are not set.
+
+    Raises:
+        InvalidInput: A file cannot be read, or has another form.
+    """
+    return OwnModels(
+        _read_entries(environ, MODELS_VARIABLE, OwnModel), _read_entries(environ, PRICES_VARIABLE, OwnPrice)
+    )
+
+
+def _read_entries(environ: Mapping[str, str], variable: str, kind: type[E]) -> Mapping[str, E]:
+    path = environ.get(variable, "").strip()
+    if not path:
+        return {}
+    try:
+        document: Any = json.loads(Path(path).read_bytes())
+        entries = TypeAdapter(dict[str, kind]).validate_python(document)  # type: ignore[valid-type]
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise InvalidInput(f"{variable}: {path!r} is not valid: {where}: {problem['msg']}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"{variable}: {path!r} cannot be read: {type(error).__name__}: {error}") from None
+    for name in entries:
+        if not all(name.partition(":")):
+            raise InvalidInput(
+                f"{variable}: {name[:100]!r} in {path!r} is not PROVIDER:MODEL, as in vllm:qwen3 or vllm:*"
+            )
+    return {name.lower(): entry for name, entry in entries.items()}
+
+
+def _find_own(entries: Mapping[str, E], name: str) -> E | None:
+    """Find the entry of a model: the one of its name, or else the one with the longest beginning of it."""
+    name = name.lower()
+    if name in entries:
+        return entries[name]
+    fitting = [pattern for pattern in entries if pattern.endswith("*") and name.startswith(pattern[:-1])]
+    return entries[max(fitting, key=len)] if fitting else None
+
+
+def find_family(name: str, own: OwnModels = NO_OWN_MODELS) -> Family | None:
+    """Find the family of `provider:model`; None: neither the team's models nor the table have it."""
+    if family := own.find_family(name):
+        return family
     bare = name.partition(":")[2].lower().rpartition("/")[2]
     fitting = (family for family in FAMILIES if bare.startswith(family.prefix))
     return max(fitting, key=lambda family: len(family.prefix), default=None)
 
 
-def choose_encoding(name: str) -> EncodingName:
+def choose_encoding(name: str, own: OwnModels = NO_OWN_MODELS) -> EncodingName:
     """Choose the encoding that `provider:model` is counted in; an estimate if its own is not known."""
-    family = find_family(name)
+    family = find_family(name, own)
     return family.encoding if family else "o200k_base"
 
 
-def choose_policy(name: str) -> ContextPolicy:
+def choose_policy(name: str, own: OwnModels = NO_OWN_MODELS) -> ContextPolicy:
     """Choose a complete policy for `provider:model`, in epochs. An unknown model gets the default sizes."""
-    epochs, family = ContextPolicy(window="epoch"), find_family(name)
+    epochs, family = ContextPolicy(window="epoch"), find_family(name, own)
     if family is None:
         return epochs.complete()
     reserved = min(family.window // 4, MOST_RESERVED, family.output or MOST_RESERVED)

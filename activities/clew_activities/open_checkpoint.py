@@ -16,7 +16,7 @@ from clew_activities.error_translation import translate_archive_errors, translat
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
 from clew_activities.mcp.tools import McpTools
-from clew_activities.model_table import choose_policy
+from clew_activities.model_table import NO_OWN_MODELS, OwnModels, choose_policy
 from clew_activities.registry import Registry
 from clew_workflows.core.checkpoints import compute_fingerprint, list_fingerprinted
 from clew_workflows.protocol import OpenCheckpoint, OpenedCheckpoint
@@ -25,7 +25,17 @@ from clew_workflows.protocol import OpenCheckpoint, OpenedCheckpoint
 class OpeningActivities:
     """Verifies checkpoints with the worker's keys, for its Temporal namespace."""
 
-    def __init__(self, keys: Keys, registry: Registry, archive: Archive, namespace: str, mcp_tools: McpTools) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        registry: Registry,
+        archive: Archive,
+        namespace: str,
+        mcp_tools: McpTools,
+        *,
+        own_models: OwnModels = NO_OWN_MODELS,
+    ) -> None:
+        self._own_models = own_models
         self._keys = keys
         self._registry = registry
         self._mcp_tools = mcp_tools
@@ -37,7 +47,7 @@ class OpeningActivities:
         """Verify a token. Returns the configuration of the session to start."""
         async with send_heartbeats(), translate_refusals():
             payload = verify_token(request.token, self._keys, self._namespace, int(time.time()))
-            config = await read_config(payload, self._registry, self._mcp_tools)
+            config = await read_config(payload, self._registry, self._mcp_tools, self._own_models)
             async with translate_archive_errors():
                 head = await self._archive.read_head(request.session_id)
             if head is not None:
@@ -45,7 +55,9 @@ class OpeningActivities:
         return OpenedCheckpoint(config=config)
 
 
-async def read_config(payload: dict[str, Any], registry: Registry, mcp_tools: McpTools) -> dict[str, Any]:
+async def read_config(
+    payload: dict[str, Any], registry: Registry, mcp_tools: McpTools, own_models: OwnModels = NO_OWN_MODELS
+) -> dict[str, Any]:
     """Read the configuration of a checkpoint.
 
     Raises:
@@ -71,7 +83,7 @@ async def read_config(payload: dict[str, Any], registry: Registry, mcp_tools: Mc
         tool for name in config.tools for tool in (remote[name] if name in remote else [registry.tools[name]])
     ]
     specs = list({tool.name: tool.spec for tool in selected}.values())
-    policy = resolve(agent=config.context_policy or choose_policy(config.model or ""))
+    policy = resolve(agent=config.context_policy or choose_policy(config.model or "", own_models))
     if compute_fingerprint(list_fingerprinted(config, policy, specs, agent)) != str(payload["fingerprint"]):
         raise TokenMismatch(
             "the agent, the tools' schemas or the model's policy have changed since the checkpoint was made"

@@ -1,4 +1,7 @@
-"""List prices of models, from the data that the library `genai-prices` ships. Nothing is read from the network."""
+"""Prices of models: those of a team's own, and list prices from the data that the library `genai-prices` ships.
+
+Nothing is read from the network.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,16 @@ from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelPrice, TieredPrices
 
 from clew.model.prices import Price, Prices
+from clew_activities.model_table import NO_OWN_MODELS, OwnModels
 
 
-def find_prices(name: str) -> Prices:
-    """Find the current prices of `provider:model`; empty: the library does not know them.
+def find_prices(name: str, own: OwnModels = NO_OWN_MODELS) -> Prices:
+    """Find the current prices of `provider:model`; empty: they are neither in `own` nor in the library.
 
     If the library does not know the provider, such as an own gateway, the prices of the model's maker are used.
     """
+    if own_price := own.find_price(name):
+        return (own_price,)
     provider, _, model = name.partition(":")
     price = _find_model_price(model, provider)
     # A model with a price for each request costs more than its tokens.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from clew.agents import Agent, AgentTool
+from clew.contract.mcp_names import split_configured_name
 from clew.hooks import Hook
 from clew.model.canonical import compute_digest
 from clew.tools import Tool, ToolDefinition
@@ -42,11 +43,20 @@ class Registry:
     hooks: Hooks = field(default_factory=dict)
 
 
-def make_registry(tools: Tools, agents: Sequence[Agent] = (), hooks: Iterable[Hook] = ()) -> Registry:
+def make_registry(
+    tools: Tools, agents: Sequence[Agent] = (), hooks: Iterable[Hook] = (), *, mcp_servers: Collection[str] = ()
+) -> Registry:
     """Register tools and agents, with the tools that the agents bring, and the agents that their tools call.
 
+    Args:
+        tools: Every tool by its name.
+        agents: The agents.
+        hooks: The hooks.
+        mcp_servers: The names of the MCP servers whose tools agents may name. Whether a server has the tool shows
+            when a session needs it: servers may be down.
+
     Raises:
-        AgentsUnusable: Two agents, or two tools, have one name.
+        AgentsUnusable: Two agents, or two tools, have one name, or an agent names a tool that is not there.
         ToolsUnusable: The parameters of an agent's tool are not valid JSON Schema.
     """
     known: dict[str, ToolDefinition] = dict(tools)
@@ -60,10 +70,28 @@ def make_registry(tools: Tools, agents: Sequence[Agent] = (), hooks: Iterable[Ho
                 raise AgentsUnusable(
                     f"agent {agent.name!r} has a tool {tool.name!r}, and another tool has that name: rename one"
                 )
+    for agent in by_name.values():
+        _check_names(agent, known, mcp_servers)
     described = {tool.name: resolve_tool(tool).model_dump(mode="json") for tool in (read_result, *known.values())}
     resolved = {agent.name: _resolve_agent(agent, described) for agent in by_name.values()}
     versions = {agent.name: agent.version for agent in resolved.values()}
     return Registry(known, resolved, _digest({"tools": described, "agents": versions}), collect_hooks(hooks))
+
+
+def _check_names(agent: Agent, tools: Tools, mcp_servers: Collection[str]) -> None:
+    """Check the tools that an agent names without bringing them: no session with a wrong name could be served."""
+    for name in (tool for tool in agent.tools if isinstance(tool, str)):
+        split = split_configured_name(name)
+        if split and split[0] not in mcp_servers:
+            raise AgentsUnusable(
+                f"agent {agent.name!r} has the tool {name!r}, and no MCP server is called {split[0]!r} in the file "
+                f"that CLEW_MCP names: its servers are {', '.join(mcp_servers) or 'none'}"
+            )
+        if not split and name not in tools and name != read_result.name:
+            raise AgentsUnusable(
+                f"agent {agent.name!r} has the tool {name!r}, and the worker has no tool of that name: its tools are "
+                f"{', '.join(tools) or 'none'}. Point CLEW_TOOLS or --tools at the module that defines it"
+            )
 
 
 def _list_all(tools: Tools, agents: Iterable[Agent]) -> Sequence[Agent]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew.contract import ToolProgress
 from clew.contract.mcp_names import find_server
 from clew.contract.payloads import ToolMessage
-from clew.model.texts import truncate_result
+from clew.model.texts import describe_bytes, replace_data, truncate_result
 from clew.tools import Tool, ToolContext
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
 from clew_activities.heartbeat import send_heartbeats
@@ -37,6 +37,7 @@ from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered, make
 MAX_ERROR_CHARACTERS = 2000
 MAX_PROGRESS_CHARACTERS = 1000
 """Characters of a progress report."""
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 class Progress:
@@ -141,7 +142,7 @@ class ToolActivities:
                 raise ApplicationError("it took too long", type="tool_timeout", non_retryable=True) from None
             return _make_error(f"tool {call.name!r} took longer than {seconds:g} seconds", call)
         answer = await self._results.make_answer(
-            clean(text).encode(), call, readable=read_result.name not in self._tools
+            replace_data(clean(text)).encode(), call, readable=read_result.name not in self._tools
         )
         return answer.model_copy(update={"is_error": is_error})
 
@@ -212,16 +213,46 @@ def _bind_arguments(tool: Tool[..., Any], call: RunTool, context: ToolContext) -
 
 
 def _encode_result(value: Any) -> bytes:
-    """Encode a result as UTF-8 text."""
+    """Encode a result as UTF-8 text, with descriptions in place of data that is not text."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        value = bytes(value)
+        value = describe_bytes(len(value)) if b"\0" in value else value
     if not isinstance(value, str):
         try:
-            return to_json(value, fallback=str, inf_nan_mode="constants")
-        except Exception:  # JSON cannot express it: bytes that are not UTF-8, an object that contains itself
+            value = _dump_json(value)
+        except Exception:  # JSON cannot express it: an object that contains itself
             value = _make_text(value)
+    text = replace_data(value)
     try:
-        return str.encode(value)
+        return str.encode(text)
     except UnicodeEncodeError:
-        return clean(value).encode()
+        return clean(text).encode()
+
+
+def _dump_json(value: Any) -> str:
+    try:
+        return to_json(value, fallback=str, inf_nan_mode="constants").decode()
+    except PydanticSerializationError:  # bytes that are not UTF-8, a lone surrogate
+        plain = _describe_bytes(_ANY.dump_python(value, fallback=str))
+    if isinstance(value, bytes):
+        return str(plain)
+    try:
+        return to_json(plain, fallback=str, inf_nan_mode="constants").decode()
+    except PydanticSerializationError:
+        return _make_text(plain)
+
+
+def _describe_bytes(value: Any) -> Any:
+    """Replace bytes within a value by their description."""
+    match value:
+        case bytes() | bytearray() | memoryview():
+            return describe_bytes(len(value))
+        case dict():
+            return {key: _describe_bytes(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_describe_bytes(item) for item in value]
+        case _:
+            return value
 
 
 def _make_error(text: str, call: RunTool) -> ToolAnswered:

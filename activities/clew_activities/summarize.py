@@ -22,7 +22,7 @@ from clew.thread.source import make_filter
 from clew_activities.call_model import add_price, make_provider_failure
 from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
-from clew_activities.model_table import find_family
+from clew_activities.model_table import NO_OWN_MODELS, OwnModels, find_family
 from clew_activities.prices import find_prices
 from clew_activities.providers import ModelRequest, ProviderError, Providers, RedactedDecoder, stream
 from clew_activities.providers.errors import ContextLengthExceeded
@@ -48,7 +48,14 @@ MIN_PIECE_TOKENS = 500
 class SummaryActivities:
     """Writes summaries: reads archived and live entries, and calls models through one HTTP client."""
 
-    def __init__(self, providers: Providers, http: httpx.AsyncClient, threads: Threads) -> None:
+    def __init__(
+        self,
+        providers: Providers,
+        http: httpx.AsyncClient,
+        threads: Threads,
+        own_models: OwnModels = NO_OWN_MODELS,
+    ) -> None:
+        self._own_models = own_models
         self._providers = providers
         self._http = http
         self._threads = threads
@@ -68,7 +75,7 @@ class SummaryActivities:
             tokens = await asyncio.to_thread(encoding.count, summary)
             source.tokens += tokens
             piece: list[str] = []
-            window = _Window(_compute_piece_tokens(request), encoding)
+            window = _Window(_compute_piece_tokens(request, self._own_models), encoding)
             room = window.tokens - tokens
             async for entry in self._read_entries(request):
                 source.add(entry)
@@ -162,7 +169,7 @@ class SummaryActivities:
             raise make_provider_failure(error) from None
         if not reply.content.strip():
             raise ApplicationError("the model wrote no summary", type="unusable_summary", non_retryable=True)
-        usage = add_price(find_prices(request.model), reply).usage
+        usage = add_price(find_prices(request.model, self._own_models), reply).usage
         return reply.content.strip(), usage.model_copy(update={"model_calls": 1})
 
 
@@ -218,9 +225,9 @@ def _make_payload(request: Summarize, summary: str) -> SummaryPayload:
     )
 
 
-def _compute_piece_tokens(request: Summarize) -> int:
+def _compute_piece_tokens(request: Summarize, own_models: OwnModels) -> int:
     """Compute how many tokens of the conversation fit into one call: by the table, and by what was learned."""
-    family = find_family(request.model)
+    family = find_family(request.model, own_models)
     window = family.window if family else request.max_input_tokens
     room = int((window - request.max_output_tokens) / (request.token_ratio or 1))
     if request.learned_budget is not None:

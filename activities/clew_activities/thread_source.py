@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.contract import WORKFLOW_TYPE, EntriesQuery
-from clew.errors import Starting, ThreadMismatch
+from clew.errors import Interrupted, Starting, ThreadMismatch
 from clew.thread.entries import Entry
 from clew.thread.source import FrozenThread, LivePage, read_forward, read_tail
 from clew_activities.archive import Archive, Head, ObjectMissing
@@ -136,7 +136,7 @@ class Threads:
             try:
                 return restore((await query_started_session(location.live, "carried"))["carried"])
             except ApplicationError as error:
-                if error.type != ThreadMismatch.type:
+                if error.type not in (Interrupted.type, ThreadMismatch.type):
                     raise
         if location.head is None or location.head.state is None:
             raise ObjectMissing(f"the state of session {location.session_id!r}")

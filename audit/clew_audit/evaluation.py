@@ -28,7 +28,7 @@ from clew.thread.entries import Entry
 from clew.thread.thread import Thread
 from clew.tools import ToolDefinition
 from clew_activities.call_model import add_price, prepare_call
-from clew_activities.model_table import choose_policy
+from clew_activities.model_table import NO_OWN_MODELS, OwnModels, choose_policy
 from clew_activities.prices import find_prices
 from clew_activities.providers import ModelRequest, ProviderError, Providers, make_http_client, stream
 from clew_workflows.core.requests import DEFAULT_OUTPUT_TOKENS
@@ -148,6 +148,7 @@ async def evaluate_thread(
     *,
     tools: Mapping[str, ToolDefinition] | None = None,
     calls_at_once: int = CALLS_AT_ONCE,
+    own_models: OwnModels = NO_OWN_MODELS,
 ) -> Evaluation:
     """Ask every model call of a complete thread again under an agent.
 
@@ -157,6 +158,7 @@ async def evaluate_thread(
         providers: The model providers; the agent's model names one of them.
         tools: The tools that the agent names by a string. Absent ones are those that the thread recorded.
         calls_at_once: Model calls that run at the same time.
+        own_models: The sizes and the prices of models of one's own.
 
     Raises:
         InvalidInput: The agent names a tool that is neither in `tools` nor in the thread, or there is no provider of
@@ -165,7 +167,7 @@ async def evaluate_thread(
     """
     thread = Thread(entries)
     replies = [(entry, recipe) for entry in thread if (recipe := entry.recipe)]
-    settings = _make_settings(thread, agent, tools or {})
+    settings = _make_settings(thread, agent, tools or {}, own_models)
     try:
         providers.get(settings.model.partition(":")[0])
     except ProviderError as error:
@@ -173,7 +175,7 @@ async def evaluate_thread(
     changed = reconfigure(thread, settings)
     limit = asyncio.Semaphore(calls_at_once)
     async with make_http_client() as http:
-        caller = _Caller(http, providers, settings.model, _choose_options(agent, settings))
+        caller = _Caller(http, providers, own_models, settings.model, _choose_options(agent, settings))
 
         async def evaluate_turn(entry: Entry, recipe: Recipe) -> Turn:
             turn = Turn(entry.seq, entry.refs.get("call_id", ""), _read_reply(entry, recipe))
@@ -196,6 +198,7 @@ class _Caller:
 
     http: httpx.AsyncClient
     providers: Providers
+    own_models: OwnModels
     model: str
     options: ModelOptions
 
@@ -227,12 +230,16 @@ class _Caller:
             output_schema=context.output_schema,
         )
         request, decoder = prepare_call(provider, request, self.providers.redaction)
-        reply = add_price(find_prices(self.model), await stream(self.http, provider, request, decoder))
+        reply = add_price(
+            find_prices(self.model, self.own_models), await stream(self.http, provider, request, decoder)
+        )
         calls = tuple((call.name, call.arguments) for call in reply.tool_calls)
         return TurnReply(reply.content, calls, reply.usage.model_copy(update={"model_calls": 1}))
 
 
-def _make_settings(thread: Thread, agent: Agent, tools: Mapping[str, ToolDefinition]) -> ModelSettings:
+def _make_settings(
+    thread: Thread, agent: Agent, tools: Mapping[str, ToolDefinition], own_models: OwnModels
+) -> ModelSettings:
     config = agent.config
     recorded = _collect_recorded_tools(thread)
     known = recorded | {tool.name: tool.spec for tool in (*tools.values(), *agent.own_tools)}
@@ -245,7 +252,7 @@ def _make_settings(thread: Thread, agent: Agent, tools: Mapping[str, ToolDefinit
         model=agent.model,
         system_prompt=config.system_prompt,
         tools=[known[name] for name in names],
-        policy=resolve(agent=config.context_policy or choose_policy(agent.model)),
+        policy=resolve(agent=config.context_policy or choose_policy(agent.model, own_models)),
     )
 
 

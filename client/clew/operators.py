@@ -8,6 +8,7 @@ Raises:
 
 try:
     from clew_activities.archive import Archive, open_store
+    from clew_activities.model_table import read_own_models
     from clew_activities.prices import find_prices
     from clew_audit.audit import Report, audit_file, audit_session
     from clew_audit.codec_server import CodecServer
@@ -40,6 +41,7 @@ __all__ = [
     "load_evaluation_settings",
     "open_store",
     "read_export",
+    "read_own_models",
     "recover",
     "rekey_archive",
     "serve_http",

@@ -47,6 +47,7 @@ START = Exchange(
     contract.SessionStart,
     contract.SessionEnd,
     (
+        "interrupted",
         "invalid_token_budget",
         "not_encrypted",
         "thread_mismatch",
@@ -60,6 +61,7 @@ START = Exchange(
 COMMON_UPDATE_REFUSALS = (
     "archive_unavailable",
     "closed",
+    "interrupted",
     "invalid_input",
     "newer_version",
     "not_encrypted",
@@ -130,7 +132,7 @@ SIGNALS = (
     _read(handlers.SIGNALS, "subagent_result"),
 )
 
-COMMON_QUERY_REFUSALS = ("invalid_input", "starting", "thread_mismatch", "unknown_key")
+COMMON_QUERY_REFUSALS = ("interrupted", "invalid_input", "starting", "thread_mismatch", "unknown_key")
 """Every query but `status` may be refused with these."""
 
 QUERIES = (

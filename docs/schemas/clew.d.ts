@@ -811,7 +811,7 @@ export interface Limits {
   max_tool_result_bytes?: number;
   /** The most tokens of prompts and replies. */
   max_total_tokens?: number | null;
-  /** The highest cost by list price, in USD. Models whose price the worker does not know are then not called. */
+  /** The highest cost by list price, in USD. Models whose price the worker does not know are then not called: `CLEW_PRICES` gives prices. */
   max_cost_usd?: number | null;
 }
 
@@ -871,7 +871,7 @@ export interface Message {
 
 /** The argument of the update `message`. */
 export interface MessageInput {
-  /** The text of the user; leading and trailing white space is removed. */
+  /** The text of the user, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
   content: string;
   /** The request's id: each is served once. Absent: the id of the Update, which has the same bounds. Ids that begin with `followup:` are reserved. */
   request_id?: string | null;
@@ -1003,7 +1003,7 @@ export interface PendingExternalCall {
 export interface PendingMessage {
   /** Always `user`. */
   role: "user";
-  /** The text; leading and trailing white space is removed. */
+  /** The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
   content: string;
 }
 
@@ -1400,7 +1400,7 @@ export interface SessionStart {
 export interface SessionStatus {
   /** The session. */
   session_id: string;
-  /** `preparing`, `idle`, `checking` (hooks check a message, tool calls or an answer), `awaiting_model`, `stopping` (a run ends as soon as its model call has stopped), `awaiting_tools`, `awaiting_approval`, `awaiting_external`, `summarizing`, `hibernating` or `closed`. */
+  /** `preparing`, `idle`, `checking` (hooks check a message, tool calls or an answer), `awaiting_model`, `stopping` (a run ends as soon as its model call has stopped), `awaiting_tools`, `awaiting_approval`, `awaiting_external`, `summarizing`, `hibernating`, `hibernated` or `closed`. The Python client says `interrupted` of a session whose workflow was terminated or has timed out. */
   status: string;
   /** The lane that the next request is served in. */
   active_context_ref: string;
@@ -1504,7 +1504,7 @@ export interface Snapshot {
 export interface SnapshotMessage {
   /** The speaker; a snapshot has its `system_prompt` beside the messages. */
   role: "user" | "assistant" | "tool";
-  /** The text. */
+  /** The text, without data URLs of 1 000 characters or more. */
   content: string;
   /** The tool calls of an assistant message. */
   tool_calls?: Array<SnapshotToolCall> | null;
@@ -1540,7 +1540,7 @@ export interface SnapshotToolCall {
 
 /** The argument of the signals `steer` and `inject`: a message for the run in progress. */
 export interface SteerInput {
-  /** The text; leading and trailing white space is removed. */
+  /** The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
   content: string;
   /** When the input enters the run: with its answer (`terminal`) or before its next model call (`step`); absent: the session's `steering`. */
   at?: "terminal" | "step" | null;
@@ -1606,7 +1606,7 @@ export interface SubagentResultInput {
 
 /** The argument of the update `submit_input`. */
 export interface SubmitInput {
-  /** The text; leading and trailing white space is removed. */
+  /** The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
   content: string;
   /** When the input enters the run: with its answer (`terminal`) or before its next model call (`step`); absent: the session's `steering`. */
   at?: "terminal" | "step" | null;

@@ -1,4 +1,4 @@
-"""A backend's side: open the customer's session and ask. It needs `pip install clew`, and no model, tool or key.
+"""A backend's side: open the customer's session and ask. It needs Clew without extras, and no model, tool or key.
 
 python backend.py CUSTOMER QUESTION
 """

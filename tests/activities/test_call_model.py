@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 
 import httpx
 import pytest
+from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
@@ -332,6 +334,41 @@ async def test_a_provider_that_sends_nothing_is_an_outage(monkeypatch: pytest.Mo
     assert (caught.value.type, caught.value.non_retryable) == ("provider_unavailable", True)
 
 
+async def fail_unreachable(activities: call_model.ModelActivities, seconds: float, attempt: int) -> ApplicationError:
+    """Make an attempt of a call that was scheduled some seconds ago, of a provider that refuses connections."""
+    session = open_session()
+    made = await make_environment(Queried(session), attempt)
+    scheduled = made.info.started_time - timedelta(seconds=seconds)
+    policy = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2)
+    made.info = replace(
+        made.info,
+        scheduled_time=scheduled,
+        retry_policy=policy,
+        schedule_to_close_timeout=timedelta(minutes=15),
+    )
+    with pytest.raises(ApplicationError, match="cannot be reached") as caught:
+        await made.run(activities.call_model, session.call)
+    assert caught.value.type == "provider_unavailable"
+    return caught.value
+
+
+async def test_a_provider_that_was_never_reached_fails_soon() -> None:
+    """Once this process had a connection to the provider, an outage is waited for as long as the request has time."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        down = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": "http://127.0.0.1:1"})
+        activities = make_activities(down, http)
+        failures = [await fail_unreachable(activities, *at) for at in ((0, 1), (1, 2), (3, 3))]
+        assert [failure.non_retryable for failure in failures] == [False, False, True]
+        async with run_fake_server() as server:
+            server.answer(status=503)
+            activities._providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": server.url})
+            made = await make_environment(Queried(open_session()))
+            with pytest.raises(ApplicationError, match="503"):
+                await made.run(activities.call_model, open_session().call)
+        activities._providers = down
+        assert not (await fail_unreachable(activities, 600, 20)).non_retryable
+
+
 async def test_a_provider_that_the_worker_does_not_know_is_final() -> None:
     """The failure names the provider that this worker lacks, and its configuration."""
     with pytest.raises(ApplicationError, match="OPENAI_API_KEY") as caught:
@@ -376,6 +413,7 @@ async def test_a_model_without_a_price_is_not_called_where_there_must_be_one() -
     with pytest.raises(ApplicationError, match="no price of scripted:m") as caught:
         await call_once(queried)
     assert (caught.value.type, caught.value.non_retryable) == ("unknown_price", True)
+    assert "CLEW_PRICES" in str(caught.value)
     assert not queried.queries
 
 

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clew.contract.policy import ContextPolicy, resolve
+from clew.errors import InvalidInput
+from clew.model.prices import compute_cost_usd
 from clew.model.tokens import ENCODINGS
-from clew_activities.model_table import FAMILIES, MOST_RESERVED, Family, choose_encoding, choose_policy, find_family
+from clew.outcomes import Usage
+from clew_activities.model_table import (
+    FAMILIES,
+    MOST_RESERVED,
+    Family,
+    OwnModels,
+    choose_encoding,
+    choose_policy,
+    find_family,
+    read_own_models,
+)
+from clew_activities.prepare import make_profile
+from clew_activities.prices import find_prices
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.prefix)
@@ -91,3 +108,78 @@ def test_a_known_models_policy_fits_its_window(model: str, window: int, reserved
 
 def test_an_unknown_model_gets_the_default_sizes() -> None:
     assert choose_policy("openai:unheard-of") == choose_policy("smollm2") == ContextPolicy(window="epoch")
+
+
+def read_files(folder: Path, models: Any = None, prices: Any = None) -> OwnModels:
+    """Read files with these contents; None: there is no such file."""
+    environ = {}
+    for variable, content in (("CLEW_MODELS", models), ("CLEW_PRICES", prices)):
+        if content is not None:
+            environ[variable] = str(folder / f"{variable}.json")
+            Path(environ[variable]).write_text(content if isinstance(content, str) else json.dumps(content))
+    return read_own_models(environ)
+
+
+def test_ones_own_models_win_over_the_table(tmp_path: Path) -> None:
+    """A name, or the longest beginning of it with a `*`; case makes no difference. Others are as in the table."""
+    own = read_files(
+        tmp_path,
+        models={
+            "gate:*": {"window": 1_000},
+            "gate:House-*": {"window": 50_000, "output": 2_000, "encoding": "cl100k_base"},
+            "openai:gpt-4o": {"window": 60_000},
+        },
+    )
+    profile = make_profile("gate:house-2", own)
+    assert profile.policy is not None
+    assert (profile.policy.max_input_tokens, profile.policy.reserve_output_tokens) == (50_000, 2_000)
+    assert profile.encoding == "cl100k_base"
+    windows = {
+        name: choose_policy(name, own).max_input_tokens for name in ("gate:other", "openai:gpt-4o", "x:gpt-4o")
+    }
+    assert windows == {"gate:other": 1_000, "openai:gpt-4o": 60_000, "x:gpt-4o": 128_000}
+    assert resolve(agent=choose_policy("gate:other", own)).budget > 0
+
+
+def test_ones_own_prices_win_over_list_prices(tmp_path: Path) -> None:
+    """In USD per million tokens. A price of 0 is one."""
+    own = read_files(
+        tmp_path, prices={"local:*": {"input": 0, "output": 0}, "openai:gpt-4o": {"input": 3, "output": 4.5}}
+    )
+    spent = Usage(input_tokens=1_000_000, output_tokens=2_000_000)
+    costs = {name: compute_cost_usd(find_prices(name, own), spent) for name in ("local:tiny", "openai:gpt-4o", "x:y")}
+    assert costs == {"local:tiny": 0, "openai:gpt-4o": 12, "x:y": None}
+
+
+def test_without_files_there_is_only_the_table() -> None:
+    """The variables may be absent or empty."""
+    assert read_own_models({}) == read_own_models({"CLEW_MODELS": "", "CLEW_PRICES": " "}) == OwnModels()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        {"gpt-4o": {"input": 1, "output": 1}},
+        {"openai:": {"input": 1, "output": 1}},
+        {"a:b": {"input": 1}},
+        {"a:b": {"input": -1, "output": 1}},
+        {"a:b": {"input": "1", "output": 1}},
+        {"a:b": {"input": 1, "output": 1, "inptu": 1}},
+        '{"a:b": {"input": Infinity, "output": 1}}',
+    ],
+    ids=repr,
+)
+def test_a_file_that_is_not_valid_is_refused(tmp_path: Path, content: Any) -> None:
+    """With the variable, the file, and what is wrong in it."""
+    with pytest.raises(InvalidInput, match="CLEW_PRICES"):
+        read_files(tmp_path, prices=content)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """As is one of sizes that are none."""
+    with pytest.raises(InvalidInput, match="CLEW_MODELS"):
+        read_own_models({"CLEW_MODELS": str(tmp_path / "none.json")})
+    with pytest.raises(InvalidInput, match=r"a:b\.window"):
+        read_files(tmp_path, models={"a:b": {"window": 0}})

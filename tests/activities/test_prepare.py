@@ -92,7 +92,9 @@ async def test_unknown_tools_are_named_with_the_remedy() -> None:
     assert answer.problem.type == "unknown_tool"
     assert r"'fly', 'sw\nim', 't0'" in answer.problem.message
     assert "CLEW_TOOLS" in answer.problem.message
-    assert len(answer.problem.message) < 400
+    assert "its tools are: add, look, pay" in answer.problem.message
+    assert answer.problem.message.endswith("`clew configure test --tool add`")
+    assert len(answer.problem.message) < 1000
     assert answer.problem.retryable is False
 
 

@@ -107,6 +107,19 @@ def test_names_that_are_taken_are_refused() -> None:
     assert list(make_registry({"look": LOOK}, agents).tools) == ["look", "ask"]
 
 
+def test_names_of_tools_that_are_nowhere_are_refused() -> None:
+    """A tool that an agent names is one of the worker, or of an MCP server that the worker has."""
+    with pytest.raises(AgentsUnusable, match="agent 'support' has the tool 'nope'"):
+        make_registry({"look": LOOK}, [make_agent(tools=["nope"])])
+    with pytest.raises(AgentsUnusable, match="no MCP server is called 'files'"):
+        make_registry({}, [make_agent(tools=["mcp:files/*"])], mcp_servers=["mail"])
+    inner = make_agent("inner", tools=["nope"])
+    with pytest.raises(AgentsUnusable, match="agent 'inner' has the tool 'nope'"):
+        make_registry({}, [make_agent(tools=[inner.as_tool()])])
+    named = make_agent(tools=["look", "read_result", "mcp:files/*"])
+    assert "support" in make_registry({"look": LOOK}, [named], mcp_servers=["files"]).agents
+
+
 def test_a_schema_that_is_not_valid_is_refused() -> None:
     """Before a session has the tool."""
     broken = {"name": "ask", "parameters": {"type": "object", "properties": {"a": {"type": "?"}}}, "external": True}

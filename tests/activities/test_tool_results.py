@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tests.support.examples import examples
+from tests.support.images import PARTS, PNG
 from tests.support.tool_calls import KIB64, Unspeakable, run_returning
 
 
@@ -67,7 +68,7 @@ def make_loop() -> dict[str, Any]:
         (Odd(), '"an odd thing"'),
         ({"odd": Odd()}, '{"odd":"an odd thing"}'),
         ((n for n in range(3)), "[0,1,2]"),
-        (b"\xff\xfe", r"b'\xff\xfe'"),
+        (b"\xff\xfe", "[data, 2 bytes: left out, a model reads text only]"),
         (make_loop(), "{'itself': {...}}"),
         ({"lone": "\ud800"}, "{'lone': '\\ud800'}"),
         ([Unspeakable()], None),
@@ -112,3 +113,32 @@ async def test_a_huge_result_is_truncated_like_any_other() -> None:
     answer = await run_returning(["x" * 1000] * 10_000)
     assert len(answer.content.encode()) <= KIB64
     assert answer.content.endswith("of 10030001 bytes are shown]")
+
+
+@dataclass
+class Chart:
+    title: str
+    image: bytes
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(PNG, bytearray(PNG), memoryview(PNG), bytes(len(PNG))),
+        *(Chart("sales", PNG), {"images": [PNG, (PNG,)]}, {"lone": "\ud800", "image": PNG}),
+        *PARTS.values(),
+    ],
+    ids=[*("bytes", "bytearray", "memoryview", "zeros", "dataclass", "nested", "lone surrogate"), *PARTS],
+)
+async def test_what_is_no_text_is_described(value: Any) -> None:
+    """The model reads what was left out and how large it is, in some words, and not the data."""
+    answer = await run_returning(value)
+    assert not answer.is_error
+    assert f"{len(PNG)} bytes: left out" in answer.content
+    assert len(answer.content) < 300
+    assert "PNG" not in answer.content.replace("/png", "")
+
+
+async def test_bytes_that_are_text_are_a_text() -> None:
+    """As JSON writes them."""
+    assert (await run_returning("é".encode())).content == '"é"'

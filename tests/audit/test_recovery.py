@@ -10,7 +10,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, ResetWorkflowExecutionRequest
 
 from clew import Clew, Session
-from clew.errors import ArchiveUnavailable, NotFound, ThreadMismatch
+from clew.errors import ArchiveUnavailable, Interrupted, NotFound, ThreadMismatch
 from clew.local import temporal_server
 from clew_activities.archive import Archive
 from clew_activities.providers import load_providers, make_http_client
@@ -47,7 +47,7 @@ async def test_a_terminated_session_goes_on(stack: Stack, clew: Clew, archive: A
     before = await query_live_entries(session)
     await terminate(clew, session)
     await clew.temporal.get_workflow_handle(session.id).describe()
-    with pytest.raises(ThreadMismatch, match="clew recover"):
+    with pytest.raises(Interrupted, match="clew recover"):
         await clew.open(session.id, model="scripted:any")
 
     done = await recover(clew.temporal, archive, session.id, task_queue="nowhere")

@@ -24,7 +24,7 @@ def test_the_tree_is_drawn_as_it_is() -> None:
     """The drawing at the top of the module shows every error under its parent, and no other."""
     drawn: dict[str, str] = {}
     path: list[str] = []
-    for branch, name in re.findall(r"^((?:│   )?(?:[├└]── )?)([A-Z]\w+)", errors.__doc__ or "", re.MULTILINE):
+    for branch, name in re.findall(r"^((?:│   )*(?:[├└]── )?)([A-Z]\w+)", errors.__doc__ or "", re.MULTILINE):
         depth = len(branch) // 4
         path[depth:] = [name]
         if name in CLASSES:
@@ -35,7 +35,7 @@ def test_the_tree_is_drawn_as_it_is() -> None:
 def test_every_word_of_the_contract_has_its_error() -> None:
     """A refusal's word is its class's `type`, and each class has its own."""
     assert REFUSALS.keys() >= WORDS
-    assert len(REFUSALS) == len(Refusal.__subclasses__())
+    assert len(REFUSALS) == len([cls for cls in CLASSES.values() if issubclass(cls, Refusal)]) - 1
     for word, cls in REFUSALS.items():
         assert re.sub(r"(?<!^)([A-Z])", r"_\1", cls.__name__).lower() == word == cls.type
 

@@ -26,6 +26,7 @@ from clew_audit.audit import audit_file, audit_session
 from clew_audit.histories import SavedHistories
 from clew_workflows.shell.handlers import QUERIES, SIGNALS, UPDATES
 from tests.support.hostile_input import MALFORMED, assert_unharmed, make_raw
+from tests.support.images import DATA_URL, PNG
 from tests.support.schemas import make_chain
 from tests.support.stack import Stack
 
@@ -243,3 +244,35 @@ async def test_malformed_input_replays_as_it_was_handled(stack: Stack) -> None:
         saved.seek(0)
         report = await audit_file(SavedHistories(saved, stack.clew.temporal.data_converter), archive)
         assert report.differences == []
+
+
+async def test_a_data_url_is_refused_and_leaves_nothing(stack: Stack) -> None:
+    """Sessions take text: as a message, an input, a message of a snapshot and one of a preview; a signal is noted."""
+    session = await stack.open()
+    await session.ask("hello")
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
+    text = f"What is this? {DATA_URL}"
+    snapshot = {"messages": [{"role": "user", "content": text}]}
+    replace = {"op_id": "o-1", "operation": {"type": "replace", "result_context": snapshot}}
+    updates: dict[str, dict[str, Any]] = {
+        "message": {"content": text},
+        "submit_input": {"content": text, "kind": "steer"},
+        "submit_context_operation": replace,
+    }
+    before = (await session.status()).rev
+    for name, argument in updates.items():
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await handle.execute_update(name, argument)
+        assert isinstance(refused.value.cause, ApplicationError)
+        assert refused.value.cause.type == "invalid_operation" if name.endswith("operation") else "invalid_input"
+        assert f"a data URL (image/png, {len(PNG)} bytes)" in refused.value.cause.message
+    with pytest.raises(WorkflowQueryFailedError, match="data URL"):
+        await handle.query("context", {"pending": [{"role": "user", "content": text}]})
+    for client_side in (session.ask(text), session.context(pending=[text])):
+        with pytest.raises(InvalidInput, match="sessions take text"):
+            await client_side
+    assert (await session.status()).rev == before
+    await handle.signal("steer", {"content": text})
+    assert await session.ask("go on") == "fine"
+    (noted,) = await session.entries(kind="input")
+    assert "data URL" in noted.payload["reason"]

@@ -12,6 +12,7 @@ from clew import Agent, Clew
 from clew.hooks import Hook
 from clew.tools import ToolDefinition
 from clew_activities.mcp.settings import McpSettings
+from clew_activities.model_table import NO_OWN_MODELS, OwnModels
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import make_worker
 from clew_activities.worker.assembly import DEFAULT_THRESHOLDS, WORKFLOWS
@@ -35,8 +36,9 @@ async def run_deployment(
     deployment: WorkerDeploymentConfig | None = None,
     workflows: Sequence[type] = WORKFLOWS,
     hooks: Sequence[Hook] = (),
+    own_models: OwnModels = NO_OWN_MODELS,
 ) -> AsyncIterator[None]:
-    """Run a worker with these agents, tools, MCP servers and hooks on the client's task queue."""
+    """Run a worker with these agents, tools, MCP servers, hooks and models on the client's task queue."""
     async with make_http_client() as http:
         # A connection has at most one worker for each task queue.
         connection = await Clew.connect(stack.server.address)
@@ -54,6 +56,7 @@ async def run_deployment(
             deployment=deployment,
             workflows=workflows,
             hooks=hooks,
+            own_models=own_models,
         )
         async with worker:
             yield

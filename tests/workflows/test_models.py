@@ -12,8 +12,9 @@ from temporalio.client import WorkflowHistory
 
 from clew import Clew, ContextPolicy, RequestFailed
 from clew.local import Reply, ToolCall
-from clew_activities.model_table import choose_policy
+from clew_activities.model_table import OwnModel, OwnModels, OwnPrice, choose_policy
 from clew_activities.prices import find_prices
+from tests.support.deployments import make_client, run_deployment
 from tests.support.encrypted import needs_plain
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
@@ -127,6 +128,24 @@ async def test_a_model_without_a_price_is_not_called_under_a_limit_of_cost(stack
     assert len(stack.list_requests((await session.status()).model)) == 0
 
 
+async def test_a_model_of_ones_own_has_the_price_and_the_size_that_its_team_gives(stack: Stack) -> None:
+    """It is called under a limit of cost, which ends it; a summary's cost and pieces are computed alike."""
+    clew, model = make_client(stack), stack.add_model("fine")
+    own = OwnModels({model: OwnModel(window=40_000)}, {"scripted:*": OwnPrice(input=1_000, output=5_000)})
+    async with run_deployment(stack, clew, own_models=own):
+        session = await clew.open(make_id(), model=model, limits={"max_cost_usd": 1e-3})
+        assert await session.ask("hello") == "fine"
+        status = await session.status()
+        assert status.config["context_policy"]["max_input_tokens"] == 40_000
+        usage = status.usage
+        assert usage.cost_usd == pytest.approx((usage.input_tokens + usage.output_tokens * 5) / 1_000)
+        with pytest.raises(RequestFailed, match="has cost"):
+            await session.ask("hello")
+        await session.configure(limits={"max_cost_usd": 100})
+        await session.summarize(to_seq=2)
+        assert ((await session.status()).usage.cost_usd or 0) > (usage.cost_usd or 0)
+
+
 async def test_a_summary_is_written_in_pieces_that_its_model_takes(stack: Stack) -> None:
     """The pieces fit the window of the summary's model; without a known window they fit the policy's."""
     stack.scripts["gpt-4"] = stack.scripts[stack.add_model("in short").partition(":")[2]]
@@ -135,7 +154,7 @@ async def test_a_summary_is_written_in_pieces_that_its_model_takes(stack: Stack)
         session = await stack.open(context_policy=policy)
         for _ in range(4):
             await session.ask("word " * 4_000)
-        await session.summarize()
+        await session.summarize(to_seq=2)
         assert len(stack.list_requests(model)) == calls
 
 

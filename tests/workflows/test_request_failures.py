@@ -82,3 +82,17 @@ async def test_what_the_worker_does_not_know_is_a_failed_outcome(stack: Stack) -
             assert outcome.error is not None
             assert outcome.error.type == word
         assert (await session.entries())[0].kind == "config"
+
+
+async def test_an_answer_that_is_awaited_says_why_its_call_is_retried(
+    stack: Stack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`Session.ask` logs the attempt, when it begins and why, without a query of the session."""
+    replies = [Reply("too busy", status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": "4"}), Reply("fine")]
+    session = await stack.open(lambda _body: replies.pop(0))
+    with caplog.at_level("WARNING", "clew"):
+        assert await session.ask("hello") == "fine"
+    (said,) = [record.getMessage() for record in caplog.records if session.id in record.getMessage()]
+    assert "attempt 2 begins at 20" in said
+    assert "provider_unavailable" in said
+    assert "127.0.0.1" in said

@@ -13,6 +13,7 @@ ProviderError
     ├── EmptyReply                empty_reply
     ├── Overloaded                overloaded
     ├── ProviderUnavailable       provider_unavailable
+    │   └── Unreachable           the same type; no connection was made
     ├── RateLimited               rate_limited
     └── TruncatedStream           truncated_stream
 """
@@ -75,6 +76,11 @@ class ProviderError(Exception):
         self.retry_after = retry_after
         self.details = dict(details or {})
         self._raw_message = message[:_RAW_LIMIT]
+        self._set_message(self._raw_message)
+
+    def surround(self, before: str, after: str = "") -> None:
+        """Add a text before the message, and one after it."""
+        self._raw_message = f"{before}{self._raw_message}{after}"[:_RAW_LIMIT]
         self._set_message(self._raw_message)
 
     def redact(self, redaction: Redaction) -> None:
@@ -160,6 +166,10 @@ class ProviderUnavailable(RetryableError):
     """The provider cannot be reached, or failed internally."""
 
     type = "provider_unavailable"
+
+
+class Unreachable(ProviderUnavailable):
+    """No connection to the provider can be made: it is down, or its address is wrong."""
 
 
 class RateLimited(RetryableError):

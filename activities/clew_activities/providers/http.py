@@ -28,6 +28,7 @@ from clew_activities.providers.errors import (
     ProviderError,
     ProviderUnavailable,
     TruncatedStream,
+    Unreachable,
 )
 from clew_activities.providers.interface import HttpRequest, ModelRequest, Provider
 from clew_activities.providers.redacted_decoder import RedactedDecoder
@@ -62,6 +63,9 @@ class HttpSettings:
 
 
 DEFAULT = HttpSettings()
+
+WRONG_PATH = (404, 405)
+"""Statuses of an answer to a path that the server does not have."""
 
 # Bytes that are split into events in one step.
 _PIECE_BYTES = 4096
@@ -121,7 +125,7 @@ async def _send_and_read(
     limits: _ReadLimits,
 ) -> None:
     settings = limits.settings
-    with _translate_errors(settings):
+    with _translate_errors(provider, settings):
         encoded = _encode(provider, request)
         decoder.fitting = encoded.fitting
         http_request = _build_request(client, provider, encoded, settings)
@@ -130,13 +134,24 @@ async def _send_and_read(
         status = response.status_code
         if 300 <= status < 400:
             location = response.headers.get("location", "an unnamed URL")
-            raise BadRequest(f"the provider redirects to {location}; redirects are not followed", status=status)
+            raise BadRequest(
+                f"{_name_endpoint(provider, http_request)} redirects to {location}; redirects are not followed: "
+                f"{_name_setting(provider)} must be the URL itself",
+                status=status,
+            )
         if status != 200:
             body = await _read_error_body(response, settings)
-            raise provider.read_error(
+            error = provider.read_error(
                 ErrorAnswer(status=status, headers=response.headers, body=body, at=limits.now())
             )
-        await _read_reply(response, decoder, limits)
+            # These may come from another server than the provider's, or from another path.
+            answers = f"{_name_endpoint(provider, http_request)} answers with status {status}: "
+            if isinstance(error, ProviderUnavailable):
+                error.surround(answers)
+            elif isinstance(error, BadRequest) and status in WRONG_PATH:
+                error.surround(answers, f"; is {_name_setting(provider)} right?")
+            raise error
+        await _read_reply(response, provider, decoder, limits)
 
 
 def _encode(provider: Provider, request: ModelRequest) -> HttpRequest:
@@ -184,16 +199,38 @@ def _dump_body(body: dict[str, Any]) -> bytes:
         return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
-async def _read_reply(response: httpx.Response, decoder: RedactedDecoder, limits: _ReadLimits) -> None:
+def _name_endpoint(provider: Provider, request: httpx.Request) -> str:
+    return f"{request.url.copy_with(query=None)} of provider {provider.name!r}"
+
+
+def _name_server(provider: Provider) -> str:
+    url = httpx.URL(provider.base_url)
+    return f"the provider {provider.name!r} at {url.copy_with(path='/', query=None, fragment=None)}".rstrip("/")
+
+
+def _name_setting(provider: Provider) -> str:
+    """Name the variable that holds the base URL. Providers of other modules have settings of their own."""
+    if not type(provider).__module__.startswith(f"{__package__}."):
+        return f"the base URL of provider {provider.name!r}"
+    prefix = provider.name.upper()
+    return f"{prefix}_BASE_URL" if prefix in ("OPENAI", "ANTHROPIC") else f"CLEW_PROVIDER_{prefix}_BASE_URL"
+
+
+async def _read_reply(
+    response: httpx.Response, provider: Provider, decoder: RedactedDecoder, limits: _ReadLimits
+) -> None:
     content_type = response.headers.get("content-type", "").partition(";")[0].strip()
     kind = content_type.lower()
     if kind not in ("application/json", "text/event-stream"):
-        raise BadRequest(f"the response is {content_type or 'of no type'}, not an event stream: check the base URL")
+        raise BadRequest(
+            f"{_name_endpoint(provider, response.request)} answers with {content_type or 'no type'}, not with an "
+            f"event stream: is {_name_setting(provider)} right? It is the base URL of the API, not of a web page"
+        )
     if encoding := _find_compression(response):
         raise BadRequest(f"the response is compressed ({encoding}), although the request forbids it: check the proxy")
     async with aclosing(_limit_body(response, limits)) as body:
         try:
-            with _translate_errors(limits.settings, started=True):
+            with _translate_errors(provider, limits.settings, started=True):
                 if kind == "application/json":
                     await _feed(decoder, "message", await _read_body(body, limits.settings), limits.settings)
                 else:
@@ -312,16 +349,37 @@ def _find_compression(response: httpx.Response) -> str:
 
 
 @contextmanager
-def _translate_errors(settings: HttpSettings, *, started: bool = False) -> Iterator[None]:
+def _translate_errors(provider: Provider, settings: HttpSettings, *, started: bool = False) -> Iterator[None]:
     """Raise httpx's errors as this package's. `started`: the reply had begun, so a break truncated it."""
     try:
         yield
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise BadRequest(f"the base URL cannot be called: {error}") from error
     except httpx.ReadTimeout as error:
-        raise ProviderUnavailable(f"the provider sent nothing for {settings.silence_seconds:.0f} seconds") from error
+        raise ProviderUnavailable(
+            f"{_name_server(provider)} sent nothing for {settings.silence_seconds:.0f} seconds"
+        ) from error
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise Unreachable(
+            f"{_name_server(provider)} cannot be reached ({_describe_connect_error(error)}): does it run, and is "
+            f"{_name_setting(provider)} right?"
+        ) from error
     except httpx.HTTPError as error:
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if started:
             raise TruncatedStream(f"the connection broke during the reply ({message})") from error
-        raise ProviderUnavailable(f"the provider cannot be reached ({message})") from error
+        raise ProviderUnavailable(f"{_name_server(provider)} ended the connection ({message})") from error
+
+
+def _describe_connect_error(error: Exception) -> str:
+    """Describe why there is no connection, by the innermost error: httpx's own says less."""
+    cause: BaseException = error
+    while following := cause.__cause__ or cause.__context__:
+        cause = following
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    if isinstance(cause, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, httpx.ConnectTimeout):
+        return "no answer to the attempt to connect"
+    return f"{type(error).__name__}: {cause}"

@@ -22,6 +22,7 @@ from clew_activities.checkpoint_tokens import Keys
 from clew_activities.heartbeat import INTERVAL_SECONDS
 from clew_activities.mcp.settings import McpSettings
 from clew_activities.mcp.tools import McpTools
+from clew_activities.model_table import NO_OWN_MODELS, OwnModels
 from clew_activities.providers import Providers
 from clew_activities.query_guard import QueryGuard
 from clew_activities.registry import Registry, make_registry
@@ -140,6 +141,7 @@ def make_worker(
     serves: Collection[Work] = ALL_WORK,
     deployment: WorkerDeploymentConfig | None = None,
     rate_limits: Mapping[str, float] = NO_LIMITS,
+    own_models: OwnModels = NO_OWN_MODELS,
 ) -> SessionWorker:
     """Make a worker for sessions, or for a part of their work.
 
@@ -164,9 +166,10 @@ def make_worker(
         deployment: The worker's version, with workflows pinned by default; None: it has none.
         rate_limits: The most model calls that all workers of the task queue together begin in a second, by provider.
             All workers for sessions and for model calls must have the same.
+        own_models: The sizes and the prices of models of one's own.
 
     Raises:
-        AgentsUnusable: Two agents, or two tools, have one name.
+        AgentsUnusable: Two agents, or two tools, have one name, or an agent names a tool that is not there.
         EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
         ValueError: A rate limit is of no provider of the worker.
     """
@@ -174,7 +177,7 @@ def make_worker(
     parts = make_parts(
         client.namespace,
         providers=providers,
-        registry=make_registry(tools, agents, hooks),
+        registry=make_registry(tools, agents, hooks, mcp_servers=mcp.servers if mcp else ()),
         http=http,
         store=store,
         keys=keys or Keys(),
@@ -184,6 +187,7 @@ def make_worker(
         rate_limits=rate_limits,
         model_calls=capacity.model_calls,
         direct_calls=direct_calls,
+        own_models=own_models,
     )
     serving = _make_tolerant_client(client)
     workers = make_side_workers(

@@ -15,6 +15,7 @@ from clew.hooks import Hook
 from clew_activities.archive import Store, open_store
 from clew_activities.checkpoint_tokens import Keys, read_keys
 from clew_activities.mcp.settings import McpSettings, read_mcp_settings
+from clew_activities.model_table import OwnModels, read_own_models
 from clew_activities.providers import Providers, ProvidersUnusable, load_providers
 from clew_activities.providers.errors import UnknownModel
 from clew_activities.registry import load_agents
@@ -50,6 +51,7 @@ class WorkerEnvironment:
         grace: Time that running activities have to finish at a shutdown.
         deployment: The worker's version; None: it has none.
         rate_limits: The most model calls in a second, by provider.
+        own_models: The sizes and the prices of models of one's own.
     """
 
     providers: Providers
@@ -64,6 +66,7 @@ class WorkerEnvironment:
     grace: timedelta
     deployment: WorkerDeploymentConfig | None
     rate_limits: Mapping[str, float]
+    own_models: OwnModels
 
 
 def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -> WorkerEnvironment:
@@ -77,6 +80,7 @@ def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -
     Raises:
         AgentsUnusable: An agents module cannot be used.
         HooksUnusable: A hooks module cannot be used.
+        InvalidInput: A file of models or prices cannot be used.
         ValueError: A variable's value cannot be used.
         ProvidersUnusable: A providers module cannot be used.
         ToolsUnusable: A tools module cannot be used.
@@ -95,6 +99,7 @@ def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -
         grace=read_grace(environ),
         deployment=read_deployment(environ),
         rate_limits=read_rate_limits(environ),
+        own_models=read_own_models(environ),
     )
 
 

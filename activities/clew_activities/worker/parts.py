@@ -23,6 +23,7 @@ from clew_activities.list_sessions import ListingActivities
 from clew_activities.mcp.settings import McpSettings
 from clew_activities.mcp.tools import McpTools
 from clew_activities.model_room import DirectCalls, QueuedCalls
+from clew_activities.model_table import NO_OWN_MODELS, OwnModels
 from clew_activities.open_checkpoint import OpeningActivities
 from clew_activities.open_session import open_session
 from clew_activities.prepare import PrepareActivities
@@ -93,6 +94,7 @@ def make_parts(
     rate_limits: Mapping[str, float] = NO_LIMITS,
     model_calls: int,
     direct_calls: int = 0,
+    own_models: OwnModels = NO_OWN_MODELS,
 ) -> Parts:
     """Make all activities.
 
@@ -119,12 +121,19 @@ def make_parts(
         shows_texts=not encrypts,
         limited=limited,
         calls_models=direct_calls > 0,
+        own_models=own_models,
     )
     models = ModelActivities(
-        providers, http, Deployment(registry.deployment, mcp_tools), tuple(registry.hooks), limited
+        providers,
+        http,
+        Deployment(registry.deployment, mcp_tools),
+        tuple(registry.hooks),
+        limited,
+        own_models=own_models,
     )
     running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
-    summarize, room = SummaryActivities(providers, http, threads).summarize, asyncio.Semaphore(model_calls)
+    summarize = SummaryActivities(providers, http, threads, own_models).summarize
+    room = asyncio.Semaphore(model_calls)
     return Parts(
         registry=registry,
         tools=running,
@@ -139,7 +148,7 @@ def make_parts(
             ThawActivities(archive).thaw,
             RecallActivities(archive).recall,
             SigningActivities(keys, namespace).sign_checkpoint,
-            OpeningActivities(keys, registry, archive, namespace, mcp_tools).open_checkpoint,
+            OpeningActivities(keys, registry, archive, namespace, mcp_tools, own_models=own_models).open_checkpoint,
             RestoringActivities(keys, namespace).put_context,
             ReadingActivities(archive).read_thread,
             ContextActivities(archive).read_context,

@@ -192,6 +192,7 @@ class ClewPlugin(SimplePlugin):
                 collect_tools([*environment.tools.values(), *self._tools]),
                 [*environment.agents, *self._agents],
                 [*environment.hooks, *self._hooks],
+                mcp_servers=environment.mcp.servers,
             ),
             http=http,
             store=open_store({**self._environ, "CLEW_STORE": store}) if isinstance(store, str) else store,
@@ -202,6 +203,7 @@ class ClewPlugin(SimplePlugin):
             rate_limits=environment.rate_limits,
             model_calls=capacity.model_calls,
             direct_calls=min(capacity.direct_calls, slots // 2),
+            own_models=environment.own_models,
         )
         plugins = [
             plugin

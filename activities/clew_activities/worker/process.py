@@ -172,6 +172,7 @@ async def serve(
             serves=serves,
             deployment=environment.deployment,
             rate_limits=environment.rate_limits,
+            own_models=environment.own_models,
         )
         checks = {
             "server": check_server(clew.temporal),

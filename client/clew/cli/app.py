@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import shlex
 import sys
 from importlib.metadata import version
-from typing import Annotated, Unpack
+from typing import Annotated, Any, Unpack
 
 import typer
 
@@ -50,7 +51,7 @@ from clew.cli.options import (
     Tools,
 )
 from clew.cli.reach import Target
-from clew.contract import TASK_QUEUE
+from clew.contract import TASK_QUEUE, ConfigureInput
 from clew.session.connection import Clew
 from clew.session.options import EntryFilters
 
@@ -340,13 +341,24 @@ async def _open(target: Target, session_id: str, **options: Unpack[reach.StartOp
     clew = await reach.connect(target)
     opened = await reach.open_session(clew, session_id, **options)
     if opened.session.ignored:
-        ignored = ", ".join(_OPTION_NAMES[name] for name in opened.session.ignored)
+        requested: dict[str, Any] = {name: options.get(name) for name in opened.session.ignored}
+        ignored = ", ".join(map(_OPTION_NAMES.__getitem__, requested))
+        change = [word for name, value in requested.items() for word in _write_option(name, value)]
+        remedy = f"`clew configure {session_id} {shlex.join(change)}`" if change else "that is for new sessions"
         remark = (
             f"session {session_id} exists and keeps its configuration ({opened.status.model}), so {ignored} "
-            "had no effect: that is for new sessions"
+            f"had no effect: {remedy}"
         )
         show.make_console(stderr=True).print(show.make_text((remark, "dim")), soft_wrap=True)
     return clew, opened
+
+
+def _write_option(name: str, value: Any) -> list[str]:
+    """Write a field as options of `clew configure`; none if only new sessions have it."""
+    if name not in ConfigureInput.model_fields:
+        return []
+    values = [value] if isinstance(value, str) else value
+    return [word for each in values for word in (_OPTION_NAMES[name], each)]
 
 
 def _one_more(limit: int | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -104,11 +105,12 @@ def _read_list_prices(model: str | None) -> Prices | None:
     """Find the list prices of a model; None without a model.
 
     Raises:
+        InvalidInput: The file that `CLEW_PRICES` names cannot be used.
         Misconfigured: The extra `worker` is not installed.
     """
     if model is None:
         return None
-    return operators.find_prices(model)
+    return operators.find_prices(model, operators.read_own_models(os.environ))
 
 
 def _print_table(to: Console, trials: Sequence[Trial]) -> None:

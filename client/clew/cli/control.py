@@ -106,6 +106,7 @@ def cancel(
 def configure(
     session: SessionId,
     *,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="The agent.")] = None,
     model: Annotated[str | None, typer.Option(metavar="PROVIDER:NAME", help="The model.")] = None,
     fallback: Annotated[
         list[str] | None,
@@ -144,6 +145,7 @@ def configure(
 ) -> None:
     """Change fields of the configuration. During a run it waits until the run ends."""
     named = {
+        "agent": agent,
         "model": model,
         "fallbacks": fallback or None,
         "system_prompt": system,

@@ -52,7 +52,8 @@ def evaluate(
         )
         with offline.open_file(file, "rb") as source:
             entries = operators.read_export(source, offline.read_sealer())
-        return await operators.evaluate_thread(entries, chosen, providers, tools=known)
+        own_models = operators.read_own_models(os.environ)
+        return await operators.evaluate_thread(entries, chosen, providers, tools=known, own_models=own_models)
 
     with exit_on_error(as_json):
         operators.require_worker_extra()

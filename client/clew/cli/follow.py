@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, suppress
+from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.status import Status
@@ -31,7 +32,7 @@ from clew.session.request import Request
 from clew.thread.entries import Entry
 
 QUIET_SECONDS = 0.7
-"""Seconds without an outcome after which a request is followed, to learn whether a call of its waits."""
+"""Seconds without an outcome after which a request is followed, to learn whether a call waits or is retried."""
 
 
 class View:
@@ -76,7 +77,7 @@ class View:
                 self.print_note(f"[{make_notice(event, self._session_id)}]")
                 self.wait("waiting for approval" if isinstance(event, ApprovalRequired) else "waiting for a result")
             case Retrying():
-                self.print_note(f"[attempt {event.attempt} follows: {event.message}]")
+                self.print_note(f"[{make_notice(event, self._session_id)}]")
                 self.wait("waiting for the next attempt")
             case Restarted():
                 self._reply = None
@@ -141,7 +142,7 @@ async def follow(to: Console, request: Request) -> RequestOutcome:
 
 
 async def wait_for_outcome(request: Request, notify: Callable[[Text], None]) -> RequestOutcome:
-    """Wait for a request's outcome without showing its reply; `notify` gets the calls that wait."""
+    """Wait for a request's outcome without showing its reply; `notify` gets the calls that wait or are retried."""
     ending = asyncio.ensure_future(request.result())
     notifying = asyncio.ensure_future(_notify_of_calls(request, notify))
     try:
@@ -158,13 +159,25 @@ async def _notify_of_calls(request: Request, notify: Callable[[Text], None]) -> 
     with suppress(ClewError, TemporalError):
         async with aclosing(request.events()) as events:
             async for event in events:
-                if isinstance(event, ApprovalRequired | ResultRequired):
+                if isinstance(event, Retrying):
+                    notify(show.make_text(make_notice(event, request.session_id)))
+                elif isinstance(event, ApprovalRequired | ResultRequired):
                     call = show.format_tool_call(event.name, event.arguments)
                     notify(show.make_text(make_notice(event, request.session_id), ": ").append(call))
 
 
-def make_notice(event: ApprovalRequired | ResultRequired, session_id: str) -> str:
-    """Say which command a waiting tool call needs."""
-    if isinstance(event, ApprovalRequired):
-        return f"{event.tool_call_id} waits for approval: `clew approve {session_id} {event.tool_call_id}`, or deny"
-    return f"{event.tool_call_id} waits for its result: `clew submit {session_id} {event.tool_call_id} TEXT`"
+def make_notice(event: ApprovalRequired | ResultRequired | Retrying, session_id: str) -> str:
+    """Say which command a waiting tool call needs, or why a call is retried, and when."""
+    match event:
+        case ApprovalRequired(tool_call_id=call):
+            return f"{call} waits for approval: `clew approve {session_id} {call}`, or deny"
+        case ResultRequired(tool_call_id=call):
+            return f"{call} waits for its result: `clew submit {session_id} {call} TEXT`"
+        case Retrying():
+            call = f"{event.tool_call_id}: " if event.tool_call_id else ""
+            return f"{call}attempt {event.attempt} follows{_format_wait(event.next_at)}: {event.message}"
+
+
+def _format_wait(next_at: str | None) -> str:
+    seconds = 0.0 if next_at is None else (datetime.fromisoformat(next_at) - datetime.now(UTC)).total_seconds()
+    return f" in {seconds:.0f} s" if seconds >= 1 else ""

@@ -95,7 +95,7 @@ def print_status(to: Console, answer: SessionStatus) -> None:
     """Print a session's status."""
     waiting = {"input": answer.pending_inputs, "message": answer.queued_messages}
     rows = {
-        "status": answer.status.replace("_", " "),
+        "status": _format_status(answer),
         "agent": _format_agent(answer.agent) if answer.agent else "",
         "model": answer.model,
         "fallbacks": ", ".join(answer.config.get("fallbacks", ())),
@@ -115,6 +115,14 @@ def print_status(to: Console, answer: SessionStatus) -> None:
     waiting_calls |= {f"answer {call.tool_call_id}": call for call in answer.pending_external_calls}
     rows |= {title: format_tool_call(call.name, call.arguments).plain for title, call in waiting_calls.items()}
     _print_pairs(to, f"session {answer.session_id}", {name: value for name, value in rows.items() if value})
+
+
+def _format_status(answer: SessionStatus) -> str:
+    """Format what the session does; of one that has ended, also what continues it."""
+    status = answer.status.replace("_", " ")
+    if status == "interrupted":
+        return f"interrupted: `clew recover {answer.session_id}` repairs it"
+    return f"{status}: `clew ask {answer.session_id} TEXT` continues it" if answer.closed else status
 
 
 def _format_agent(agent: AgentVersion) -> str:

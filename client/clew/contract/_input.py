@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic_core import PydanticCustomError
+
+from clew.model.texts import find_data_url
 
 M = TypeVar("M", bound=BaseModel)
+
+
+def _refuse_data(text: str) -> str:
+    if data := find_data_url(text):
+        raise PydanticCustomError(
+            "data_url",
+            "it holds a data URL ({data}): sessions take text only, so send a description or a link",
+            {"data": data},
+        )
+    return text
+
+
+MessageText = Annotated[str, AfterValidator(_refuse_data)]
+"""The text of a message, without data URLs of 1 000 characters or more."""
 
 
 class Input(BaseModel):

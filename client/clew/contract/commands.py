@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from clew.contract._input import Input
+from clew.contract._input import Input, MessageText
 from clew.contract.config import Fallbacks, Limits, ModelOptions, OnBusy, PriorityLevel, ToolNames
 from clew.contract.names import AgentName, Id, Metadata, ModelName, Seq, SessionId
 from clew.contract.policy import ContextPolicy
@@ -30,7 +30,8 @@ class MessageInput(Input):
     """The argument of the update `message`.
 
     Attributes:
-        content: The text of the user; leading and trailing white space is removed.
+        content: The text of the user, without data URLs of 1 000 characters or more; leading and trailing white
+            space is removed.
         request_id: The request's id: each is served once. Absent: the id of the Update, which has the same
             bounds. Ids that begin with `followup:` are reserved.
         on_busy: How the session treats the message while it serves a request; absent: the session's setting.
@@ -46,7 +47,7 @@ class MessageInput(Input):
         metadata: The caller's own names and values; the message's entry has them.
     """
 
-    content: str
+    content: MessageText
     request_id: Id | None = None
     on_busy: OnBusy | None = None
     context_policy: ContextPolicy | None = None
@@ -66,7 +67,7 @@ class SteerInput(Input):
     """The argument of the signals `steer` and `inject`: a message for the run in progress.
 
     Attributes:
-        content: The text; leading and trailing white space is removed.
+        content: The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed.
         at: When the input enters the run: with its answer (`terminal`) or before its next model call (`step`);
             absent: the session's `steering`.
         input_id: The input's id: each is accepted once. Absent: the id of the Update, which has the same bounds; a
@@ -77,7 +78,7 @@ class SteerInput(Input):
         source: The sender of the input; absent: `steer` or `inject`.
     """
 
-    content: str
+    content: MessageText
     at: Literal["terminal", "step"] | None = None
     input_id: Id | None = None
     expected_request_id: Id | None = None

@@ -53,7 +53,7 @@ class Limits(Input):
             rest.
         max_total_tokens: The most tokens of prompts and replies.
         max_cost_usd: The highest cost by list price, in USD. Models whose price the worker does not know are then not
-            called.
+            called: `CLEW_PRICES` gives prices.
     """
 
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from clew.contract._input import Input
+from clew.contract._input import Input, MessageText
 from clew.contract.names import Id, Seq
 
 INVALID_OPERATION = "invalid_operation"
@@ -55,7 +55,7 @@ class SnapshotMessage(Input):
 
     Attributes:
         role: The speaker; a snapshot has its `system_prompt` beside the messages.
-        content: The text.
+        content: The text, without data URLs of 1 000 characters or more.
         tool_calls: The tool calls of an assistant message.
         tool_call_id: The call that a tool message answers.
         name: The tool of a tool message.
@@ -63,7 +63,7 @@ class SnapshotMessage(Input):
     """
 
     role: Literal["user", "assistant", "tool"]
-    content: str
+    content: MessageText
     tool_calls: tuple[SnapshotToolCall, ...] | None = None
     tool_call_id: str | None = None
     name: Annotated[str, StringConstraints(max_length=256)] | None = None

@@ -88,7 +88,8 @@ class SessionStatus(Output):
         session_id: The session.
         status: `preparing`, `idle`, `checking` (hooks check a message, tool calls or an answer), `awaiting_model`,
             `stopping` (a run ends as soon as its model call has stopped), `awaiting_tools`, `awaiting_approval`,
-            `awaiting_external`, `summarizing`, `hibernating` or `closed`.
+            `awaiting_external`, `summarizing`, `hibernating`, `hibernated` or `closed`. The Python client says
+            `interrupted` of a session whose workflow was terminated or has timed out.
         active_context_ref: The lane that the next request is served in.
         request_id: The request that the session serves, or serves next.
         run_id: The run in progress.

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from clew.contract._input import Input
+from clew.contract._input import Input, MessageText
 from clew.contract.names import Id, Seq
 from clew.contract.policy import ContextPolicy
 from clew.contract.sizes import MAX_PENDING
@@ -21,11 +21,11 @@ class PendingMessage(Input):
 
     Attributes:
         role: Always `user`.
-        content: The text; leading and trailing white space is removed.
+        content: The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed.
     """
 
     role: Literal["user"]
-    content: str
+    content: MessageText
 
 
 class ContextQuery(Input):

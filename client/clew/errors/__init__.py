@@ -11,6 +11,7 @@ ClewError
 │   ├── CallEnded
 │   ├── CheckpointUnavailable
 │   ├── Closed
+│   │   └── Interrupted
 │   ├── EmptyContent
 │   ├── Idle
 │   ├── InvalidInput
@@ -66,6 +67,7 @@ from clew.errors.refusals import (
     Closed,
     EmptyContent,
     Idle,
+    Interrupted,
     InvalidInput,
     InvalidOperation,
     InvalidTokenBudget,
@@ -114,6 +116,7 @@ __all__ = [
     "EmptyContent",
     "EncodingUnavailable",
     "Idle",
+    "Interrupted",
     "InvalidInput",
     "InvalidOperation",
     "InvalidTokenBudget",

@@ -88,6 +88,12 @@ class Idle(Refusal):
     type = "idle"
 
 
+class Interrupted(Closed):
+    """The session's workflow was terminated or has timed out: `clew recover` repairs the session."""
+
+    type = "interrupted"
+
+
 class InvalidInput(Refusal):
     """The input cannot be used; the message says why."""
 
@@ -250,7 +256,7 @@ class UnsupportedStrategy(Refusal):
     type = "unsupported_strategy"
 
 
-REFUSALS: dict[str, type[Refusal]] = {cls.type: cls for cls in Refusal.__subclasses__()}
+REFUSALS: dict[str, type[Refusal]] = {cls.type: cls for base in (Refusal, Closed) for cls in base.__subclasses__()}
 
 
 def make_refusal(word: str, message: str) -> Refusal:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from clew.errors import Closed, NotFound, ServerUnreachable, Starting, WorkerUnavailable
+from clew.contract import ConfigureInput
+from clew.errors import Closed, Interrupted, NotFound, ServerUnreachable, Starting, WorkerUnavailable
 from clew.session._reader import read_status
 from clew.session.handle import STARTING_SECONDS, SessionHandle
 
@@ -35,6 +36,8 @@ async def read_ignored(handle: SessionHandle, requested: Mapping[str, Any]) -> d
         while status.rev == 0 and time.monotonic() < give_up_at:
             await asyncio.sleep(STARTING_SECONDS)
             status = await read_status(handle, seconds=COMPARISON_SECONDS)
+    except Interrupted:
+        raise
     except (Closed, NotFound, ServerUnreachable, Starting, WorkerUnavailable):
         return {}
     return find_ignored(handle.session_id, requested, status.config) if status.rev else {}
@@ -44,10 +47,12 @@ def find_ignored(session_id: str, requested: Mapping[str, Any], config: Mapping[
     """Find the requested fields that a configuration has other values of, with these values. They are logged."""
     ignored = {name: config.get(name) for name, value in requested.items() if not _agrees(value, config.get(name))}
     if ignored:
+        changeable = [f"{name}=…" for name in ignored if name in ConfigureInput.model_fields]
         log.warning(
-            "session %r exists already, so these fields are ignored: %s. `configure` changes them",
+            "session %r exists already, so these fields are ignored: %s%s",
             session_id,
             ", ".join(ignored),
+            f". Change them: session.configure({', '.join(changeable)})" if changeable else "",
         )
     return ignored
 

@@ -26,7 +26,7 @@ from clew.contract import (
     WindowQuery,
 )
 from clew.contract.payloads import ConfigPayload, OperationPayload
-from clew.errors import Archived, Closed, NotFound
+from clew.errors import Archived, Closed, Interrupted, NotFound
 from clew.session._thread_service import freeze_thread, read_newest_entry, read_thread
 from clew.session.handle import QUERY_SECONDS, SessionHandle
 from clew.session.transport import dump_input
@@ -39,11 +39,21 @@ async def read_status(
 ) -> SessionStatus:
     """Read the session's status, which must come within so many seconds.
 
+    Of a workflow that was interrupted only the server knows: its own answer is of the moment before.
+
     Raises:
         Closed: With `only_open`, the session has ended.
         NotFound: The server knows no such session.
     """
-    return SessionStatus.model_validate(await handle.query("status", only_open=only_open, seconds=seconds))
+    try:
+        return SessionStatus.model_validate(await handle.query("status", only_open=True, seconds=seconds))
+    except Closed as ended:
+        if only_open:
+            raise
+        status = SessionStatus.model_validate(await handle.query("status", seconds=seconds))
+        if not isinstance(ended, Interrupted):
+            return status
+        return status.model_copy(update={"status": Interrupted.type, "closed": True})
 
 
 def read_entries(handle: SessionHandle, query: EntriesQuery) -> AsyncIterator[Entry]:

@@ -209,9 +209,9 @@ class Clew(SessionLists):
             strategy: The loop of a run; only `react` is accepted.
 
         Raises:
+            Interrupted: The session was terminated or timed out; `clew recover` repairs it.
             InvalidInput: The id or the configuration is not valid.
             NotFound: There is no such session, and neither an `agent` nor a `model` to start it with.
-            ThreadMismatch: The session was terminated or timed out; `clew recover` repairs it.
         """
         validate_session_id(session_id)
         options: dict[str, Any] = {

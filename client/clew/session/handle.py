@@ -5,27 +5,35 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
-from temporalio.client import Client, WorkflowHandle, WorkflowUpdateHandle
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowUpdateHandle
 from temporalio.common import QueryRejectCondition
+from temporalio.service import RPCError
 
 from clew.contract import READ_WORKFLOW, EntriesQuery, ReadThreadInput
+from clew.contract.payloads import SessionPayload
 from clew.errors import ClewError, Closed, NotFound, Refusal, Starting, WorkerUnavailable
 from clew.outcomes import Output
 from clew.session._services import run_service
-from clew.session.transport import dump_input, send_update, translate_errors
+from clew.session.transport import INTERRUPTED, dump_input, make_interrupted, send_update, translate_errors
 from clew.thread.entries import Entry
 from clew.thread.source import LivePage
 
 Answer = TypeVar("Answer", bound=Output)
 
+_ENDS = {"hibernated": "hibernates", "closed": "is closed"}
+
 QUERY_SECONDS = 20
 """Seconds within which a session must answer a query."""
 ABSENCE_TIMEOUT = timedelta(seconds=10)
 """Time within which a worker must say whether a session that the server does not know is archived."""
+EXPLAIN_SECONDS = 5.0
+"""Seconds within which a worker must say how a session has ended; without an answer the error says less."""
 STARTING_SECONDS = 0.05
 """Seconds until a query is repeated that arrived during the session's start-up."""
 
@@ -62,14 +70,13 @@ class SessionHandle:
 
         Raises:
             Closed: The session has ended.
+            Interrupted: The session was terminated or has timed out.
             NotFound: There is no such session.
             Refusal: The session refused it. Nothing has changed.
         """
-        try:
+        async with self.explain_end():
             update_id = update_id or make_id()
             return await send_update(self.workflow, name, argument, update_id, awaits_answer=awaits_answer)
-        except NotFound as absent:
-            raise await self.explain_absence(absent) from None
 
     async def call(self, name: str, argument: BaseModel, answer: type[Answer]) -> Answer:
         """Send an update and wait for its answer.
@@ -78,7 +85,7 @@ class SessionHandle:
             Refusal: The session refused it. Nothing has changed.
         """
         update = await self.send(name, argument)
-        async with translate_errors(self.session_id):
+        async with self.explain_end(), translate_errors(self.session_id):
             return answer.model_validate(await update.result())
 
     async def query(
@@ -136,6 +143,32 @@ class SessionHandle:
         """
         return await run_service(self.client, self.task_queue, name, argument, self.session_id)
 
+    @asynccontextmanager
+    async def explain_end(self) -> AsyncIterator[None]:
+        """Say in the error of a session that has ended how it has, and what continues it."""
+        try:
+            yield
+        except NotFound as absent:
+            raise await self.explain_absence(absent) from None
+        except Closed as ended:
+            raise await self._describe_end(ended) from ended
+
+    async def _describe_end(self, ended: Closed) -> Closed:
+        try:
+            described = await self.workflow.describe()
+            if described.status in INTERRUPTED:
+                return make_interrupted(self.session_id)
+            if described.status == WorkflowExecutionStatus.RUNNING:
+                return ended
+            status = (await self.query("status", seconds=EXPLAIN_SECONDS))["status"]
+        except (ClewError, RPCError):
+            return ended
+        return self._make_ended(status)
+
+    def _make_ended(self, how: str) -> Closed:
+        remedy = f"open it to continue it from its archive: `clew ask {self.session_id} TEXT` does"
+        return Closed(f"session {self.session_id!r} {_ENDS.get(how, 'has ended')}: {remedy}")
+
     async def explain_absence(self, absent: NotFound) -> Refusal:
         """Make the error for a session that the server does not know: it has ended, or there is no such session.
 
@@ -143,7 +176,7 @@ class SessionHandle:
         """
         query = ReadThreadInput(session_id=self.session_id, newest=1)
         try:
-            await run_service(
+            page = await run_service(
                 self.client, self.task_queue, READ_WORKFLOW, query, self.session_id, time_limit=ABSENCE_TIMEOUT
             )
         except WorkerUnavailable:
@@ -152,7 +185,8 @@ class SessionHandle:
             return absent
         except ClewError as error:
             return NotFound(f"{absent.message}, unless it is archived: {error}")
-        return Closed(f"session {self.session_id!r} has ended: open it to continue it from its archive")
+        last = [Entry.from_json(row).body for row in page["entries"]][-1:]
+        return self._make_ended(last[0].event if last and isinstance(last[0], SessionPayload) else "")
 
     async def wait_for_end(self) -> None:
         """Wait until the session's workflow has ended."""

@@ -15,11 +15,10 @@ from clew.contract.names import LIST_WORKFLOW, WORKFLOW_TYPE
 from clew.contract.search_attributes import SEARCH_ATTRIBUTES, cut_keyword
 from clew.errors import InvalidInput, SearchAttributesMissing
 from clew.session._services import run_service
-from clew.session.transport import make_input, translate_error
+from clew.session.transport import INTERRUPTED, make_input, translate_error
 
 Since = datetime | timedelta | str
 Summaries = AsyncGenerator[SessionSummary, None]
-_ENDED = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 _ARCHIVED: tuple[ListedStatus, ...] = ("hibernated", "closed")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -191,7 +190,7 @@ async def _summarize(execution: WorkflowExecution) -> SessionSummary:
     memo = await _read_memo(execution)
     metadata: dict[str, str] = memo.get("metadata") or {}
     status = values.get("ClewStatus")
-    if execution.status in _ENDED:
+    if execution.status in INTERRUPTED:
         status = "interrupted"
     active = values.get("ClewLastActive")
     return SessionSummary(

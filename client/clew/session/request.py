@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Generic, cast
 
 from pydantic import PrivateAttr, TypeAdapter
 from temporalio.client import WorkflowUpdateHandle
+from temporalio.service import RPCError
 from typing_extensions import TypeVar
 
 from clew.contract import AwaitRequestInput, EntriesQuery
@@ -19,6 +21,7 @@ from clew.outcomes import RequestOutcome
 from clew.session._answer import read_newest_answer
 from clew.session._reader import read_entries
 from clew.session.events import SessionEvent, follow_request
+from clew.session.events.server import describe, read_flights
 from clew.session.handle import SessionHandle
 from clew.session.transport import translate_errors
 
@@ -29,6 +32,12 @@ FIRST_PAUSE_SECONDS = 0.05
 """Seconds until the outcome is asked for again, the first time that the answer is `running`."""
 LONGEST_PAUSE_SECONDS = 10.0
 """Longest of these pauses, in seconds; each is twice as long as the one before."""
+FIRST_LOOK_SECONDS = 2.0
+"""Seconds of waiting for an answer after which the server is asked whether a model call is retried."""
+LONGEST_LOOK_SECONDS = 60.0
+"""Longest time between two of these looks, in seconds; each is twice as long as the one before."""
+
+log = logging.getLogger("clew")
 
 
 class Outcome(RequestOutcome, Generic[T]):
@@ -78,6 +87,7 @@ class Request(Generic[T]):
         """Wait until the request ends and return its outcome.
 
         Raises:
+            Interrupted: The session was terminated or has timed out.
             UnknownRequest: The session knows no request with this id.
         """
         pause = FIRST_PAUSE_SECONDS
@@ -85,7 +95,7 @@ class Request(Generic[T]):
             sent_at = time.monotonic()
             # Keep the update until it has answered: a cancelled call of `result` can be repeated.
             update = self._update = self._update or await self._ask_again()
-            async with translate_errors(self.session_id):
+            async with self._handle.explain_end(), translate_errors(self.session_id):
                 outcome = RequestOutcome.model_validate(await update.result())
             if outcome.status == "running":
                 self._update = None
@@ -110,7 +120,7 @@ class Request(Generic[T]):
         """Follow the request as `Session.follow` follows a session: from its first entry to its outcome.
 
         Raises:
-            Closed: The session's workflow was terminated, or has timed out or failed.
+            Interrupted: The session's workflow was terminated, or has timed out or failed.
             UnknownRequest: The session knows no request with this id.
         """
         async with aclosing(follow_request(self._handle, self.request_id)) as events:
@@ -158,6 +168,46 @@ class TypedRequest(Request[T]):
     async def answer(self) -> T:
         """Wait for the answer and return its value; raises as `Request.answer` does."""
         return (await self.result()).value
+
+
+@asynccontextmanager
+async def warn_of_retries(handle: SessionHandle) -> AsyncIterator[None]:
+    """Log why the session's model call is retried, while the body waits for an answer.
+
+    The server is asked, and never the session.
+    """
+    watching = asyncio.create_task(_warn_of_retries(handle))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _warn_of_retries(handle: SessionHandle) -> None:
+    known: set[tuple[str, int]] = set()
+    pause = FIRST_LOOK_SECONDS
+    while True:
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_LOOK_SECONDS)
+        # The warnings are a courtesy: a failure to read them does not end the wait.
+        with suppress(RPCError):
+            execution = await describe(handle)
+            for flight in await read_flights(handle, execution.pending if execution else ()):
+                if (
+                    flight.is_model_call
+                    and (retry := flight.retry)
+                    and (flight.activity_id, retry.attempt) not in known
+                ):
+                    known.add((flight.activity_id, retry.attempt))
+                    log.warning(
+                        "session %r: the model call is retried, attempt %d %s: %s: %s",
+                        handle.session_id,
+                        retry.attempt,
+                        f"begins at {retry.next_at}" if retry.next_at else "has begun",
+                        retry.error,
+                        retry.message,
+                    )
 
 
 def make_request(

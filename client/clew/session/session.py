@@ -46,7 +46,7 @@ from clew.session._tokens import encrypt_token
 from clew.session.events import SessionEvent, follow_session
 from clew.session.handle import SessionHandle, make_id
 from clew.session.options import ConfigChanges, InputOptions, MessageOptions
-from clew.session.request import Request, TypedRequest, make_request
+from clew.session.request import Request, TypedRequest, make_request, warn_of_retries
 from clew.session.transport import make_input
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class Session(SessionReads):
     async def ask(self, content: str, *, answer: TypeForm[T], **options: Unpack[MessageOptions]) -> T: ...
 
     async def ask(self, content: str, *, answer: Any = None, **options: Unpack[MessageOptions]) -> Any:
-        """Send a message and wait for the answer. Takes the options of `message`.
+        """Send a message and wait for the answer. Takes the options of `message`. Logs why a model call is retried.
 
         Raises:
             RequestFailed: The request ended without an answer.
@@ -92,7 +92,8 @@ class Session(SessionReads):
             pydantic.ValidationError: The answer does not match the type `answer`. Types may check more than their
                 schemas.
         """
-        return await (await self._send_message(content, options, answer, awaits_answer=True)).answer()
+        async with warn_of_retries(self._handle):
+            return await (await _send_message(self._handle, content, options, answer, awaits_answer=True)).answer()
 
     @overload
     async def message(self, content: str, *, answer: None = None, **options: Unpack[MessageOptions]) -> Request: ...
@@ -115,7 +116,7 @@ class Session(SessionReads):
             Refusal: The session refused the message. Nothing has changed.
             pydantic.PydanticUserError: Pydantic makes no JSON Schema of the type.
         """
-        return await self._send_message(content, options, answer, awaits_answer=False)
+        return await _send_message(self._handle, content, options, answer, awaits_answer=False)
 
     @overload
     def request(self, request_id: str, *, answer: None = None) -> Request: ...
@@ -299,7 +300,7 @@ class Session(SessionReads):
             from_seq: Seq of the first entry; None: begin with the next entry that is committed.
 
         Raises:
-            Closed: The session's workflow was terminated, or has timed out or failed.
+            Interrupted: The session's workflow was terminated, or has timed out or failed.
             NotFound: There is no such session.
         """
         async with aclosing(follow_session(self._handle, from_seq)) as events:
@@ -363,17 +364,18 @@ class Session(SessionReads):
         await self._handle.wait_for_end()
         return receipt
 
-    async def _send_message(
-        self, content: str, options: MessageOptions, answer: Any, *, awaits_answer: bool
-    ) -> Request[Any]:
-        if answer is not None:
-            options = {**options, "output_schema": TypeAdapter[Any](answer).json_schema()}
-        # Without a `request_id` the Update's id names the request. A caller's id is never used as the Update's:
-        # Temporal would answer a repeated message with the first one's refusal.
-        update_id = make_id()
-        message = make_input(MessageInput, {**options, "content": content})
-        update = await self._handle.send("message", message, update_id, awaits_answer=awaits_answer)
-        return make_request(self._handle, options.get("request_id") or update_id, answer, update)
+
+async def _send_message(
+    handle: SessionHandle, content: str, options: MessageOptions, answer: Any, *, awaits_answer: bool
+) -> Request[Any]:
+    if answer is not None:
+        options = {**options, "output_schema": TypeAdapter[Any](answer).json_schema()}
+    # Without a `request_id` the Update's id names the request. A caller's id is never used as the Update's:
+    # Temporal would answer a repeated message with the first one's refusal.
+    update_id = make_id()
+    message = make_input(MessageInput, {**options, "content": content})
+    update = await handle.send("message", message, update_id, awaits_answer=awaits_answer)
+    return make_request(handle, options.get("request_id") or update_id, answer, update)
 
 
 async def _submit(

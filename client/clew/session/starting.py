@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client
 from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
@@ -10,8 +10,7 @@ from temporalio.service import RPCError
 from clew.contract import SessionConfig
 from clew.contract.fairness import find_fairness_key
 from clew.contract.starting import make_start_arguments
-from clew.errors import ThreadMismatch
-from clew.session.transport import translate_error
+from clew.session.transport import INTERRUPTED, make_interrupted, translate_error
 
 
 async def start_session(
@@ -53,18 +52,16 @@ async def start_or_resume(client: Client, session_id: str, config: SessionConfig
     """Start a session, or continue it from its archive. Returns whether it is new.
 
     Raises:
+        Interrupted: The session was terminated or timed out: its workflow could not archive its last entries.
         ServerUnreachable: No server answers.
-        ThreadMismatch: The session was terminated or timed out: its workflow could not archive its last entries.
     """
     try:
         try:
             return await start_session(client, session_id, config, task_queue, WorkflowIDReusePolicy.REJECT_DUPLICATE)
         except WorkflowAlreadyStartedError:
             ended = await client.get_workflow_handle(session_id).describe()
-            if ended.status in (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT):
-                raise ThreadMismatch(
-                    f"session {session_id!r} was terminated or timed out: run `clew recover {session_id}` first"
-                ) from None
+            if ended.status in INTERRUPTED:
+                raise make_interrupted(session_id) from None
             await start_session(client, session_id, config, task_queue)
             return False
     except RPCError as error:

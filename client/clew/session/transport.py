@@ -29,6 +29,7 @@ from clew.contract.validation import translate_validation_error
 from clew.errors import (
     ClewError,
     Closed,
+    Interrupted,
     InvalidInput,
     NotFound,
     ServerUnreachable,
@@ -40,6 +41,8 @@ from clew.errors import (
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
+INTERRUPTED = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
+"""Statuses of a workflow that has ended without archiving its last entries."""
 ROLLOVER_SECONDS = 0.02
 """Seconds until an update is sent again that arrived during a rollover."""
 ANSWER_SECONDS = 15.0
@@ -89,6 +92,14 @@ def translate_error(error: RPCError, session_id: str) -> ClewError:
             return ClewError(f"the Temporal server refused the call: {error.message}")
 
 
+def make_interrupted(session_id: str) -> Interrupted:
+    """Make the error for a session whose workflow has ended without archiving its last entries."""
+    return Interrupted(
+        f"session {session_id!r} was interrupted, its workflow was terminated or has timed out: `clew recover "
+        f"{session_id}` repairs it"
+    )
+
+
 def is_rollover(error: RPCError) -> bool:
     """Whether an update failed because the session was rolling over."""
     return error.status == RPCStatusCode.FAILED_PRECONDITION or "already completed" in error.message
@@ -107,21 +118,14 @@ async def translate_errors(session_id: str, seconds: float | None = None) -> Asy
             with _keep_cancellations():
                 yield
     except (WorkflowUpdateFailedError, WorkflowFailureError) as error:
-        cause = error.cause
-        if isinstance(cause, exceptions.TimeoutError):
-            raise WorkerUnavailable(
-                f"no worker has run the service workflow for session {session_id!r}: start one"
-            ) from error
-        if isinstance(cause, ApplicationError) and cause.type == WorkerUnavailable.type:
-            raise WorkerUnavailable(cause.message) from error
-        if isinstance(cause, ApplicationError) and cause.type:
-            raise make_refusal(cause.type, cause.message) from error
-        raise ClewError(str(cause)) from error
+        raise _translate_failure(error.cause, session_id) from error
     except WorkflowQueryFailedError as error:
         word, _, message = error.message.partition(": ")
         is_refusal = bool(message) and word.replace("_", "").isalpha()
         raise (make_refusal(word, message) if is_refusal else ClewError(error.message)) from error
     except WorkflowQueryRejectedError as error:
+        if error.status in INTERRUPTED:
+            raise make_interrupted(session_id) from error
         raise Closed(f"session {session_id!r} has ended") from error
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:
         raise WorkerUnavailable(f"no worker answers for session {session_id!r}") from error
@@ -136,6 +140,22 @@ async def translate_errors(session_id: str, seconds: float | None = None) -> Asy
         raise UnknownKey(
             f"session {session_id!r} is encrypted with a codec that this process lacks: set CLEW_ENCRYPTION_CODEC"
         ) from error
+
+
+def _translate_failure(cause: BaseException | None, session_id: str) -> ClewError:
+    """Make the Clew error for the failure of an update or of a workflow."""
+    match cause:
+        case exceptions.TimeoutError():
+            return WorkerUnavailable(f"no worker has run the service workflow for session {session_id!r}: start one")
+        case ApplicationError(type=WorkerUnavailable.type):
+            return WorkerUnavailable(cause.message)
+        case ApplicationError(type="AcceptedUpdateCompletedWorkflow"):
+            # The server's own word: the workflow has ended without answering.
+            return Closed(f"session {session_id!r} has ended")
+        case ApplicationError(type=str() as word) if word:
+            return make_refusal(word, cause.message)
+        case _:
+            return ClewError(str(cause))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from clew_activities.providers.errors import (
     RateLimited,
     TruncatedStream,
     Unauthorized,
+    Unreachable,
 )
 from clew_activities.providers.http import HttpSettings, stream
 from clew_activities.providers.interface import Provider
@@ -190,10 +191,44 @@ async def test_the_error_of_the_library_is_named(server: FakeServer, client: htt
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://no-such-host.invalid"])
-async def test_a_server_that_is_not_there_is_unavailable(client: httpx.AsyncClient, url: str) -> None:
-    error = await fail_call(client, OpenAI("local", url, STRICT))
-    assert isinstance(error, ProviderUnavailable)
-    assert "ConnectError" in error.message
+async def test_a_server_that_is_not_there_is_unreachable(client: httpx.AsyncClient, url: str) -> None:
+    """The message names the host and the variable, and says why; never the key."""
+    error = await fail_call(client, OpenAI("local", f"{url}/v1", STRICT, api_key=KEY))
+    assert (type(error), error.type) == (Unreachable, "provider_unavailable")
+    assert f"'local' at {url} cannot be reached" in error.message
+    assert "CLEW_PROVIDER_LOCAL_BASE_URL" in error.message
+    assert ("connection refused" if "127" in url else "not known") in error.message
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_a_wrong_path_is_named_with_its_provider(
+    server: FakeServer, client: httpx.AsyncClient, status: int
+) -> None:
+    """The server's own words follow, and the variable that has the path."""
+    server.answer(b"Not Found", status=status, content_type="text/plain")
+    error = await fail_call(client, openai(server))
+    assert isinstance(error, BadRequest)
+    assert f"{server.url}/chat/completions of provider 'openai'" in error.message
+    assert f"{status}: Not Found" in error.message
+    assert "OPENAI_BASE_URL" in error.message
+
+
+async def test_a_model_that_a_provider_does_not_know_is_told_in_its_words(
+    server: FakeServer, client: httpx.AsyncClient
+) -> None:
+    """A 404 about the model is not about the path."""
+    server.answer_json({"error": {"message": "model 'x' not found"}}, 404)
+    error = await fail_call(client, openai(server))
+    assert (error.type, error.message) == ("unknown_model", "model 'x' not found")
+
+
+async def test_a_server_that_fails_is_named(server: FakeServer, client: httpx.AsyncClient) -> None:
+    """The answer may be a proxy's: the message has the address, the status and the words."""
+    server.answer(b"Bad Gateway", status=502, content_type="text/plain")
+    error = await fail_call(client, anthropic(server))
+    assert (type(error), error.status) == (ProviderUnavailable, 502)
+    assert server.url in error.message
+    assert error.message.endswith("502: Bad Gateway")
 
 
 @pytest.mark.parametrize(
@@ -278,7 +313,8 @@ async def test_an_answer_that_is_no_reply_says_what_it_is(
     server.answer(b"<html>", content_type=content_type)
     error = await fail_call(client, openai(server))
     assert isinstance(error, BadRequest)
-    assert "base URL" in error.message
+    assert "OPENAI_BASE_URL" in error.message
+    assert server.url in error.message
 
 
 async def test_text_that_is_no_text_still_arrives(server: FakeServer, client: httpx.AsyncClient) -> None:

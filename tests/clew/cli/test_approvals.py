@@ -74,7 +74,9 @@ async def test_approvals_are_required_from_the_opening_on(stack: Stack) -> None:
     assert (opened.code, opened.out, opened.err) == (0, "fine\n", "")
     resumed = await run_clew("ask", "approve-opened", "hi", approve, "dawdle", address=address)
     assert (resumed.code, resumed.out) == (0, "fine\n")
-    assert resumed.err.endswith("so --require-approval had no effect: that is for new sessions\n")
+    assert "so --require-approval had no effect: `clew configure approve-opened --require-approval dawdle`" in (
+        resumed.err
+    )
 
 
 async def test_an_approvals_receipt_is_json(stack: Stack) -> None:

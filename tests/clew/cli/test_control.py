@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from pathlib import Path
+
+import pytest
 
 from tests.support.cli_models import PausedModel
 from tests.support.command_line import read_error, run_clew
@@ -211,3 +214,31 @@ async def test_a_session_is_restored_from_a_checkpoint(stack: Stack) -> None:
     assert (restored.code, restored.out) == (0, f"{branch}\n")
     assert (refused.code, refused.json["error"]["type"]) == (1, "token_version")
     assert (await stack.clew.session(branch).context()).messages == (await session.context()).messages
+
+
+@pytest.mark.parametrize("wrong", [("--tool", "nope"), ("--tool", "add", "--tool", "nope"), ("--tool", "mcp:no/one")])
+async def test_an_error_names_the_command_that_repairs_the_session(stack: Stack, wrong: tuple[str, ...]) -> None:
+    """After a typo in a tool's name, the session works again once the command that the error names was typed."""
+    model, address, name = stack.add_model("fine"), stack.server.address, f"typo-{uuid.uuid4().hex}"
+    failed = await run_clew("ask", name, "hi", "--model", model, *wrong, address=address)
+    assert read_error(failed) == (1, "unknown_tool")
+    again = await run_clew("ask", name, "hi", "--tool", "add", address=address)
+    assert again.code == 1
+    remark, error = again.err.splitlines()
+    assert error.startswith("unknown_tool: ")
+    commands = [re.findall(f"`clew (configure {name} .+)`", line)[0] for line in (remark, error)]
+    assert commands[0] == f"configure {name} --tool add"
+    for command in commands:
+        assert (await run_clew(*command.replace("NAME", "add").split(), address=address)).code == 0
+        assert (await run_clew("ask", name, "hi", address=address)).out == "fine\n"
+
+
+async def test_an_unknown_provider_is_repaired_by_another_model(stack: Stack) -> None:
+    """The error of a session whose model's provider no worker has names the command, too."""
+    address, name = stack.server.address, f"typo-{uuid.uuid4().hex}"
+    failed = await run_clew("ask", name, "hi", "--model", "opneai:gpt-4o", address=address)
+    assert read_error(failed) == (1, "unknown_model")
+    (command,) = re.findall(f"`clew (configure {name} .+)`", failed.err)
+    command = command.replace("PROVIDER:NAME", stack.add_model("fine"))
+    assert (await run_clew(*command.split(), address=address)).code == 0
+    assert (await run_clew("ask", name, "hi", address=address)).out == "fine\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from http import HTTPStatus
 from typing import Any
 
@@ -160,3 +162,26 @@ async def test_a_session_keeps_its_configuration(stack: Stack) -> None:
     ended = await run_clew("ask", session.id, "Hi", "--model", "scripted:other", address=stack.server.address)
     assert (ended.code, ended.out) == (0, "fine\n")
     assert f"session {session.id} exists and keeps its configuration" in ended.err
+
+
+async def test_ask_says_why_a_call_is_retried(stack: Stack) -> None:
+    """While the answer is awaited, stderr has the reason, the provider's address, and when it is tried again."""
+    replies = [Reply("too busy", status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": "3"}), Reply("fine")]
+    model = stack.add_model(lambda _body: replies.pop(0))
+    ended = await run_clew("ask", "piped-retried", "hi", "--model", model, address=stack.server.address)
+    assert (ended.code, ended.out) == (0, "fine\n")
+    assert re.fullmatch(r"attempt 2 follows in \d s: .*\n", ended.err)
+    assert "127.0.0.1" in ended.err
+    assert "too busy" in ended.err
+
+
+async def test_a_model_server_that_was_never_there_fails_within_seconds(stack: Stack) -> None:
+    """The error names its address and the variable that has it."""
+    started_at = time.monotonic()
+    ended = await run_clew("ask", "piped-down", "hi", "--model", "unreachable:m", address=stack.server.address)
+    assert time.monotonic() - started_at < 15
+    assert (ended.code, ended.out) == (1, "")
+    error = ended.err.splitlines()[-1]
+    assert error.startswith("provider_unavailable: ")
+    assert "http://127.0.0.1:1" in error
+    assert "CLEW_PROVIDER_UNREACHABLE_BASE_URL" in error

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -88,3 +91,5 @@ def test_a_retry_says_why() -> None:
     """The note has the attempt and the reason."""
     retrying = Retrying(call_id="c-1", attempt=2, error="rate_limited", message="slow down")
     assert "[attempt 2 follows: slow down]\n" in show_events(retrying)
+    later = (datetime.now(UTC) + timedelta(seconds=90)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    assert re.search(r"attempt 2 follows in (90|89|88) s: slow down", show_events(replace(retrying, next_at=later)))

@@ -9,9 +9,10 @@ import pytest
 
 from clew.contract import HibernateInput, ToolResultInput
 from clew.contract.receipts import ToolResultReceipt
-from clew.errors import AlreadyAnswered, Busy, CallEnded, TooLarge, UnknownToolCall
+from clew.errors import AlreadyAnswered, Busy, CallEnded, InvalidInput, TooLarge, UnknownToolCall
 from clew_workflows.core import commands, decisions, external_calls, views
 from clew_workflows.protocol import ArchiveRef, RequestedTool
+from tests.support.images import DATA_URL
 from tests.support.session_harness import SessionHarness, assert_valid, carry_over
 
 TOOLS = ("add", "order_outside", "ask_outside", "look_remote")
@@ -71,6 +72,16 @@ def test_a_result_is_a_text_or_any_json_value(content: Any, text: str) -> None:
     assert results(session) == {"tool-1": text}
     assert session.thread.last_seq == 3
     assert session.thread[3].payload["is_error"] is True
+
+
+@pytest.mark.parametrize("content", [DATA_URL, {"type": "image_url", "image_url": {"url": DATA_URL}}])
+def test_a_result_with_an_image_is_refused(content: Any) -> None:
+    """The call still waits, for a text."""
+    session = waiting("order_outside")
+    with pytest.raises(InvalidInput, match="data URL"):
+        submit(session, "tool-1", content)
+    submit(session, "tool-1", "a cat")
+    assert results(session) == {"tool-1": "a cat"}
 
 
 def test_a_round_mixes_all_kinds_of_calls() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
 from clew_workflows.core.remote_results import make_answer
+from tests.support.images import PARTS, PNG
 
 LIMIT = 256
 
@@ -37,3 +39,11 @@ def test_a_result_over_the_limit_is_truncated() -> None:
     content = make_answer("json/plain", b'"' + b"x" * 300 + b'"', LIMIT).content
     assert content.endswith("x\n[truncated: the first 186 of 300 bytes are shown]")
     assert len(make_answer("json/plain", b'"' + b"x" * LIMIT + b'"', LIMIT).content) == LIMIT
+
+
+@pytest.mark.parametrize("form", PARTS)
+def test_an_image_is_described(form: str) -> None:
+    """The model reads what was left out, as of the result of a Python function."""
+    content = make_answer("json/plain", to_json(PARTS[form]), 100_000).content
+    assert f"{len(PNG)} bytes: left out" in content
+    assert len(content) < 300

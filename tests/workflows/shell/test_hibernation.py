@@ -13,7 +13,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from clew import Clew, Closed, Session
-from clew.errors import ArchiveUnavailable, ThreadMismatch
+from clew.errors import ArchiveUnavailable, Interrupted, ThreadMismatch
 from clew.local import Reply
 from clew_activities.archive import Archive, Head
 from clew_workflows.core.state import State
@@ -156,7 +156,7 @@ async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(st
         await session._handle.workflow.result()
     assert isinstance(ended.value.cause, ApplicationError)
     assert ended.value.cause.type == "thread_mismatch"
-    with pytest.raises(ThreadMismatch, match="clew recover"):
+    with pytest.raises(Interrupted, match="clew recover"):
         await clew.open(session.id, model=stack.add_model("fine"))
 
 

@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import WorkflowFailureError
 
 from clew import Clew
-from clew.errors import ArchiveUnavailable, ThreadMismatch
+from clew.errors import ArchiveUnavailable, Interrupted
 from clew.local import Reply
 from clew_activities.archive import Archive
 from tests.support.impatient import IMPATIENT
@@ -102,7 +102,7 @@ async def test_a_session_that_was_terminated_does_not_seem_to_be_empty(stack: St
         for turn in range(turns):
             await session.ask(f"turn {turn}")
         await session._handle.workflow.terminate("gone")
-        with pytest.raises(ThreadMismatch, match="clew recover"):
+        with pytest.raises(Interrupted, match="clew recover"):
             await clew.open(session.id, model=stack.add_model("fine"))
 
 
@@ -114,7 +114,7 @@ async def test_what_was_cut_off_is_not_read_as_if_it_were_whole(stack: Stack, cl
     await session._handle.workflow.terminate("gone")
     whole = await session.entries()
     assert len(whole) == 1 + 3 * 30
-    with pytest.raises(ThreadMismatch, match="clew recover"):
+    with pytest.raises(Interrupted, match="clew recover"):
         await clew.open(session.id)
     start = {"config": {"model": stack.add_model("fine")}}
     handle = await clew.temporal.start_workflow(
@@ -122,5 +122,5 @@ async def test_what_was_cut_off_is_not_read_as_if_it_were_whole(stack: Stack, cl
     )
     with pytest.raises(WorkflowFailureError):
         await handle.result()
-    with pytest.raises(ThreadMismatch, match="clew recover"):
+    with pytest.raises(Interrupted, match="clew recover"):
         await session.entries()

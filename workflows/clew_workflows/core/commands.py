@@ -161,9 +161,10 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
         ContextOverflow: A checkpoint's context does not fit the budget.
     """
     if not isinstance(command, CloseInput):
-        if state.closed:
+        if state.closed and not state.listed.hibernated:
             raise Closed("the session is closed: open it again, or another one")
-        if state.phase == "hibernating" and not isinstance(command, MoveInput | ForkedInput | SubagentResultInput):
+        is_late = isinstance(command, MoveInput | ForkedInput | SubagentResultInput)
+        if state.closed or (state.phase == "hibernating" and not is_late):
             raise Closed("the session hibernates: open it again")
     if not (state.own_summary and isinstance(command, _DISPLACING)):
         return _decide(state, thread, command, own_id, at)

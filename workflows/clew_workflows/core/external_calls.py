@@ -10,7 +10,8 @@ from pydantic_core import to_json
 
 from clew.contract import ToolResultInput
 from clew.contract.receipts import ToolResultReceipt
-from clew.errors import AlreadyAnswered, CallEnded, TooLarge, UnknownToolCall
+from clew.errors import AlreadyAnswered, CallEnded, InvalidInput, TooLarge, UnknownToolCall
+from clew.model.texts import find_data_url
 from clew_workflows.core import children, runs, tool_rounds
 from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.decision import Decision
@@ -41,6 +42,7 @@ def submit_result(state: State, command: ToolResultInput, at: Moment) -> tuple[D
     Raises:
         AlreadyAnswered: A result of the call has been submitted before.
         CallEnded: The call has timed out, or its run has ended.
+        InvalidInput: The result holds a data URL.
         TooLarge: The result has more bytes than the session's limit.
         UnknownToolCall: No external call of this id waits.
     """
@@ -49,6 +51,8 @@ def submit_result(state: State, command: ToolResultInput, at: Moment) -> tuple[D
     size, limit = len(content.encode()), state.config.limits.max_tool_result_bytes
     if size > limit:
         raise TooLarge(f"the result has {size} bytes of text, at most {limit} are taken")
+    if data := find_data_url(content):
+        raise InvalidInput(f"content: it holds a data URL ({data}): a model reads text only, submit a description")
     answered = (*state.answered_calls, call.tool_call_id)[-MAX_KNOWN_ANSWERS:]
     answer = ToolAnswered(content=content, is_error=command.is_error)
     receipt = ToolResultReceipt(tool_call_id=call.tool_call_id, seq=at.rev)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic_core import from_json
 
-from clew.model.texts import truncate_result
+from clew.model.texts import replace_data, truncate_result
 from clew_workflows.protocol import ToolAnswered
 
 _JSON = ("json/plain", "json/protobuf")
@@ -13,8 +13,8 @@ _JSON = ("json/plain", "json/protobuf")
 def make_answer(encoding: str, data: bytes, limit: int) -> ToolAnswered:
     """Make the answer of a remote call from the payload of its activity's result.
 
-    A JSON string is the text itself, any other JSON value is its JSON text. A result over the limit is truncated, one
-    that is not JSON is an error that the model reads.
+    A JSON string is the text itself, any other JSON value is its JSON text. Data, such as an image, is described. A
+    result over the limit is truncated, one that is not JSON is an error that the model reads.
 
     Args:
         encoding: The payload's encoding, from its metadata.
@@ -27,7 +27,7 @@ def make_answer(encoding: str, data: bytes, limit: int) -> ToolAnswered:
         return _make_error(f"its encoding is {encoding[:100]!r}, not JSON")
     try:
         value = from_json(data)
-        text = value.encode() if isinstance(value, str) else data
+        text = replace_data(value if isinstance(value, str) else data.decode()).encode()
         content = text.decode() if len(text) <= limit else truncate_result(text, limit)[0]
     except ValueError as error:
         return _make_error(str(error)[:200])

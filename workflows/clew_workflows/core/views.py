@@ -44,7 +44,7 @@ def answer_status(state: State, thread: Thread) -> dict[str, Any]:
     run = state.run
     return SessionStatus(
         session_id=state.session_id,
-        status=state.phase,
+        status=_name_status(state),
         active_context_ref=state.context_ref,
         request_id=state.request_id,
         run_id=run.run_id if run else None,
@@ -70,6 +70,10 @@ def answer_status(state: State, thread: Thread) -> dict[str, Any]:
         first_live_seq=thread.first_seq,
         closed=state.closed,
     ).as_json()
+
+
+def _name_status(state: State) -> str:
+    return "hibernated" if state.closed and state.listed.hibernated else state.phase
 
 
 def build_projection(state: State, thread: Thread, query: ContextQuery) -> Projection:
@@ -146,7 +150,7 @@ def describe_live_status(state: State, thread: Thread) -> LiveStatus:
     external = external_calls.list_pending(state)
     return LiveStatus(
         rev=thread.rev,
-        status=state.phase,
+        status=_name_status(state),
         request_id=state.request_id,
         run_id=run.run_id if run else None,
         call_id=run.call.call_id if run and run.call and state.phase in ("awaiting_model", "stopping") else None,

@@ -106,7 +106,7 @@ class Prepared(Value):
         profile: The profile of the configuration's model; None if no worker has answered.
         archive: The session's archive; None if the worker has no store.
         state: The name of the archived state that the session continues from; None for a new session.
-        mismatch: Why the session cannot continue from its archive.
+        interrupted: Why the session must be recovered before it can continue from its archive.
         search_attributes: The names of the search attributes of sessions that the namespace has.
     """
 
@@ -121,5 +121,5 @@ class Prepared(Value):
     profile: ModelProfile | None = None
     archive: ArchiveRef | None = None
     state: str | None = None
-    mismatch: str | None = None
+    interrupted: str | None = None
     search_attributes: tuple[str, ...] = ()

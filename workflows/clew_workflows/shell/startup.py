@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from temporalio import workflow
 
-from clew.errors import ArchiveUnavailable, InvalidInput, NewerVersion, Refusal, ThreadMismatch, make_refusal
+from clew.errors import ArchiveUnavailable, Interrupted, InvalidInput, NewerVersion, Refusal, make_refusal
 from clew_workflows.core import carried, decisions
 from clew_workflows.core.advance import Session
 from clew_workflows.protocol import ArchiveRef, Failure, Thaw
@@ -64,17 +64,17 @@ class Startup:
         """Continue the session from its archive, with the same seqs, or begin a new one.
 
         Raises:
+            Interrupted: The archive belongs to another execution, whose last entries it lacks.
             InvalidInput: The session is a subagent's, and has an archive.
             Refusal: The archive cannot be used.
-            ThreadMismatch: The archive belongs to another execution.
         """
         runtime = self._runtime
         effect = runtime.state.preparation.model_copy(update={"execution": workflow.info().first_execution_run_id})
         prepared = await self._retry_until_answered(
             lambda time_limit: execution.carry_out(effect, time_limit, runtime.state)
         )
-        if prepared.mismatch:
-            raise ThreadMismatch(prepared.mismatch)
+        if prepared.interrupted:
+            raise Interrupted(prepared.interrupted)
         runtime.effect = None
         if prepared.state and runtime.state.assignment:
             raise InvalidInput("there is an archived session of this id: a subagent begins with a new one")

@@ -22,7 +22,7 @@ from temporalio.client import Client
 from clew.contract import EntriesQuery, FollowQuery
 from clew.contract.outputs import LiveStatus
 from clew.contract.payloads import SessionPayload
-from clew.errors import Closed, NotFound
+from clew.errors import Closed, Interrupted, NotFound
 from clew.session._reader import FollowedParts, read_entries
 from clew.session._thread_service import read_newest_entry
 from clew.session.events.persistence import Pauses, is_passing, persist
@@ -133,7 +133,7 @@ class Hub:
         """Wait until the newest snapshot is another one than the one that the viewer knows, and return it.
 
         Raises:
-            Closed: The session's workflow was terminated, or has timed out or failed.
+            Interrupted: The session's workflow was terminated, or has timed out or failed.
             NotFound: There is no such session.
         """
         while True:
@@ -274,11 +274,11 @@ class Hub:
         """Read the last entries of a session that has ended; wait until one that hibernates runs again.
 
         Raises:
-            Closed: The session's workflow was terminated, or has timed out or failed.
+            Interrupted: The session's workflow was terminated, or has timed out or failed.
             NotFound: There is no such session.
         """
         if execution and execution.status in _FAILED:
-            raise Closed(
+            raise Interrupted(
                 f"the workflow of session {self.handle.session_id!r} {_FAILED[execution.status]}: `clew recover` "
                 "repairs the session"
             )

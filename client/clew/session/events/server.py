@@ -172,9 +172,11 @@ def _make_converter(handle: SessionHandle) -> DataConverter:
 
 
 async def _read_retry(pending: PendingActivityInfo, converter: DataConverter) -> Retry | None:
-    """Read why the last attempt of an activity failed; None while an attempt runs, or before the first."""
-    waits = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
-    if not waits or pending.attempt < 2 or not pending.HasField("last_failure"):
+    """Read why the last attempt of an activity failed; None: none has failed.
+
+    Also while the next attempt runs: the wait before it may be too short to be seen.
+    """
+    if pending.attempt < 2 or not pending.HasField("last_failure"):
         return None
     failure = pending.last_failure
     if failure.HasField("timeout_failure_info"):
@@ -186,8 +188,8 @@ async def _read_retry(pending: PendingActivityInfo, converter: DataConverter) ->
             message = await read_message(failure, converter)
         except (ValueError, KeyError, RuntimeError, UnknownKey):
             message = "the worker's message cannot be decrypted"
-    next_at = None
-    if pending.HasField("next_attempt_schedule_time"):
+    next_at, waits = None, pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+    if waits and pending.HasField("next_attempt_schedule_time"):
         moment = pending.next_attempt_schedule_time.ToDatetime(UTC)
         next_at = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return Retry(pending.attempt, error, message[:2000], next_at)

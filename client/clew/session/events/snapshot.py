@@ -18,7 +18,7 @@ class Retry:
         attempt: The number of the attempt that follows.
         error: The type of the error.
         message: A description for people.
-        next_at: When the attempt starts at the earliest; None: now.
+        next_at: When the attempt starts at the earliest; None: it has started, or starts now.
     """
 
     attempt: int
@@ -35,7 +35,7 @@ class Flight:
         activity_id: The activity.
         is_model_call: It is a model call.
         progress: The newest heartbeat; None: there is none. It may be of an earlier attempt.
-        retry: The failure, while the next attempt has not started.
+        retry: The failure of the attempt before; None: none has failed.
     """
 
     activity_id: str

@@ -196,7 +196,8 @@ class Retrying(_Event):
         attempt: The number of the attempt that follows.
         error: Why the attempt failed: the type of the error, or `worker_lost`.
         message: A description for people.
-        next_at: When the attempt starts at the earliest: ISO 8601 in UTC with milliseconds; None: now.
+        next_at: When the attempt starts at the earliest: ISO 8601 in UTC with milliseconds; None: it has started, or
+            starts now.
     """
 
     type: Literal["retrying"] = "retrying"

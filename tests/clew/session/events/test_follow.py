@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from clew import Clew, Closed, ContextPolicy
-from clew.errors import NotFound, UnknownRequest
+from clew import Clew, ContextPolicy
+from clew.errors import Interrupted, NotFound, UnknownRequest
 from clew.local import Reply, ToolCall
 from clew.session.events import (
     ApprovalRequired,
@@ -149,7 +149,7 @@ async def test_a_terminated_session_fails_its_viewers(stack: Stack) -> None:
         await session.ask("one")
         await viewer.wait_for_seq(3)
         await stack.clew.temporal.get_workflow_handle(session.id).terminate()
-        with pytest.raises(Closed, match="clew recover"):
+        with pytest.raises(Interrupted, match="clew recover"):
             await asyncio.wait_for(viewer.task, 20)
 
 
