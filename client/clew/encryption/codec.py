@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from google.protobuf.message import DecodeError
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import (
     ActivitySerializationContext,
@@ -81,8 +82,11 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
         FORMAT.check(_read_version(payload))
         kid = payload.metadata[KEY_FIELD].decode(errors="replace")
         workflow = payload.metadata.get(WORKFLOW_FIELD, b"")
-        decrypted = Payload.FromString(self.cipher.decrypt(kid, payload.data, _bind(kid, workflow)))
-        bound = workflow.decode()
+        data = self.cipher.decrypt(kid, payload.data, _bind(kid, workflow))
+        try:
+            decrypted, bound = Payload.FromString(data), workflow.decode()
+        except (DecodeError, UnicodeDecodeError):
+            raise UnknownKey(f"what was encrypted with the key {kid!r} is no payload") from None
         if bound and self._workflow_id and not _belongs(bound, self._workflow_id):
             raise UnknownKey(f"it was encrypted for the workflow {bound!r}, not for {self._workflow_id!r}")
         return decrypted
@@ -102,7 +106,7 @@ def find_workflow_id(context: SerializationContext) -> str | None:
 
 def _read_version(payload: Payload) -> int:
     version = payload.metadata.get(VERSION_FIELD, b"")
-    if not re.fullmatch(rb"[0-9]{1,9}", version):
+    if not re.fullmatch(rb"[1-9][0-9]{0,8}", version):
         raise UnknownKey("it is encrypted in an unknown format: it was changed")
     return int(version)
 

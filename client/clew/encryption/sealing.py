@@ -185,8 +185,11 @@ NO_ENCRYPTION = KeySealer(Cipher(EncryptionKeys()))
 def _check_version(data: bytes) -> None:
     """Check the version of an encrypted object; one that is not encrypted has none."""
     beginning, version = data[: len(_MAGIC) - 1], data[len(_MAGIC) - 1 : len(_MAGIC)]
-    if beginning in (_MAGIC[:-1], _CODEC_MAGIC[:-1]) and version.isdigit():
-        FORMAT.check(int(version))
+    if beginning not in (_MAGIC[:-1], _CODEC_MAGIC[:-1]) or not version.isdigit():
+        return
+    if version == b"0":
+        raise Changed("it is encrypted in an unknown format: it was changed")
+    FORMAT.check(int(version))
 
 
 def _make_header(kid: str) -> bytes:

@@ -148,7 +148,7 @@ async def test_a_payload_of_a_newer_version_is_refused_by_its_version() -> None:
     encrypted.metadata["clew-version"] = b"2"
     with pytest.raises(NewerVersion, match="encrypted payload is of version 2, and this version of Clew reads 1"):
         await codec.decode([encrypted])
-    for version in (b"", b"-1", b"x", b"9" * 5000):
+    for version in (b"", b"-1", b"x", b"0", b"9" * 5000):
         encrypted.metadata["clew-version"] = version
         with pytest.raises(UnknownKey, match="unknown format"):
             await codec.decode([encrypted])
@@ -163,6 +163,8 @@ def test_an_object_of_a_newer_version_is_refused_by_its_version(sealer: Sealer) 
     for reader in (sealer, NO_ENCRYPTION):
         with pytest.raises(NewerVersion, match="encrypted object is of version 2, and this version of Clew reads 1"):
             reader.unseal(newer, "name")
+        with pytest.raises(UnknownKey, match="unknown format"):
+            reader.unseal(sealed[:7] + b"0" + sealed[8:], "name")
 
 
 async def test_an_archive_of_newer_encryption_is_left_as_it_is() -> None:
