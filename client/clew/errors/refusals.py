@@ -53,7 +53,7 @@ class Archived(Refusal):
 
 
 class Busy(Refusal):
-    """A request is running or waits, or a summary is being written."""
+    """A request is running or waits, a summary is being written, or too many updates wait for an answer."""
 
     type = "busy"
 

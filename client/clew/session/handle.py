@@ -16,7 +16,7 @@ from clew.contract import READ_WORKFLOW, EntriesQuery, ReadThreadInput
 from clew.errors import ClewError, Closed, NotFound, Refusal, Starting, WorkerUnavailable
 from clew.outcomes import Output
 from clew.session._services import run_service
-from clew.session.transport import dump_input, send_update, translate_errors
+from clew.session.transport import dump_input, read_answer, send_update, translate_errors
 from clew.thread.entries import Entry
 from clew.thread.source import LivePage
 
@@ -78,8 +78,7 @@ class SessionHandle:
             Refusal: The session refused it. Nothing has changed.
         """
         update = await self.send(name, argument)
-        async with translate_errors(self.session_id):
-            return answer.model_validate(await update.result())
+        return answer.model_validate(await read_answer(self.session_id, update))
 
     async def query(
         self,

@@ -20,7 +20,7 @@ from clew.session._answer import read_newest_answer
 from clew.session._reader import read_entries
 from clew.session.events import SessionEvent, follow_request
 from clew.session.handle import SessionHandle
-from clew.session.transport import translate_errors
+from clew.session.transport import read_answer
 
 T = TypeVar("T", default=str)
 """The type of the answer."""
@@ -85,8 +85,7 @@ class Request(Generic[T]):
             sent_at = time.monotonic()
             # Keep the update until it has answered: a cancelled call of `result` can be repeated.
             update = self._update = self._update or await self._ask_again()
-            async with translate_errors(self.session_id):
-                outcome = RequestOutcome.model_validate(await update.result())
+            outcome = RequestOutcome.model_validate(await read_answer(self.session_id, update))
             if outcome.status == "running":
                 self._update = None
                 # The session answers `running` at once when too many callers wait: pause before the next try.
