@@ -98,10 +98,9 @@ class AgentSession:
             if info.cron_schedule:
                 raise InvalidInput("a session runs until it is closed: start it without a cron schedule")
             is_continued = ingress.is_continued(info)
-            if is_continued or info.parent:
-                # Clew's own: a worker without the key leaves it to another one.
-                admission.require_key(args)
-            elif refusal := admission.settle(args, "start"):
+            if is_continued:
+                admission.require_own(args)
+            elif refusal := admission.settle(args, "start", waits_for_key=info.parent is not None):
                 raise refusal
             start = ingress.decode_start(
                 info.workflow_id,
@@ -214,7 +213,7 @@ class AgentSession:
             admission.require_key(args)
             command = ingress.decode_update(name, args, self._runtime.state.config)
         waiter = self._waiters.enter() if isinstance(command, MessageInput | AwaitRequestInput) else None
-        arrival = Arrival(name, command, update_id, size=ingress.measure(args))
+        arrival = Arrival(name, command, update_id, admission.find_seal(args), size=ingress.measure(args))
         self._intake.take(arrival)
         if not arrival.settled:
             await workflow.wait_condition(lambda: arrival.settled)
@@ -237,7 +236,7 @@ class AgentSession:
             update_id = self._update_id()
             command = ingress.decode_update(name, args, self._runtime.state.config)
             if not self._intake.is_behind:
-                answer = self._intake.foresee(command, update_id)
+                answer = self._intake.foresee(command, update_id, admission.find_seal(args))
                 if self._rollover.full and isinstance(answer, commands.Outcome) and answer.is_new:
                     raise ArchiveUnavailable("older entries cannot be archived at present: send it again later")
             elif self._startup.away and not isinstance(command, CloseInput):
@@ -258,6 +257,7 @@ class AgentSession:
         arrival = Arrival(name, refusal=admission.settle(args, f"signal-{self._fullness.signals}"))
         if arrival.refusal is None:
             arrival.excerpt, arrival.size = ingress.make_excerpt(args), ingress.measure(args)
+            arrival.seal = admission.find_seal(args)
             try:
                 arrival.command = ingress.decode_signal(name, args, self._runtime.state.config)
             except ClewError as refusal:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 
 from clew.contract import TASK_QUEUE
-from clew.encryption import read_encryption
+from clew.encryption import PLAIN_VARIABLE, read_encryption
 from clew.errors import ClewError
 from clew.model.tokens import load_encodings
 from clew.session.connection import Clew
@@ -96,7 +96,10 @@ def main(arguments: Sequence[str] | None = None, *, program: str | None = None) 
         environment = read_environment(os.environ, args.tools, args.agents)
         redaction = environment.providers.redaction
         settings = read_sight_settings(os.environ)
-        log_without_secrets(redaction, settings.log_format, hides_texts=read_encryption(os.environ).is_on)
+        encryption = read_encryption(os.environ)
+        log_without_secrets(redaction, settings.log_format, hides_texts=encryption.is_on)
+        if encryption.is_on and encryption.accepts_plain:
+            log.warning("%s is set: what is not encrypted is believed, whoever has written it", PLAIN_VARIABLE)
         load_encodings()
         serving = serve(
             args.task_queue,

@@ -21,6 +21,7 @@ ClewError
 │   ├── NotFound
 │   ├── NothingToSummarize
 │   ├── QueueFull
+│   ├── Repeated
 │   ├── RequestMismatch
 │   ├── Starting
 │   ├── ThreadMismatch
@@ -75,6 +76,7 @@ from clew.errors.refusals import (
     NothingToSummarize,
     QueueFull,
     Refusal,
+    Repeated,
     RequestMismatch,
     Starting,
     ThreadMismatch,
@@ -123,6 +125,7 @@ __all__ = [
     "NothingToSummarize",
     "QueueFull",
     "Refusal",
+    "Repeated",
     "RequestFailed",
     "RequestMismatch",
     "SearchAttributesMissing",

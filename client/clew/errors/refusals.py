@@ -136,6 +136,12 @@ class QueueFull(Refusal):
     type = "queue_full"
 
 
+class Repeated(Refusal):
+    """The same encrypted input came before, and was carried out."""
+
+    type = "repeated"
+
+
 class RequestMismatch(Refusal):
     """Another request than the named one is running."""
 

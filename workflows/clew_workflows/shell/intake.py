@@ -30,6 +30,7 @@ class Arrival:
         name: The name of the update or the signal.
         command: Its command; None if it could not be decoded.
         own_id: The id of an update; a signal has none.
+        seal: The id in the encrypted text of its arguments; None if they are not encrypted.
         excerpt: The beginning of a signal's arguments.
         size: The bytes of its arguments.
         refusal: Why it was refused.
@@ -40,6 +41,7 @@ class Arrival:
     name: str
     command: Command | None = None
     own_id: str | None = None
+    seal: str | None = None
     excerpt: str = ""
     size: int = 0
     refusal: ClewError | None = None
@@ -89,13 +91,13 @@ class Intake:
         self._waiting: deque[Arrival] = deque()
         self._foreseen: _Foreseen | None = None
 
-    def foresee(self, command: Command, own_id: str | None) -> Answer:
+    def foresee(self, command: Command, own_id: str | None, seal: str | None = None) -> Answer:
         """Decide a command that may arrive next; returns the answer to it. Nothing is applied.
 
         Raises:
             ClewError: The session cannot accept the command in its present state.
         """
-        decision, answer = self._decide(command, own_id)
+        decision, answer = self._decide(command, own_id, seal)
         self._foreseen = _Foreseen(command, self._runtime.state, self._runtime.now, decision, answer)
         return answer
 
@@ -161,7 +163,7 @@ class Intake:
         try:
             if arrival.refusal or arrival.command is None:
                 raise arrival.refusal or Closed("no command arrived")
-            decision, arrival.answer = self._decide(arrival.command, arrival.own_id)
+            decision, arrival.answer = self._decide(arrival.command, arrival.own_id, arrival.seal)
         except ClewError as refusal:
             arrival.refusal = refusal
             if arrival.own_id is None and not runtime.state.closed:
@@ -169,7 +171,7 @@ class Intake:
             return
         runtime.apply(decision)
 
-    def _decide(self, command: Command, own_id: str | None) -> tuple[Decision, Answer]:
+    def _decide(self, command: Command, own_id: str | None, seal: str | None) -> tuple[Decision, Answer]:
         runtime, foreseen = self._runtime, self._foreseen
         self._foreseen = None
         if (
@@ -179,4 +181,4 @@ class Intake:
             and foreseen.at == runtime.now
         ):
             return foreseen.decision, foreseen.answer
-        return commands.decide(runtime.state, runtime.thread, command, own_id, runtime.now)
+        return commands.decide(runtime.state, runtime.thread, command, own_id, runtime.now, seal=seal)
