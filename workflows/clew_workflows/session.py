@@ -126,6 +126,7 @@ class AgentSession:
                 self._waiters,
                 self._task_commands,
                 visibility=self._visibility,
+                intake=self._intake,
             )
             self._hibernation = Hibernation(self._runtime, self._rollover, self._task_commands)
             self._signing = Signing(self._runtime, self._recalling)
@@ -162,7 +163,7 @@ class AgentSession:
     async def _wait_for_answers(self) -> None:
         """Release the waiting callers, and wait until every handler has answered."""
         self._waiters.dismiss()
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await workflow.wait_condition(lambda: workflow.all_handlers_finished() and self._intake.is_settled)
 
     async def _run_session(self) -> dict[str, Any]:
         runtime, intake = self._runtime, self._intake
@@ -256,16 +257,10 @@ class AgentSession:
         # A refused one has neither an excerpt nor a size: workers with different keys see different bytes.
         arrival = Arrival(name, refusal=admission.settle(args, f"signal-{self._fullness.signals}"))
         if arrival.refusal is None:
-            arrival.excerpt, arrival.size = ingress.make_excerpt(args), ingress.measure(args)
-            arrival.seal = admission.find_seal(args)
-            try:
-                arrival.command = ingress.decode_signal(name, args, self._runtime.state.config)
-            except ClewError as refusal:
-                arrival.refusal = refusal
+            arrival.size, arrival.seal, arrival.undecoded = ingress.measure(args), admission.find_seal(args), args
+        # It does not wait: each of thousands of signals that came while no worker ran would be a coroutine, and a
+        # condition to check. The workflow waits for the intake before it ends.
         self._intake.take(arrival)
-        if self._intake.is_open and not arrival.settled:
-            # The workflow waits for its handlers before it ends.
-            await workflow.wait_condition(lambda: arrival.settled)
 
     @workflow.query(dynamic=True)
     def query(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
