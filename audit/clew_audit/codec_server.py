@@ -2,7 +2,8 @@
 
 It speaks Temporal's remote codec protocol: `POST /decode` and `POST /encode` with `{"payloads": [...]}`. A caller
 sends the token as `Authorization: Bearer …`, or has entered it on the page `/`, which sets a cookie that the UI sends
-along. Every size, time and number of connections is bounded. Nothing of what passes is logged.
+along. Every size, time and number of connections is bounded, and a caller without the token gets nothing read but the
+form of the page. Nothing of what passes is logged.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from temporalio.api.common.v1 import Payloads
 from temporalio.converter import PayloadCodec
 
 from clew.encryption import is_encrypted
-from clew.errors import UnknownKey
+from clew.errors import Refusal
 
 TOKEN_VARIABLE = "CLEW_CODEC_TOKEN"
 """The variable that holds the token."""
 MIN_TOKEN_CHARACTERS = 16
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Largest body of a request: the payloads of an event, in base64."""
+MAX_LOGIN_BYTES = 16_384
+"""Largest body of a login: the form with the token."""
+PROBLEM_FIELD = "clew-problem"
+"""The metadata with the reason why a payload was not decoded."""
 COOKIE = "clew-codec"
 COOKIE_SECONDS = 12 * 3600
 """Seconds until the token has to be entered again."""
@@ -90,16 +95,19 @@ class CodecServer:
         # What the cookie holds opens nothing but this server.
         self._cookie = hmac.digest(self._token, b"clew codec cookie", hashlib.sha256).hex()
 
-    async def answer(self, request: Request) -> Response:
-        """Answer a request."""
+    def admit(self, request: Request) -> Response | int:
+        """Decide by the head of a request: the answer, or the most bytes that its body may have.
+
+        Only a body that is needed is read, and one of payloads only for a caller who has the token.
+        """
         origin = request.headers.get("origin")
         if request.path in ("/", "/login"):
-            return self._answer_page(request)
+            return self._admit_page(request)
         if request.path not in ("/encode", "/decode"):
             return _refuse(404, "there is no such path: POST /decode or /encode")
         if origin is not None and origin not in self._origins:
             return _refuse(403, "requests from this origin are not allowed: name it with --origin")
-        cors = _allow(origin) if origin else {}
+        cors = _allow(origin)
         if request.method == "OPTIONS":
             return Response(204, cors | _make_preflight(request) if origin else {})
         if request.method != "POST":
@@ -108,6 +116,18 @@ class CodecServer:
             return _refuse(401, "the token is missing or wrong", {**cors, "WWW-Authenticate": "Bearer"})
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
             return _refuse(415, "the body must be application/json", cors)
+        return MAX_BODY_BYTES
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a request."""
+        admitted = self.admit(request)
+        if isinstance(admitted, Response):
+            return admitted
+        cors = _allow(request.headers.get("origin"))
+        if len(request.body) > admitted:
+            return _refuse(413, f"the body has more than {admitted} bytes", cors)
+        if request.path == "/login":
+            return self._log_in(request)
         try:
             payloads = _parse(request.body)
         except (ParseError, ValueError, TypeError, AttributeError, RecursionError):
@@ -116,12 +136,15 @@ class CodecServer:
         return Response(200, {**cors, "Content-Type": _JSON}, json.dumps(MessageToDict(payloads)).encode())
 
     async def _convert(self, payloads: Payloads, *, decode: bool) -> None:
-        """Decode or encode each payload. One that cannot be decoded stays as it is: its metadata names its key."""
+        """Decode or encode each payload. One that cannot be decoded stays as it is, with the reason beside it."""
         for payload in payloads.payloads:
             if decode:
                 try:
                     (converted,) = await self._codec.decode([payload])
-                except UnknownKey:
+                # A codec of one's own may raise any error.
+                except Exception as error:
+                    reason = str(error) if isinstance(error, Refusal) else type(error).__name__
+                    payload.metadata[PROBLEM_FIELD] = reason.encode(errors="replace")
                     continue
             elif is_encrypted(payload):
                 continue
@@ -136,18 +159,20 @@ class CodecServer:
         # A browser sends the cookie from any page: only those of the UIs may use it.
         return "origin" in request.headers and hmac.compare_digest(_read_cookie(request), self._cookie)
 
-    def _answer_page(self, request: Request) -> Response:
+    def _admit_page(self, request: Request) -> Response | int:
         if request.method == "GET" and request.path == "/":
             return _make_page("")
         if request.method != "POST" or request.path != "/login":
             return _refuse(405, "GET / or POST /login")
-        origin = request.headers.get("origin", "")
-        if origin.partition("://")[2] != request.headers.get("host"):
+        if request.headers.get("origin", "").partition("://")[2] != request.headers.get("host"):
             return _refuse(403, "the token can be entered on this page only")
+        return MAX_LOGIN_BYTES
+
+    def _log_in(self, request: Request) -> Response:
         (token, *_) = parse_qs(request.body.decode(errors="replace")).get("token", [""])
         if not hmac.compare_digest(token.strip().encode(), self._token):
             return _make_page("The token is wrong.", 403)
-        secure = "; Secure" if origin.startswith("https:") else ""
+        secure = "; Secure" if request.headers.get("origin", "").startswith("https:") else ""
         cookie = f"{COOKIE}={self._cookie}; HttpOnly; SameSite=Strict; Path=/; Max-Age={COOKIE_SECONDS}{secure}"
         page = _make_page("This browser can decode now, for 12 hours.")
         return Response(200, {**page.headers, "Set-Cookie": cookie}, page.body)
@@ -160,7 +185,10 @@ def _parse(body: bytes) -> Payloads:
     return ParseDict(value, Payloads(), ignore_unknown_fields=True)
 
 
-def _allow(origin: str) -> dict[str, str]:
+def _allow(origin: str | None) -> dict[str, str]:
+    """Make the headers that let pages of an origin read the answer; none for a caller that is no browser."""
+    if not origin:
+        return {}
     return {
         "Access-Control-Allow-Origin": origin,
         "Access-Control-Allow-Credentials": "true",

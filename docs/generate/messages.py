@@ -65,6 +65,7 @@ COMMON_UPDATE_REFUSALS = (
     "invalid_input",
     "newer_version",
     "not_encrypted",
+    "repeated",
     "thread_mismatch",
     "too_large",
     "unknown_key",

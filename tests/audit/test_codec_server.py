@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
+from collections.abc import Sequence
 
 import httpx
 import pytest
@@ -13,9 +14,16 @@ from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.converter import WorkflowSerializationContext
 
 from clew.encryption import EncryptionCodec
-from clew_audit.codec_server import MAX_BODY_BYTES, CodecServer, Request, Response
+from clew_audit.codec_server import (
+    MAX_BODY_BYTES,
+    MAX_LOGIN_BYTES,
+    PROBLEM_FIELD,
+    CodecServer,
+    Request,
+    Response,
+)
 from clew_audit.http_server import MAX_CONNECTIONS, serve_http
-from tests.support.encrypted import make_encryption
+from tests.support.encrypted import Reversing, make_encryption
 
 TOKEN = "a-token-of-many-characters"
 UI = "https://temporal.example.com"
@@ -55,14 +63,96 @@ async def post(path: str, body: bytes, **headers: str) -> Response:
 
 
 async def test_payloads_are_decoded_and_encoded() -> None:
-    """Those of any session; one that is not encrypted, or whose key is missing, stays as it is."""
-    foreign = await encrypt("k2")
-    decoded = await post("/decode", write(await encrypt("k1"), PLAIN, foreign), origin=UI)
-    assert (decoded.status, read(decoded)) == (200, [PLAIN, PLAIN, foreign])
+    """Those of any session; one that is not encrypted stays as it is."""
+    decoded = await post("/decode", write(await encrypt("k1"), PLAIN), origin=UI)
+    assert (decoded.status, read(decoded)) == (200, [PLAIN, PLAIN])
     encoded = read(await post("/encode", write(PLAIN)))
     assert b"secret" not in encoded[0].data
     assert read(await post("/encode", write(*encoded))) == encoded
     assert read(await post("/decode", write(*encoded))) == [PLAIN]
+
+
+async def test_each_payload_that_cannot_be_decoded_is_answered_as_such() -> None:
+    """It stays as it is, beside the reason; the good ones around it are decoded. A second try gives the same."""
+    newer, oldest, foreign = await encrypt("k1"), await encrypt("k1"), await encrypt("k2")
+    newer.metadata["clew-version"], oldest.metadata["clew-version"] = b"2", b"0"
+    cipher = make_encryption("k1").cipher
+    malformed = Payload(metadata={"encoding": b"binary/encrypted", "clew-version": b"1", "clew-key": b"k1"})
+    malformed.data = cipher.encrypt(b"\xff no protobuf", b"clew payload\0k1\0")
+    bad = [newer, oldest, foreign, malformed]
+    decoded = await post("/decode", write(await encrypt("k1"), *bad, PLAIN))
+    assert decoded.status == 200
+    first, *answered, last = read(decoded)
+    assert (first, last) == (PLAIN, PLAIN)
+    assert all(payload.metadata[PROBLEM_FIELD] for payload in answered)
+    assert b"'k2'" in answered[2].metadata[PROBLEM_FIELD]
+    assert read(await post("/decode", write(*answered))) == answered
+    for payload in answered:
+        del payload.metadata[PROBLEM_FIELD]
+    assert answered == bad
+
+
+async def test_a_codec_that_fails_spoils_no_other_payload() -> None:
+    """A codec of one's own may raise any error; its message, which may hold a text, is not repeated."""
+
+    class Failing(Reversing):
+        async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+            if payloads[0].data == b"bad":
+                raise OSError("a secret")
+            return await super().decode(payloads)
+
+    codec = Failing()
+    good = await codec.encode([PLAIN])
+    server = CodecServer(codec, TOKEN, [UI])
+    body = write(Payload(data=b"bad"), *good)
+    response = await server.answer(Request("POST", "/decode", JSON | BEARER, body))
+    bad, decoded = read(response)
+    assert (bad.metadata[PROBLEM_FIELD], decoded) == (b"OSError", PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/login", {"origin": "http://{host}"}, 413),
+        ("/login", {"origin": "http://evil.example.com"}, 403),
+        ("/decode", JSON, 401),
+        ("/encode", JSON | {"authorization": "Bearer wrong"}, 401),
+        ("/decode", BEARER, 415),
+        ("/nowhere", {}, 404),
+    ],
+)
+@pytest.mark.parametrize("is_announced", [True, False])
+async def test_a_body_is_read_only_if_it_is_needed(
+    path: str, headers: dict[str, str], status: int, is_announced: bool
+) -> None:
+    """A large body from a caller without the token is answered by its head, or by its first kilobytes."""
+    async with serve_http(make_server(), "127.0.0.1", 0) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        host = f"127.0.0.1:{port}"
+        size = f"content-length: {MAX_BODY_BYTES}" if is_announced else "transfer-encoding: chunked"
+        lines = [f"POST {path} HTTP/1.1", f"host: {host}", size]
+        lines += [f"{name}: {value.format(host=host)}" for name, value in headers.items()]
+        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
+        if not is_announced:
+            writer.write(b"%x\r\n" % MAX_LOGIN_BYTES + bytes(MAX_LOGIN_BYTES) + b"\r\n1\r\n-\r\n")
+        # The body never ends: the server answers all the same.
+        answer = await asyncio.wait_for(reader.read(), 5)
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        writer.close()
+
+
+async def test_an_error_of_the_server_is_an_answer() -> None:
+    """An error that nobody expected is answered with 500."""
+
+    class Broken(CodecServer):
+        async def answer(self, request: Request) -> Response:
+            raise KeyError(request.path)
+
+    async with (
+        serve_http(Broken(make_encryption("k1").codec, TOKEN, []), "127.0.0.1", 0) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=BEARER, trust_env=False) as client,
+    ):
+        assert (await client.post("/decode", content=b"{}", headers=JSON)).status_code == 500
 
 
 @pytest.mark.parametrize(
@@ -137,7 +227,7 @@ async def test_a_short_token_is_refused() -> None:
 async def test_it_is_served_within_bounds() -> None:
     """Connections are kept alive; what is too large, too slow or not HTTP ends its own connection."""
     async with (
-        serve_http(make_server().answer, "127.0.0.1", 0) as port,
+        serve_http(make_server(), "127.0.0.1", 0) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=BEARER, trust_env=False) as client,
     ):
         for _ in range(2):

@@ -15,9 +15,10 @@ from tests.support.command_line import run_clew
 from tests.support.encrypted import make_encryption, write_keys
 
 
-def open_archive(folder: Path, *kids: str) -> Archive:
+def open_archive(folder: Path, *kids: str, accepts_plain: bool = False) -> Archive:
     """Open the archive in a folder with these keys."""
-    return Archive(Store.from_url(folder.as_uri(), sealer=make_encryption(*kids).sealer), "default")
+    encryption = make_encryption(*kids, accepts_plain=accepts_plain)
+    return Archive(Store.from_url(folder.as_uri(), sealer=encryption.sealer), "default")
 
 
 async def begin(archive: Archive, session_id: str) -> Head:
@@ -35,8 +36,7 @@ async def verify(archive: Archive, session_id: str) -> list[str]:
 
 
 async def test_after_a_rotation_the_old_key_is_not_needed(tmp_path: Path) -> None:
-    """Objects of before encryption are encrypted, too; a second time there is nothing to do."""
-    await begin(open_archive(tmp_path), "plain")
+    """A second time there is nothing to do."""
     await begin(open_archive(tmp_path, "k1"), "old")
     await begin(open_archive(tmp_path, "k2"), "new")
     done = await rekey_archive(open_archive(tmp_path, "k2", "k1"))
@@ -44,11 +44,27 @@ async def test_after_a_rotation_the_old_key_is_not_needed(tmp_path: Path) -> Non
     assert done.rewritten > 4
     again = await rekey_archive(open_archive(tmp_path, "k2", "k1"))
     assert (again.rewritten, again.current) == (0, done.rewritten + done.current)
-    for session_id in ("plain", "old", "new"):
+    for session_id in ("old", "new"):
         assert await verify(open_archive(tmp_path, "k2"), session_id) == []
     assert not [path for path, data in read_files(tmp_path).items() if b"large result" in data]
     with pytest.raises(UnknownKey, match="'k2'"):
-        await verify(open_archive(tmp_path, "k1"), "plain")
+        await verify(open_archive(tmp_path, "k1"), "old")
+
+
+async def test_plain_objects_are_encrypted_in_a_migration_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A rotation would otherwise encrypt what a party without the key has put there. The migration is logged."""
+    await begin(open_archive(tmp_path), "plain")
+    before = read_files(tmp_path)
+    refused = await rekey_archive(open_archive(tmp_path, "k1"))
+    assert (refused.rewritten, refused.failed) == (0, len([data for data in before.values() if data]))
+    assert read_files(tmp_path) == before
+    assert not caplog.records
+    done = await rekey_archive(open_archive(tmp_path, "k1", accepts_plain=True))
+    assert (done.rewritten, done.failed) == (refused.failed, 0)
+    assert len([record for record in caplog.records if "is not encrypted" in record.getMessage()]) == refused.failed
+    assert await verify(open_archive(tmp_path, "k1"), "plain") == []
 
 
 async def test_what_cannot_be_decrypted_is_named_and_kept(tmp_path: Path) -> None:

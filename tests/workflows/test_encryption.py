@@ -7,18 +7,24 @@ import gc
 import io
 import uuid
 from base64 import b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.workflowservice.v1 import QueryWorkflowRequest
-from temporalio.client import WorkflowFailureError, WorkflowUpdateStage
+from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError, WorkflowUpdateStage
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import PayloadCodec
 from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
 
 from clew import Clew, Session
 from clew.encryption import Encryption
-from clew.errors import ClewError, InvalidInput, NotEncrypted, UnknownKey, UnknownTool
+from clew.errors import ArchiveUnavailable, ClewError, InvalidInput, NotEncrypted, UnknownKey, UnknownTool
 from clew.local import Reply
 from clew_activities.archive import Archive, Store
 from clew_audit.audit import audit_session
@@ -235,6 +241,150 @@ async def test_exports_and_checkpoints_are_encrypted(encrypted: Stack) -> None:
     report = await audit_session(client, archive, session.id)
     assert report.clean, report.differences
     assert report.calls.verified == 1
+
+
+async def list_inputs(session: Session, client: Clew, name: str) -> list[Payload]:
+    """List the arguments of a session's accepted updates of a name, and of its signals, as the server stores them."""
+    handle = client.temporal.get_workflow_handle(session.id)
+    found: list[Payload] = []
+    async for event in handle.fetch_history_events():
+        accepted = event.workflow_execution_update_accepted_event_attributes.accepted_request.input
+        signaled = event.workflow_execution_signaled_event_attributes
+        if accepted.name == name:
+            found += accepted.args.payloads
+        if signaled.signal_name == name:
+            found += signaled.input.payloads
+    return found
+
+
+class Copying(PayloadCodec):
+    """The codec of a party without keys: it sends payloads that it has copied, as they are."""
+
+    def __init__(self, *copies: Payload) -> None:
+        self.copies = copies
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Send the copies instead."""
+        return [*self.copies] if payloads else []
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Read nothing."""
+        return [Payload(metadata={"encoding": b"json/plain"}, data=b"{}") for _ in payloads]
+
+
+async def copy(stack: Stack, *copies: Payload) -> Client:
+    """Connect a party without keys, whose inputs are these copies."""
+    converter = replace(pydantic_data_converter, payload_codec=Copying(*copies))
+    return await Client.connect(stack.server.address, data_converter=converter)
+
+
+async def read_refusal(sending: Awaitable[object]) -> str | None:
+    """Return the word of the refusal of an update."""
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await sending
+    assert isinstance(refused.value.cause, ApplicationError)
+    return refused.value.cause.type
+
+
+async def test_a_copied_input_is_not_carried_out_again(encrypted: Stack) -> None:
+    """Neither a change of configuration that was taken back, nor a message under another Update id, nor a signal."""
+    session = await encrypted.open("fine", tools=["add"])
+    await session.configure(tools=["add", "book"])
+    await session.configure(tools=["add"])
+    assert await session.ask("one") == "fine"
+    handle = encrypted.clew.temporal.get_workflow_handle(session.id)
+    await handle.signal("steer", {"content": "a steer"})
+    gave, _ = await list_inputs(session, encrypted.clew, "configure")
+    (message,) = await list_inputs(session, encrypted.clew, "message")
+    await session.hibernate()
+    session = await encrypted.clew.open(session.id)
+    before = len(await session.entries(kind="ai_message"))
+    for name, payload in (("configure", gave), ("message", message)):
+        copier = (await copy(encrypted, payload)).get_workflow_handle(session.id)
+        assert await read_refusal(copier.execute_update(name, {})) == "repeated"
+        await copier.signal(name, {})
+    assert (await session.status()).config["tools"] == ["add"]
+    assert len(await session.entries(kind="ai_message")) == before
+    assert await session.ask("two") == "fine"
+
+
+async def test_the_text_of_an_activity_is_no_input(encrypted: Stack) -> None:
+    """A party without the key cannot send a session what a model or a tool has written, or read."""
+    session = await encrypted.open("fine")
+    assert await session.ask("one") == "fine"
+    handle = encrypted.clew.temporal.get_workflow_handle(session.id)
+    texts = [
+        payload
+        async for event in handle.fetch_history_events()
+        for payload in event.activity_task_completed_event_attributes.result.payloads
+    ]
+    assert texts
+    for payload in texts:
+        copier = (await copy(encrypted, payload)).get_workflow_handle(session.id)
+        assert await read_refusal(copier.execute_update("message", {})) == "unknown_key"
+
+
+@pytest.mark.parametrize("name", ["summarize", "cancel", "close_session", "hibernate"])
+async def test_an_input_without_an_argument_is_not_encrypted(encrypted: Stack, name: str) -> None:
+    """A party without the key would otherwise end a session, or have it pay for a summary."""
+    session = await encrypted.open("fine")
+    assert await session.ask("one") == "fine"
+    handle = encrypted.clew.temporal.get_workflow_handle(session.id)
+    assert await read_refusal(handle.execute_update(name)) == "not_encrypted"
+    await handle.signal("close")
+    assert await session.ask("two") == "fine"
+
+
+@workflow.defn(name="Intruder", sandboxed=False)
+class Intruder:
+    """Starts a session as its child, as a party without the key can with a worker of its own."""
+
+    @workflow.run
+    async def run(self, session_id: str, queue: str, argument: dict[str, Any]) -> None:
+        """Start the session."""
+        await workflow.start_child_workflow(
+            "AgentSession",
+            argument,
+            id=session_id,
+            task_queue=queue,
+            parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+        )
+
+
+async def test_a_child_that_is_not_encrypted_is_refused(encrypted: Stack) -> None:
+    """Whoever starts it: a session as a child needs the key like any other."""
+    keyless, session_id = await connect(encrypted, make_encryption()), f"test-{uuid.uuid4().hex}"
+    argument = {"config": {"model": encrypted.add_model("fine")}}
+    async with Worker(keyless.temporal, task_queue=session_id, workflows=[Intruder]):
+        await keyless.temporal.execute_workflow(
+            "Intruder",
+            args=[session_id, encrypted.clew.task_queue, argument],
+            id=f"{session_id}-parent",
+            task_queue=session_id,
+        )
+    with pytest.raises(WorkflowFailureError) as raised:
+        await encrypted.clew.temporal.get_workflow_handle(session_id).result()
+    assert isinstance(raised.value.cause, ApplicationError)
+    assert raised.value.cause.type == "not_encrypted"
+
+
+async def test_an_object_that_is_not_encrypted_is_not_believed(stack: Stack, tmp_path: Path) -> None:
+    """A party that writes the store and has no key cannot give a session a past of its own making."""
+    encryption, plain = make_encryption("k1"), Store.from_url((tmp_path / "plain").as_uri())
+    async with run_worker(stack, make_encryption(), store=plain) as forging:
+        forged = await forging.clew.open("victim", model=forging.add_model("forged"), system_prompt="obey me")
+        await forged.ask("one")
+        await forged.hibernate()
+    sealed = Store.from_url((tmp_path / "sealed").as_uri(), sealer=encryption.sealer)
+    async with run_worker(stack, encryption, store=sealed) as encrypted:
+        session = await encrypted.clew.open("victim-2", model=encrypted.add_model("fine"))
+        await session.hibernate()
+        for path, data in read_files(tmp_path / "plain").items():
+            target = tmp_path / "sealed" / str(path.relative_to(tmp_path / "plain")).replace("victim", "victim-2")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data.replace(b"victim", b"victim-2"))
+        with pytest.raises(ArchiveUnavailable):
+            await (await encrypted.clew.open("victim-2")).ask("two")
 
 
 async def wait_for_failed_task(client: Clew, session_id: str) -> None:

@@ -167,7 +167,8 @@ def decode(argument: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTE
             encrypted where it must be (`not_encrypted`), or cannot be decrypted (`unknown_key`).
     """
     try:
-        if not workflow.unsafe.is_replaying() and (refusal := admission.find_refusal([argument])):
+        args = [] if argument is NO_ARGUMENT else [argument]
+        if not workflow.unsafe.is_replaying() and (refusal := admission.find_refusal(args)):
             raise refusal
         return ingress.decode_service([argument], model, max_bytes)
     except Refusal as refusal:

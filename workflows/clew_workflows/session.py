@@ -98,10 +98,9 @@ class AgentSession:
             if info.cron_schedule:
                 raise InvalidInput("a session runs until it is closed: start it without a cron schedule")
             is_continued = ingress.is_continued(info)
-            if is_continued or info.parent:
-                # Clew's own: a worker without the key leaves it to another one.
-                admission.require_key(args)
-            elif refusal := admission.settle(args, "start"):
+            if is_continued:
+                admission.require_own(args)
+            elif refusal := admission.settle(args, "start", waits_for_key=info.parent is not None):
                 raise refusal
             start = ingress.decode_start(
                 info.workflow_id,
@@ -127,6 +126,7 @@ class AgentSession:
                 self._waiters,
                 self._task_commands,
                 visibility=self._visibility,
+                intake=self._intake,
             )
             self._hibernation = Hibernation(self._runtime, self._rollover, self._task_commands)
             self._signing = Signing(self._runtime, self._recalling)
@@ -163,7 +163,7 @@ class AgentSession:
     async def _wait_for_answers(self) -> None:
         """Release the waiting callers, and wait until every handler has answered."""
         self._waiters.dismiss()
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await workflow.wait_condition(lambda: workflow.all_handlers_finished() and self._intake.is_settled)
 
     async def _run_session(self) -> dict[str, Any]:
         runtime, intake = self._runtime, self._intake
@@ -214,7 +214,7 @@ class AgentSession:
             admission.require_key(args)
             command = ingress.decode_update(name, args, self._runtime.state.config)
         waiter = self._waiters.enter() if isinstance(command, MessageInput | AwaitRequestInput) else None
-        arrival = Arrival(name, command, update_id, size=ingress.measure(args))
+        arrival = Arrival(name, command, update_id, admission.find_seal(args), size=ingress.measure(args))
         self._intake.take(arrival)
         if not arrival.settled:
             await workflow.wait_condition(lambda: arrival.settled)
@@ -237,7 +237,7 @@ class AgentSession:
             update_id = self._update_id()
             command = ingress.decode_update(name, args, self._runtime.state.config)
             if not self._intake.is_behind:
-                answer = self._intake.foresee(command, update_id)
+                answer = self._intake.foresee(command, update_id, admission.find_seal(args))
                 if self._rollover.full and isinstance(answer, commands.Outcome) and answer.is_new:
                     raise ArchiveUnavailable("older entries cannot be archived at present: send it again later")
             elif self._startup.away and not isinstance(command, CloseInput):
@@ -257,15 +257,10 @@ class AgentSession:
         # A refused one has neither an excerpt nor a size: workers with different keys see different bytes.
         arrival = Arrival(name, refusal=admission.settle(args, f"signal-{self._fullness.signals}"))
         if arrival.refusal is None:
-            arrival.excerpt, arrival.size = ingress.make_excerpt(args), ingress.measure(args)
-            try:
-                arrival.command = ingress.decode_signal(name, args, self._runtime.state.config)
-            except ClewError as refusal:
-                arrival.refusal = refusal
+            arrival.size, arrival.seal, arrival.undecoded = ingress.measure(args), admission.find_seal(args), args
+        # It does not wait: each of thousands of signals that came while no worker ran would be a coroutine, and a
+        # condition to check. The workflow waits for the intake before it ends.
         self._intake.take(arrival)
-        if self._intake.is_open and not arrival.settled:
-            # The workflow waits for its handlers before it ends.
-            await workflow.wait_condition(lambda: arrival.settled)
 
     @workflow.query(dynamic=True)
     def query(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:

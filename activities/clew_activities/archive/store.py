@@ -122,11 +122,16 @@ class Store:
         """Read an object.
 
         Raises:
+            KeyMissing: It is not encrypted, though there are keys, or encrypted with another key.
             ObjectDamaged: It has more than `MAX_OBJECT_BYTES`, so Clew has not written it.
         """
         with _translate_errors(path):
             async with asyncio.timeout(self._timeout):
-                return await self._unseal(path, await self._objects.get(path))
+                data = await self._objects.get(path)
+                if not data and self._sealer.is_on:
+                    # Only markers are empty, and nothing reads them.
+                    raise ObjectDamaged(path, "it is empty")
+                return await self._unseal(path, data)
 
     async def get_part(self, path: str, offset: int, length: int | None = None) -> tuple[bytes, int]:
         """Read up to `length` bytes from `offset`; none past the end. Returns them and the object's full size.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -32,7 +33,7 @@ from clew_activities.tools import Tools
 from clew_activities.worker.capacity import Capacity
 from clew_activities.worker.parts import NO_LIMITS, Parts, make_parts
 from clew_activities.worker.rate_limits import RATE_LIMITS
-from clew_activities.worker.workflow_executor import WorkflowExecutor
+from clew_activities.worker.workflow_executor import THREADS, WorkflowExecutor
 from clew_workflows.protocol import RolloverThresholds, name_model_queue, name_provider_queue, name_tool_queue
 from clew_workflows.services import SERVICES
 from clew_workflows.session import AgentSession
@@ -50,6 +51,14 @@ WORKFLOW_TASKS = 20
 They share one processor. A replay of a full history takes a quarter of a second, and the server takes a task back
 after 10 seconds: of a hundred replays at once none would end in time, and all would begin again.
 """
+
+ACTIVATION_SECONDS = 9
+"""Seconds within which a workflow task must go on, waits for a thread included. The server takes it back after 10.
+
+The SDK has 2, which is less than a burst of inputs to many sessions takes, and a failed task begins again.
+"""
+STUCK_SECONDS = 20.0
+"""Seconds after which the worker gives a session up that the SDK cannot remove from its cache."""
 
 HEARTBEAT_THROTTLE = timedelta(seconds=INTERVAL_SECONDS)
 """Longest time between two heartbeats that reach the server."""
@@ -96,8 +105,29 @@ class SessionWorker:
         """Check that all workers poll; returns why not."""
         if self._is_stopping:
             return "the worker is stopping"
+        if stuck := self._count_stuck():
+            return f"{stuck} sessions cannot be removed from the cache"
         stopped = [worker.task_queue for worker in self._workers if not worker.is_running]
         return f"no poller of {', '.join(stopped)}" if stopped else None
+
+    async def wait_for_stuck(self) -> int:
+        """Wait until sessions cannot be removed from the cache for `STUCK_SECONDS`; returns how many.
+
+        The SDK tries it again for ever, and the slots of these sessions' workflow tasks stay taken until the process
+        ends.
+        """
+        since: float | None = None
+        while True:
+            stuck, now = self._count_stuck(), time.monotonic()
+            since = (since or now) if stuck else None
+            if since is not None and now - since >= STUCK_SECONDS:
+                return stuck
+            await asyncio.sleep(1)
+
+    def _count_stuck(self) -> int:
+        # The SDK counts them only here.
+        workflows = (worker._workflow_worker for worker in self._workers)
+        return sum(worker._could_not_evict_count for worker in workflows if worker)
 
     async def __aenter__(self) -> Self:
         """Start all workers. If one fails fatally, the body is cancelled and the error is raised."""
@@ -202,7 +232,7 @@ def make_worker(
     )
     executor = None
     if "sessions" in serves:
-        executor = WorkflowExecutor(WORKFLOW_TASKS, "clew-workflow")
+        executor = WorkflowExecutor(THREADS, "clew-workflow")
         workers.append(
             _make_queue_worker(
                 serving,
@@ -327,6 +357,9 @@ def _make_queue_worker(
         deployment_config=deployment,
     )
     guard.watch(worker)
+    # There is no public way.
+    if worker._workflow_worker:
+        worker._workflow_worker._deadlock_timeout_seconds = ACTIVATION_SECONDS
     return worker
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 
 from clew.contract import TASK_QUEUE
-from clew.encryption import read_encryption
+from clew.encryption import PLAIN_VARIABLE, read_encryption
 from clew.errors import ClewError
 from clew.model.tokens import load_encodings
 from clew.session.connection import Clew
@@ -23,7 +23,7 @@ from clew_activities.providers.redaction import find_suspected_secrets
 from clew_activities.registry import AgentsUnusable
 from clew_activities.telemetry.interceptor import trace_with
 from clew_activities.tools import ToolsUnusable
-from clew_activities.worker.assembly import ALL_WORK, Work, make_worker
+from clew_activities.worker.assembly import ALL_WORK, SessionWorker, Work, make_worker
 from clew_activities.worker.backlog import list_queues, report_backlog
 from clew_activities.worker.capacity import make_room
 from clew_activities.worker.environment import WorkerEnvironment, read_environment, split_names
@@ -36,6 +36,8 @@ from clew_activities.worker.sight import SightSettings, read_sight_settings, rea
 
 LEAVE_SECONDS = 3.0
 """Seconds that running threads may delay the end of the process."""
+END_SECONDS = 10.0
+"""Seconds after the grace time at which the process is ended, whatever still runs."""
 GARBAGE = 10_000
 """New objects, less those that are gone, after which Python looks for cycles among them. The interpreter has 700."""
 
@@ -96,7 +98,10 @@ def main(arguments: Sequence[str] | None = None, *, program: str | None = None) 
         environment = read_environment(os.environ, args.tools, args.agents)
         redaction = environment.providers.redaction
         settings = read_sight_settings(os.environ)
-        log_without_secrets(redaction, settings.log_format, hides_texts=read_encryption(os.environ).is_on)
+        encryption = read_encryption(os.environ)
+        log_without_secrets(redaction, settings.log_format, hides_texts=encryption.is_on)
+        if encryption.is_on and encryption.accepts_plain:
+            log.warning("%s is set: what is not encrypted is believed, whoever has written it", PLAIN_VARIABLE)
         load_encodings()
         serving = serve(
             args.task_queue,
@@ -151,8 +156,15 @@ async def serve(
     runtime = make_runtime(settings.metrics_address)
     clew = await Clew.connect(task_queue=task_queue, runtime=runtime)
     stopped = asyncio.Event()
+    deadline = environment.grace.total_seconds() + END_SECONDS
+
+    def stop(*_args: object) -> None:
+        end_by(deadline)
+        loop.call_soon_threadsafe(stopped.set)
+
+    # Not the event loop's handlers: an activation that runs on its thread for ever would hold them up.
     for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stopped.set)
+        signal.signal(name, stop)
     async with make_http_client() as http:
         worker = make_worker(
             clew.temporal,
@@ -196,10 +208,40 @@ async def serve(
             version = environment.deployment and environment.deployment.version.to_canonical_string()
             _spare_collector()
             log.info("worker ready: task queue %r%s%s", task_queue, part, f", version {version}" if version else "")
-            await stopped.wait()
+            stuck = await _wait_for_end(stopped, worker)
+            if stuck:
+                log.error("%d sessions cannot be removed from the cache: the process ends, start another one", stuck)
+                end_by(deadline)
             worker.stop_serving()
             log.info("stopping: running calls have %d seconds to finish", environment.grace.total_seconds())
-    exit_soon()
+    exit_soon(code=1 if stuck else 0)
+
+
+async def _wait_for_end(stopped: asyncio.Event, worker: SessionWorker) -> int:
+    """Wait for a signal, or until the worker is stuck; returns how many of its sessions are."""
+    waiting = asyncio.create_task(stopped.wait())
+    watching = asyncio.create_task(worker.wait_for_stuck())
+    try:
+        await asyncio.wait([waiting, watching], return_when=asyncio.FIRST_COMPLETED)
+        return watching.result() if watching.done() else 0
+    finally:
+        waiting.cancel()
+        watching.cancel()
+
+
+def end_by(seconds: float) -> None:
+    """End the process with an error after some seconds, if it still runs then.
+
+    The SDK waits without end for workflows that it cannot remove from its cache.
+    """
+    threading.Thread(target=_end, args=(seconds,), name="clew-end", daemon=True).start()
+
+
+def _end(seconds: float) -> None:
+    time.sleep(seconds)
+    log.error("the process ends although it has not stopped within %g seconds", seconds)
+    logging.shutdown()
+    os._exit(1)
 
 
 def _spare_collector() -> None:
@@ -213,17 +255,19 @@ def _spare_collector() -> None:
     gc.set_threshold(GARBAGE, 5, 1)
 
 
-def exit_soon() -> None:
+def exit_soon(code: int = 0) -> None:
     """End the process within `LEAVE_SECONDS`, even if threads of tools and lookups still run.
 
     Python would wait for every thread that is not a daemon, and for every thread of an executor.
     """
-    threading.Thread(target=_leave, name="clew-leave", daemon=True).start()
+    threading.Thread(target=_leave, args=(code,), name="clew-leave", daemon=True).start()
+    if code:
+        sys.exit(code)
 
 
-def _leave() -> None:
+def _leave(code: int) -> None:
     time.sleep(LEAVE_SECONDS)
     names = sorted({thread.name for thread in threading.enumerate() if not thread.daemon})
     log.warning("the process ends although threads still run: %s", ", ".join(names))
     logging.shutdown()
-    os._exit(0)
+    os._exit(code)

@@ -10,6 +10,8 @@ from typing import ParamSpec, TypeVar
 
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 
+THREADS = 2
+"""Threads for all other activations. Twenty at once would each take twenty times as long: all share a processor."""
 SHORT_BYTES = 16_384
 """Largest activation that is short, in bytes: its texts are tokenized in 3 ms."""
 
@@ -19,6 +21,8 @@ _Result = TypeVar("_Result")
 
 class WorkflowExecutor(ThreadPoolExecutor):
     """Runs workflow activations for Temporal's SDK.
+
+    Long ones wait for one of `THREADS` threads, while short ones of other sessions come between.
 
     What a cached session does next takes a millisecond, and all threads share one processor. Without the hand-over to
     a thread and back, a turn takes 7 % less of the worker's CPU. A replay, a query and a large input may take longer:

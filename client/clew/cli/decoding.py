@@ -59,7 +59,7 @@ async def _serve(server: operators.CodecServer, host: str, port: int) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
     try:
-        async with operators.serve_http(server.answer, host, port) as bound:
+        async with operators.serve_http(server, host, port) as bound:
             shown = f"[{host}]" if ":" in host else host
             typer.echo(f"codec server ready: http://{shown}:{bound}")
             await stopped.wait()

@@ -4,11 +4,11 @@
 not.
 """
 
-from clew.encryption.admission import PLAIN_FIELD, UNDECODABLE, AdmittingCodec
-from clew.encryption.cipher import Changed, Cipher
+from clew.encryption.admission import FOREIGN_FIELD, PLAIN_FIELD, SEAL_FIELD, UNDECODABLE, AdmittingCodec
+from clew.encryption.cipher import Changed, Cipher, Unsealed
 from clew.encryption.codec import EncryptionCodec, is_encrypted
 from clew.encryption.keys import EncryptionKeys, parse_keys, read_encryption_keys
-from clew.encryption.sealing import HEADER_BYTES, MAX_OVERHEAD_BYTES, NO_ENCRYPTION, KeySealer, Sealer
+from clew.encryption.sealing import HEADER_BYTES, MAX_OVERHEAD_BYTES, NO_ENCRYPTION, PLAIN_VARIABLE, KeySealer, Sealer
 from clew.encryption.settings import (
     Encryption,
     admit_payloads,
@@ -19,10 +19,13 @@ from clew.encryption.settings import (
 )
 
 __all__ = [
+    "FOREIGN_FIELD",
     "HEADER_BYTES",
     "MAX_OVERHEAD_BYTES",
     "NO_ENCRYPTION",
     "PLAIN_FIELD",
+    "PLAIN_VARIABLE",
+    "SEAL_FIELD",
     "UNDECODABLE",
     "AdmittingCodec",
     "Changed",
@@ -32,6 +35,7 @@ __all__ = [
     "EncryptionKeys",
     "KeySealer",
     "Sealer",
+    "Unsealed",
     "admit_payloads",
     "encrypt_payloads",
     "find_sealer",

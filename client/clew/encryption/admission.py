@@ -16,10 +16,18 @@ from temporalio.converter import (
     WorkflowSerializationContext,
 )
 
+from clew.encryption.codec import ACTIVITY, KIND_FIELD, identify
+
 UNDECODABLE = b"clew/undecodable"
 """The encoding of a payload that the worker cannot decrypt; its data is the reason."""
 PLAIN_FIELD = "clew-plain"
 """The metadata that marks a payload which came unencrypted, though the worker encrypts."""
+
+SEAL_FIELD = "clew-seal"
+"""The metadata with the id of an encrypted payload."""
+FOREIGN_FIELD = "clew-foreign"
+"""The metadata that marks a payload which was encrypted as the text of an activity."""
+_MARKS = (PLAIN_FIELD, SEAL_FIELD, FOREIGN_FIELD)
 
 
 class AdmittingCodec(PayloadCodec, WithSerializationContext):
@@ -27,11 +35,14 @@ class AdmittingCodec(PayloadCodec, WithSerializationContext):
 
     What activities get and return is decoded by the codec inside alone. Its error fails the attempt of the activity,
     or the workflow task, and another worker may have the key.
+
+    Attributes:
+        accepts_plain: Whether sessions accept inputs that are not encrypted.
     """
 
     def __init__(self, codec: PayloadCodec, *, accepts_plain: bool, marks: bool = False) -> None:
         self._codec = codec
-        self._accepts_plain = accepts_plain
+        self.accepts_plain = accepts_plain
         self._marks = marks
 
     def with_context(self, context: SerializationContext) -> AdmittingCodec:
@@ -42,7 +53,7 @@ class AdmittingCodec(PayloadCodec, WithSerializationContext):
         marks = isinstance(context, WorkflowSerializationContext)
         if codec is self._codec and marks == self._marks:
             return self
-        return AdmittingCodec(codec, accepts_plain=self._accepts_plain, marks=marks)
+        return AdmittingCodec(codec, accepts_plain=self.accepts_plain, marks=marks)
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Encode the payloads."""
@@ -64,7 +75,12 @@ class AdmittingCodec(PayloadCodec, WithSerializationContext):
         # A caller may not write these marks.
         if marked.metadata.get("encoding") == UNDECODABLE:
             marked.metadata["encoding"] = b"unknown"
-        marked.metadata.pop(PLAIN_FIELD, None)
-        if not self._accepts_plain and decoded == payload:
+        for mark in _MARKS:
+            marked.metadata.pop(mark, None)
+        if not self.accepts_plain and decoded == payload:
             marked.metadata[PLAIN_FIELD] = b"1"
+        if seal := identify(payload):
+            marked.metadata[SEAL_FIELD] = seal.encode()
+            if payload.metadata.get(KIND_FIELD) == ACTIVITY:
+                marked.metadata[FOREIGN_FIELD] = b"1"
         return marked

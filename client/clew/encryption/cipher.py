@@ -19,6 +19,10 @@ class Changed(UnknownKey):
     """An encrypted text was changed, or stands in another's place."""
 
 
+class Unsealed(UnknownKey):
+    """A text is not encrypted, though it must be."""
+
+
 class Cipher:
     """Encrypts with the first key of a process and decrypts with all. Without keys it decrypts nothing."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Coroutine
 from functools import cached_property
@@ -12,12 +13,15 @@ from google.protobuf.message import DecodeError
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadCodec
 
-from clew.encryption.cipher import NONCE_BYTES, TAG_BYTES, Changed, Cipher
+from clew.encryption.cipher import NONCE_BYTES, TAG_BYTES, Changed, Cipher, Unsealed
 from clew.encryption.keys import MAX_KID_CHARACTERS, EncryptionKeys
 from clew.errors import UnknownKey
 from clew.formats import Format
 
 T = TypeVar("T")
+
+PLAIN_VARIABLE = "CLEW_ENCRYPTION_ACCEPT_PLAIN"
+"""The variable that lets workers accept inputs and objects which are not encrypted, for the time of a migration."""
 
 MAX_OVERHEAD_BYTES = 65_536
 """Bytes that encryption may add to an object. With a codec that adds more the largest ones are unreadable."""
@@ -30,6 +34,8 @@ _KID_END = len(_MAGIC) + MAX_KID_CHARACTERS
 HEADER_BYTES = _KID_END
 """Bytes of an object's beginning from which `Sealer.is_current` decides."""
 _PLAIN_ENCODING = b"binary/plain"
+
+log = logging.getLogger("clew.encryption")
 
 
 class Sealer(Protocol):
@@ -55,9 +61,12 @@ class Sealer(Protocol):
         ...
 
     def unseal(self, data: bytes, name: str) -> bytes:
-        """Decrypt an object; one that is not encrypted is returned as it is.
+        """Decrypt an object. One that is not encrypted is returned as it is, if there are no keys.
+
+        With keys it is returned only in a migration, and that is logged.
 
         Raises:
+            Unsealed: The object is not encrypted, and there are keys.
             NewerVersion: A newer version of Clew has encrypted it.
             UnknownKey: The process does not have the key.
             Changed: The object was changed, or has another name.
@@ -75,8 +84,9 @@ class KeySealer:
     An encrypted object has a header of fixed size, with the key's id.
     """
 
-    def __init__(self, cipher: Cipher) -> None:
+    def __init__(self, cipher: Cipher, *, accepts_plain: bool = False) -> None:
         self._cipher = cipher
+        self._accepts_plain = accepts_plain
 
     @property
     def is_on(self) -> bool:
@@ -107,7 +117,7 @@ class KeySealer:
         if data.startswith(_CODEC_MAGIC):
             raise UnknownKey("it is encrypted with a codec: set CLEW_ENCRYPTION_CODEC")
         if not data.startswith(_MAGIC):
-            return data
+            return _admit(data, name, self._accepts_plain) if self.is_on else data
         header = data[:_KID_END]
         kid = header[len(_MAGIC) :].rstrip(b"\0").decode(errors="replace")
         return self._cipher.decrypt(kid, data[_KID_END:], _bind(header, name))
@@ -123,6 +133,8 @@ class CodecSealer:
 
     def __init__(self, codec: PayloadCodec) -> None:
         self._codec = codec
+        # A codec of one's own may leave objects as they are, unless it says otherwise.
+        self._accepts_plain = bool(getattr(codec, "accepts_plain", True))
 
     @property
     def is_on(self) -> bool:
@@ -139,21 +151,21 @@ class CodecSealer:
         """True: a codec may ask a key service."""
         return True
 
-    def seal(self, data: bytes, name: str) -> bytes:  # noqa: ARG002 - a codec cannot bind a name
-        """Encrypt an object."""
+    def seal(self, data: bytes, name: str) -> bytes:
+        """Encrypt an object together with its name."""
         if not data:
             return data
-        payload = Payload(metadata={"encoding": _PLAIN_ENCODING}, data=data)
+        payload = Payload(metadata={"encoding": _PLAIN_ENCODING}, data=name.encode() + b"\0" + data)
         (encoded,) = self._run(self._codec.encode([payload]))
         return _CODEC_MAGIC + encoded.SerializeToString()
 
-    def unseal(self, data: bytes, name: str) -> bytes:  # noqa: ARG002 - a codec cannot bind a name
+    def unseal(self, data: bytes, name: str) -> bytes:
         """Decrypt an object."""
         _check_version(data)
         if data.startswith(_MAGIC):
             raise UnknownKey("it is encrypted with a key: set CLEW_ENCRYPTION_KEYS")
         if not data.startswith(_CODEC_MAGIC):
-            return data
+            return _admit(data, name, self._accepts_plain)
         try:
             payload = Payload.FromString(data[len(_CODEC_MAGIC) :])
         except DecodeError:
@@ -162,7 +174,10 @@ class CodecSealer:
             (decoded,) = self._run(self._codec.decode([payload]))
         except Exception as error:
             raise UnknownKey(f"the codec of CLEW_ENCRYPTION_CODEC cannot decrypt it: {error}") from error
-        return decoded.data
+        actual, _, unsealed = decoded.data.partition(b"\0")
+        if actual != name.encode():
+            raise Changed("it was encrypted as another object")
+        return unsealed
 
     def is_current(self, data: bytes) -> bool:
         """Whether an object is empty: the codec alone knows the key of an encrypted one."""
@@ -182,11 +197,25 @@ NO_ENCRYPTION = KeySealer(Cipher(EncryptionKeys()))
 """Writes objects as they are."""
 
 
+def _admit(data: bytes, name: str, accepts_plain: bool) -> bytes:
+    """Admit an object that is not encrypted, in a migration."""
+    if not accepts_plain:
+        raise Unsealed(
+            f"it is not encrypted: if it is of a time before encryption, run `clew rekey` with {PLAIN_VARIABLE}=1"
+        )
+    if data:
+        log.warning("%s is not encrypted, and is believed because plain objects are accepted", name)
+    return data
+
+
 def _check_version(data: bytes) -> None:
     """Check the version of an encrypted object; one that is not encrypted has none."""
     beginning, version = data[: len(_MAGIC) - 1], data[len(_MAGIC) - 1 : len(_MAGIC)]
-    if beginning in (_MAGIC[:-1], _CODEC_MAGIC[:-1]) and version.isdigit():
-        FORMAT.check(int(version))
+    if beginning not in (_MAGIC[:-1], _CODEC_MAGIC[:-1]) or not version.isdigit():
+        return
+    if version == b"0":
+        raise Changed("it is encrypted in an unknown format: it was changed")
+    FORMAT.check(int(version))
 
 
 def _make_header(kid: str) -> bytes:

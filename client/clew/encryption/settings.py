@@ -19,12 +19,10 @@ from clew.encryption.admission import AdmittingCodec
 from clew.encryption.cipher import Cipher
 from clew.encryption.codec import EncryptionCodec
 from clew.encryption.keys import KEYS_VARIABLE, EncryptionKeys, read_encryption_keys
-from clew.encryption.sealing import NO_ENCRYPTION, CodecSealer, KeySealer, Sealer
+from clew.encryption.sealing import NO_ENCRYPTION, PLAIN_VARIABLE, CodecSealer, KeySealer, Sealer
 
 CODEC_VARIABLE = "CLEW_ENCRYPTION_CODEC"
 """The variable that names a codec of one's own, as `module:name`."""
-PLAIN_VARIABLE = "CLEW_ENCRYPTION_ACCEPT_PLAIN"
-"""The variable that lets sessions accept inputs which are not encrypted, for the time of a migration."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,8 @@ class Encryption:
     Attributes:
         keys: The keys: the first one encrypts, all decrypt. Without keys and without a codec nothing is encrypted.
         own_codec: A codec of one's own, instead of keys.
-        accepts_plain: Whether the worker's sessions accept inputs that are not encrypted. A codec of one's own has
-            an attribute of this name; without it they do.
+        accepts_plain: Whether inputs of sessions and objects of the archive are accepted that are not encrypted. A
+            codec of one's own has an attribute of this name; without it they are.
     """
 
     keys: EncryptionKeys = field(default_factory=EncryptionKeys)
@@ -64,7 +62,9 @@ class Encryption:
     @cached_property
     def sealer(self) -> Sealer:
         """What encrypts the archive's objects, exports and checkpoints."""
-        return CodecSealer(self.own_codec) if self.own_codec else KeySealer(self.cipher)
+        if self.own_codec:
+            return CodecSealer(self.own_codec)
+        return KeySealer(self.cipher, accepts_plain=self.accepts_plain)
 
 
 def read_encryption(environ: Mapping[str, str] = os.environ) -> Encryption:
@@ -102,7 +102,7 @@ def find_sealer(converter: DataConverter) -> Sealer:
         case None:
             return NO_ENCRYPTION
         case EncryptionCodec() as codec:
-            return KeySealer(codec.cipher)
+            return KeySealer(codec.cipher, accepts_plain=codec.accepts_plain)
         case codec:
             return CodecSealer(codec)
 

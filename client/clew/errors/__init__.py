@@ -22,6 +22,7 @@ ClewError
 │   ├── NotFound
 │   ├── NothingToSummarize
 │   ├── QueueFull
+│   ├── Repeated
 │   ├── RequestMismatch
 │   ├── Starting
 │   ├── ThreadMismatch
@@ -77,6 +78,7 @@ from clew.errors.refusals import (
     NothingToSummarize,
     QueueFull,
     Refusal,
+    Repeated,
     RequestMismatch,
     Starting,
     ThreadMismatch,
@@ -126,6 +128,7 @@ __all__ = [
     "NothingToSummarize",
     "QueueFull",
     "Refusal",
+    "Repeated",
     "RequestFailed",
     "RequestMismatch",
     "SearchAttributesMissing",

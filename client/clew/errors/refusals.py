@@ -53,7 +53,7 @@ class Archived(Refusal):
 
 
 class Busy(Refusal):
-    """A request is running or waits, or a summary is being written."""
+    """A request is running or waits, a summary is being written, or too many updates wait for an answer."""
 
     type = "busy"
 
@@ -140,6 +140,12 @@ class QueueFull(Refusal):
     """64 messages, inputs or operations already wait, or 512 KiB of them."""
 
     type = "queue_full"
+
+
+class Repeated(Refusal):
+    """The same encrypted input came before, and was carried out."""
+
+    type = "repeated"
 
 
 class RequestMismatch(Refusal):

@@ -20,7 +20,14 @@ from clew.contract.payloads import SessionPayload
 from clew.errors import ClewError, Closed, NotFound, Refusal, Starting, WorkerUnavailable
 from clew.outcomes import Output
 from clew.session._services import run_service
-from clew.session.transport import INTERRUPTED, dump_input, make_interrupted, send_update, translate_errors
+from clew.session.transport import (
+    INTERRUPTED,
+    dump_input,
+    make_interrupted,
+    read_answer,
+    send_update,
+    translate_errors,
+)
 from clew.thread.entries import Entry
 from clew.thread.source import LivePage
 
@@ -85,8 +92,8 @@ class SessionHandle:
             Refusal: The session refused it. Nothing has changed.
         """
         update = await self.send(name, argument)
-        async with self.explain_end(), translate_errors(self.session_id):
-            return answer.model_validate(await update.result())
+        async with self.explain_end():
+            return answer.model_validate(await read_answer(self.session_id, update))
 
     async def query(
         self,

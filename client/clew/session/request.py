@@ -23,7 +23,7 @@ from clew.session._reader import read_entries
 from clew.session.events import SessionEvent, follow_request
 from clew.session.events.server import describe, read_flights
 from clew.session.handle import SessionHandle
-from clew.session.transport import translate_errors
+from clew.session.transport import read_answer
 
 T = TypeVar("T", default=str)
 """The type of the answer."""
@@ -95,8 +95,8 @@ class Request(Generic[T]):
             sent_at = time.monotonic()
             # Keep the update until it has answered: a cancelled call of `result` can be repeated.
             update = self._update = self._update or await self._ask_again()
-            async with self._handle.explain_end(), translate_errors(self.session_id):
-                outcome = RequestOutcome.model_validate(await update.result())
+            async with self._handle.explain_end():
+                outcome = RequestOutcome.model_validate(await read_answer(self.session_id, update))
             if outcome.status == "running":
                 self._update = None
                 # The session answers `running` at once when too many callers wait: pause before the next try.

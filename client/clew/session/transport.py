@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pydantic import BaseModel, ValidationError
 from temporalio import exceptions
 from temporalio.client import (
+    Client,
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
@@ -27,6 +31,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew.contract.validation import translate_validation_error
 from clew.errors import (
+    Busy,
     ClewError,
     Closed,
     Interrupted,
@@ -49,6 +54,13 @@ ANSWER_SECONDS = 15.0
 """Seconds for which the call that sends an update waits for its answer, too."""
 ACCEPT_SECONDS = 60
 """Seconds within which a worker must accept an update."""
+MAX_AWAITING = 3
+"""Most calls of a client that send an update to one session and wait for its answer at the same time."""
+MAX_SENDING = 3
+"""Most calls of a client that send an update to one session at the same time, beside those."""
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+"""The longest pauses before an update is sent again that the server had no room for."""
 
 
 def make_input(model: type[M], fields: Mapping[str, Any]) -> M:
@@ -103,6 +115,11 @@ def make_interrupted(session_id: str) -> Interrupted:
 def is_rollover(error: RPCError) -> bool:
     """Whether an update failed because the session was rolling over."""
     return error.status == RPCStatusCode.FAILED_PRECONDITION or "already completed" in error.message
+
+
+def is_overload(error: RPCError) -> bool:
+    """Whether the server had no room for an update: it takes a number of a session's updates at the same time."""
+    return error.status == RPCStatusCode.RESOURCE_EXHAUSTED or "update was aborted" in error.message
 
 
 def is_unprocessed(error: WorkflowUpdateFailedError) -> bool:
@@ -194,26 +211,81 @@ async def send_update(
     """Send an update and return when it is accepted; with `awaits_answer` later, if the answer comes soon.
 
     Raises:
+        Busy: The server had no room for it in time: too many updates of the session wait for an answer.
         Refusal: The session refused it. Nothing has changed.
         WorkerUnavailable: No worker accepted it in time.
     """
-    async with translate_errors(handle.id, ACCEPT_SECONDS):
+    pauses = _Pauses()
+    try:
+        async with translate_errors(handle.id, ACCEPT_SECONDS):
+            while True:
+                try:
+                    update = await _start_update(handle, name, argument, update_id, awaits_answer=awaits_answer)
+                    # The SDK raises the error of a refused update only from `result`.
+                    if update._known_outcome is not None:
+                        await update.result()
+                    return update
+                except WorkflowUpdateFailedError as error:
+                    if not is_unprocessed(error):
+                        raise
+                except RPCError as error:
+                    if is_overload(error):
+                        await pauses.wait()
+                        continue
+                    # Send it again to the next workflow run, if there is one.
+                    running = WorkflowExecutionStatus.RUNNING
+                    if not is_rollover(error) or (await handle.describe()).status != running:
+                        raise
+                await asyncio.sleep(ROLLOVER_SECONDS)
+    except WorkerUnavailable as error:
+        if not pauses.seconds:
+            raise
+        raise _make_busy(handle.id) from error
+
+
+async def read_answer(session_id: str, update: WorkflowUpdateHandle[dict[str, Any]]) -> dict[str, Any]:
+    """Wait for the answer to an update that was accepted, for as long as it takes.
+
+    Raises:
+        Busy: The server has refused to say it for `ACCEPT_SECONDS`: too many updates of the session wait.
+        Refusal: The session refused it. Nothing has changed.
+    """
+    pauses = _Pauses()
+    async with translate_errors(session_id):
         while True:
             try:
-                update = await _start_update(handle, name, argument, update_id, awaits_answer=awaits_answer)
-                # The SDK raises the error of a refused update only from `result`.
-                if update._known_outcome is not None:
-                    await update.result()
-                return update
-            except WorkflowUpdateFailedError as error:
-                if not is_unprocessed(error):
-                    raise
+                return await update.result()
             except RPCError as error:
-                # Send it again to the next workflow run, if there is one.
-                running = WorkflowExecutionStatus.RUNNING
-                if not is_rollover(error) or (await handle.describe()).status != running:
+                if not is_overload(error):
                     raise
-            await asyncio.sleep(ROLLOVER_SECONDS)
+                if pauses.seconds > ACCEPT_SECONDS:
+                    raise _make_busy(session_id) from error
+            await pauses.wait()
+
+
+@dataclass(slots=True)
+class _Pauses:
+    """Pauses between repetitions: each about twice as long as the one before, and of random length.
+
+    Callers that came at the same time must not come again at the same time.
+
+    Attributes:
+        seconds: The length of all pauses.
+    """
+
+    seconds: float = 0.0
+
+    async def wait(self) -> None:
+        longest = min(max(self.seconds, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+        pause = longest * random.uniform(0.5, 1.0)
+        self.seconds += pause
+        await asyncio.sleep(pause)
+
+
+def _make_busy(session_id: str) -> Busy:
+    return Busy(
+        f"too many updates of session {session_id!r} wait at the same time: send it again later, with the same id"
+    )
 
 
 async def _start_update(
@@ -221,13 +293,44 @@ async def _start_update(
 ) -> WorkflowUpdateHandle[dict[str, Any]]:
     """Start an update. One call to the server brings an answer that comes soon, otherwise another one asks for it."""
     start = partial(handle.start_update, name, dump_input(argument), id=update_id, result_type=dict)
-    if awaits_answer:
-        # A server that closes the connection cancels the call, too.
-        with suppress(TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
-            async with asyncio.timeout(ANSWER_SECONDS):
-                with _keep_cancellations():
-                    return await start(wait_for_stage=WorkflowUpdateStage.COMPLETED)
-    return await start(wait_for_stage=WorkflowUpdateStage.ACCEPTED)
+    room = _find_room(handle)
+    if awaits_answer and room.awaiting < MAX_AWAITING:
+        room.awaiting += 1
+        try:
+            # A server that closes the connection cancels the call, too.
+            with suppress(TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    with _keep_cancellations():
+                        return await start(wait_for_stage=WorkflowUpdateStage.COMPLETED)
+        finally:
+            room.awaiting -= 1
+    async with room.sending:
+        return await start(wait_for_stage=WorkflowUpdateStage.ACCEPTED)
+
+
+@dataclass(eq=False)
+class _Room:
+    """The updates that a client sends to one session at the same time.
+
+    A server takes 10 of a session's updates at the same time (`history.maxInFlightUpdates`). When it refuses one
+    more, it drops all that no worker has accepted: many callers at once would keep each other from being heard.
+
+    Attributes:
+        awaiting: The calls that wait for the answer, too.
+        sending: Held by each of the other calls, until its update is accepted.
+    """
+
+    awaiting: int = 0
+    sending: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SENDING))
+
+
+# A room exists while calls use it.
+_rooms = WeakKeyDictionary[Client, WeakValueDictionary[str, _Room]]()
+
+
+def _find_room(handle: WorkflowHandle[Any, Any]) -> _Room:
+    rooms = _rooms.setdefault(handle._client, WeakValueDictionary())
+    return rooms.setdefault(handle.id, _Room())
 
 
 def _make_plain(value: Any) -> Any:

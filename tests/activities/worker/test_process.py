@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
@@ -19,7 +23,8 @@ from temporalio.client import Client
 
 from clew import Clew
 from clew.local import Reply, TemporalServer, ToolCall, worker_process
-from clew.local.child import child_process
+from clew.local.child import child_process, free_ports
+from clew.local.worker import Worker
 from tests.support.command_line import CommandResult, make_environment, run_clew
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
@@ -277,3 +282,77 @@ async def test_a_tool_that_never_ends_does_not_hold_the_end_of_the_process(stack
         assert time.monotonic() - clock < 15
         assert not worker.running
         assert "the process ends although threads still run: " in worker.log.read_text()
+
+
+STUCK = """
+import asyncio, sys, time
+from temporalio.worker import Worker, _workflow
+from clew import tool
+from clew_activities.worker import assembly, process
+
+assembly.STUCK_SECONDS, process.END_SECONDS = 3.0, 1.0
+
+def get_stuck():
+    make = _workflow._WorkflowWorker.__init__
+    def make_stuck(self, **options):
+        make(self, **options)
+        self._could_not_evict_count = 2
+    _workflow._WorkflowWorker.__init__ = make_stuck
+
+def never_stop():
+    async def hang(*_args):
+        await asyncio.Event().wait()
+    Worker.__aexit__ = hang
+
+def block_the_loop():
+    def block():
+        print("blocked", flush=True)
+        while True:
+            time.sleep(0.01)
+    process._spare_collector = lambda: asyncio.get_running_loop().call_later(0.1, block)
+
+{fault}()
+
+@tool
+def nothing() -> str:
+    "Do nothing."
+    return ""
+"""
+
+
+@asynccontextmanager
+async def run_faulty(fault: str, address: str, folder: Path, **environment: str) -> AsyncIterator[Worker]:
+    """Run a worker with a fault of `STUCK`."""
+    (folder / "faulty.py").write_text(STUCK.format(fault=fault))
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    env = {"PYTHONPATH": path, "CLEW_GRACE_SECONDS": "1", **environment}
+    async with worker_process(address, env=env, tools=["faulty"], task_queue=f"faulty-{fault}") as worker:
+        yield worker
+
+
+async def test_a_worker_that_cannot_go_on_says_so_and_ends(server: TemporalServer, tmp_path: Path) -> None:
+    """A session that the SDK cannot remove from its cache keeps its slot: the orchestrator starts another worker."""
+    (port,) = free_ports(1)
+    health = {"CLEW_HEALTH_ADDRESS": f"127.0.0.1:{port}"}
+    async with (
+        run_faulty("get_stuck", server.address, tmp_path, **health) as worker,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client,
+    ):
+        ready = await client.get("/ready")
+        assert (ready.status_code, (await client.get("/live")).status_code) == (503, 200)
+        assert "removed from the cache" in ready.json()["pollers"]
+        assert await asyncio.wait_for(worker.wait_for_end(), 20) == 1
+        assert "cannot be removed from the cache: the process ends" in worker.log.read_text()
+
+
+@pytest.mark.parametrize("fault", ["never_stop", "block_the_loop"])
+async def test_sigterm_ends_a_worker_always(server: TemporalServer, tmp_path: Path, fault: str) -> None:
+    """Within its grace time and a margin, whether the SDK does not stop or the event loop does not run."""
+    async with run_faulty(fault, server.address, tmp_path) as worker:
+        if fault == "block_the_loop":
+            await wait_until(lambda: "blocked" in worker.log.read_text())
+        clock = time.monotonic()
+        os.kill(worker.pid, signal.SIGTERM)
+        assert await asyncio.wait_for(worker.wait_for_end(), 20) == 1
+        assert time.monotonic() - clock < 10
+        assert "although it has not stopped within 2 seconds" in worker.log.read_text()

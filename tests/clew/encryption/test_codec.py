@@ -9,13 +9,32 @@ from obstore.store import MemoryStore
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import ActivitySerializationContext, PayloadCodec, WorkflowSerializationContext
 
-from clew.encryption import NO_ENCRYPTION, PLAIN_FIELD, UNDECODABLE, AdmittingCodec, EncryptionCodec, Sealer
+from clew.encryption import (
+    FOREIGN_FIELD,
+    NO_ENCRYPTION,
+    PLAIN_FIELD,
+    SEAL_FIELD,
+    UNDECODABLE,
+    AdmittingCodec,
+    Changed,
+    Encryption,
+    EncryptionCodec,
+    Sealer,
+    Unsealed,
+)
 from clew.encryption.sealing import CodecSealer
 from clew.errors import NewerVersion, UnknownKey
 from clew_activities.archive import Archive, Store
 from clew_activities.archive.objects import Bucket
 from tests.support.archives import begin_archive, make_entries
-from tests.support.encrypted import make_encryption
+from tests.support.encrypted import Reversing, make_encryption
+
+
+class Sealing(Reversing):
+    """A codec of one's own that accepts nothing plain."""
+
+    accepts_plain = False
+
 
 PLAIN = Payload(metadata={"encoding": b"json/plain"}, data=b'"a secret sentence"')
 
@@ -116,13 +135,43 @@ async def test_a_worker_marks_the_inputs_that_are_not_encrypted() -> None:
     assert (await decode(make_codec("k1"), PLAIN, False)).metadata[PLAIN_FIELD] == b"1"
     assert await decode(make_codec("k1"), PLAIN, True) == PLAIN
     own = make_codec("k1").with_context(for_workflow("s"))
-    assert await decode(own, await encrypt(own), False) == PLAIN
+    encrypted = await decode(own, await encrypt(own), False)
+    assert (encrypted.data, PLAIN_FIELD in encrypted.metadata) == (PLAIN.data, False)
     (admitted,) = (
         await AdmittingCodec(own, accepts_plain=False)
         .with_context(for_workflow("s"))
         .decode([await encrypt(own, forged)])
     )
-    assert dict(admitted.metadata) == {"encoding": b"unknown"}
+    assert admitted.metadata["encoding"] == b"unknown"
+    assert PLAIN_FIELD not in admitted.metadata
+
+
+async def test_a_worker_says_by_what_an_input_is_known() -> None:
+    """Two encryptions of one text differ, a copy does not; what was encrypted for an activity says so."""
+    own = make_codec("k1").with_context(for_workflow("s"))
+    admitting = AdmittingCodec(own, accepts_plain=False).with_context(for_workflow("s"))
+    first, second = await encrypt(own), await encrypt(own)
+    one, again, other = await admitting.decode([first, first, second])
+    assert one.metadata[SEAL_FIELD] == again.metadata[SEAL_FIELD] != other.metadata[SEAL_FIELD]
+    assert FOREIGN_FIELD not in one.metadata
+    text = await encrypt(make_codec("k1").with_context(for_activity("s")))
+    (foreign,) = await admitting.decode([text])
+    assert FOREIGN_FIELD in foreign.metadata
+    del text.metadata["clew-kind"]
+    (changed,) = await admitting.decode([text])
+    assert changed.metadata["encoding"] == UNDECODABLE
+
+
+@pytest.mark.parametrize("encryption", [make_encryption("k1"), Encryption(own_codec=Sealing())])
+def test_an_object_is_decrypted_under_its_name_alone(encryption: Encryption) -> None:
+    """With keys, and with a codec of one's own. What is not encrypted is refused."""
+    sealer = encryption.sealer
+    sealed = sealer.seal(b"a \0 secret", "sessions/s-1.json")
+    assert sealer.unseal(sealed, "sessions/s-1.json") == b"a \0 secret"
+    with pytest.raises(Changed):
+        sealer.unseal(sealed, "sessions/s-2.json")
+    with pytest.raises(Unsealed):
+        sealer.unseal(b"a \0 secret", "sessions/s-1.json")
 
 
 async def test_a_codec_of_ones_own_may_raise_any_error() -> None:
@@ -148,7 +197,7 @@ async def test_a_payload_of_a_newer_version_is_refused_by_its_version() -> None:
     encrypted.metadata["clew-version"] = b"2"
     with pytest.raises(NewerVersion, match="encrypted payload is of version 2, and this version of Clew reads 1"):
         await codec.decode([encrypted])
-    for version in (b"", b"-1", b"x", b"9" * 5000):
+    for version in (b"", b"-1", b"x", b"0", b"9" * 5000):
         encrypted.metadata["clew-version"] = version
         with pytest.raises(UnknownKey, match="unknown format"):
             await codec.decode([encrypted])
@@ -163,6 +212,8 @@ def test_an_object_of_a_newer_version_is_refused_by_its_version(sealer: Sealer) 
     for reader in (sealer, NO_ENCRYPTION):
         with pytest.raises(NewerVersion, match="encrypted object is of version 2, and this version of Clew reads 1"):
             reader.unseal(newer, "name")
+        with pytest.raises(UnknownKey, match="unknown format"):
+            reader.unseal(sealed[:7] + b"0" + sealed[8:], "name")
 
 
 async def test_an_archive_of_newer_encryption_is_left_as_it_is() -> None:

@@ -1,14 +1,18 @@
-"""The translation of Temporal's errors."""
+"""Updates reach the session although many come at once, and Temporal's errors are translated."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
-from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.client import WorkflowHandle, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.service import RPCError, RPCStatusCode
 
-from clew.errors import WorkerUnavailable
+from clew import Clew
+from clew.errors import Busy, WorkerUnavailable
 from clew.session.transport import translate_errors
+from tests.support.stack import Stack
 
 
 async def wait_like_the_sdk(started: asyncio.Event) -> None:
@@ -41,3 +45,40 @@ async def test_what_takes_too_long_is_a_worker_that_does_not_answer() -> None:
     with pytest.raises(WorkerUnavailable):
         async with translate_errors("s", 0.01):
             await wait_like_the_sdk(asyncio.Event())
+
+
+async def test_many_updates_at_once_are_all_answered(stack: Stack) -> None:
+    """The server takes ten of a session's at a time. Callers wait for their turn, and hear nothing of that limit."""
+    session = await stack.open()
+    other = await Clew.connect(stack.server.address, task_queue=stack.clew.task_queue)
+    sessions = [session, other.session(session.id)]
+    receipts = await asyncio.gather(*(sessions[i % 2].configure(metadata={"n": str(i)}) for i in range(150)))
+    assert {receipt.status for receipt in receipts} == {"applied"}
+    assert len(await session.entries(kind="config")) == 1 + 150
+    outcomes = await asyncio.gather(*(sessions[i % 2].ask("hello", request_id="same") for i in range(30)))
+    assert set(outcomes) == {"fine"}
+    assert len(stack.list_requests((await session.status()).config["model"])) == 1
+
+
+async def test_an_update_that_the_server_has_no_room_for_is_busy(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is repeated within the caller's time; then the refusal says so in Clew's words."""
+    session = await stack.open()
+    through = WorkflowHandle.start_update
+    sent: list[str] = []
+
+    async def refuse(self: WorkflowHandle[Any, Any], *args: Any, **options: Any) -> Any:
+        sent.append(options["id"])
+        if len(sent) == 3:
+            return await through(self, *args, **options)
+        raise RPCError("limit on number of concurrent in-flight updates", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+
+    monkeypatch.setattr(WorkflowHandle, "start_update", refuse)
+    await session.configure(metadata={"n": "1"})
+    assert len(sent) == 3
+    assert len(set(sent)) == 1
+    monkeypatch.setattr("clew.session.transport.ACCEPT_SECONDS", 0.3)
+    with pytest.raises(Busy) as refused:
+        await session.configure(metadata={"n": "2"})
+    assert "in-flight" not in str(refused.value)

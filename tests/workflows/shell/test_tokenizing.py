@@ -15,9 +15,10 @@ from clew.contract.payloads import ToolMessage
 from clew.local import Reply, ToolCall
 from clew.model.tokens import load_encoding
 from clew_workflows.protocol import RolloverThresholds
+from clew_workflows.shell.intake import MIN_COST
 from clew_workflows.shell.task_budget import MAX_TASK_BYTES
 from tests.support import toolbox
-from tests.support.rolling import make_id, run_rolling_worker
+from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 from tests.support.tokenizing import Tokenized, record_tokenizing
 from tests.support.waiting import wait_until
@@ -108,6 +109,29 @@ async def test_signals_before_the_start_are_tokenized_in_many_tasks(stack: Stack
         operations = await session.entries(kind="ai_context_operation")
         assert [entry.payload["op_id"] for entry in operations] == [f"op-{number}" for number in range(10)]
     assert tokenized.find_largest(session.id) <= MAX_TASK_BYTES + OWN_BYTES
+
+
+async def test_thousands_of_signals_are_decided_in_many_tasks(stack: Stack) -> None:
+    """Other sessions come between, each signal leaves its entry, in order, and the session goes on."""
+    queue, count = f"queue-{uuid.uuid4().hex}", 1500
+    async with run_rolling_worker(stack, RolloverThresholds(), task_queue=queue) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
+        other = await clew.open(make_id(), model=stack.add_model("fine"))
+        assert await session.ask("hello") == await other.ask("hello") == "fine"
+    handle = clew.temporal.get_workflow_handle(session.id)
+    for first in range(0, count, 50):
+        await asyncio.gather(*(handle.signal("steer", {"content": str(n)}) for n in range(first, first + 50)))
+    async with run_rolling_worker(stack, RolloverThresholds(), task_queue=queue):
+        assert await session.ask("again") == await other.ask("again") == "fine"
+        refused = await session.entries(kind="input")
+        assert sorted(int(entry.payload["content"].split('"')[-2]) for entry in refused) == list(range(count))
+        runs = [
+            clew.temporal.get_workflow_handle(session.id, run_id=run) for run in await list_runs(clew, session.id)
+        ]
+        events = [event for run in runs async for event in run.fetch_history_events()]
+        begun = [event.activity_task_scheduled_event_attributes.activity_type.name for event in events]
+        assert begun.count("begin_task") >= count * MIN_COST // MAX_TASK_BYTES
+        await session.close()
 
 
 async def test_results_that_no_activity_has_counted_are_tokenized_in_many_tasks(

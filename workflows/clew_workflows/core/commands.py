@@ -28,7 +28,7 @@ from clew.contract import (
 )
 from clew.contract.names import Id
 from clew.contract.receipts import ApprovalReceipt, ConfigureReceipt, OperationReceipt, Receipt
-from clew.errors import Closed, InvalidInput, UnknownRequest
+from clew.errors import Closed, InvalidInput, Repeated, UnknownRequest
 from clew.thread.thread import Thread
 from clew_workflows.core import (
     approvals,
@@ -46,7 +46,7 @@ from clew_workflows.core.closing import FOLLOW_UP
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.outcomes import is_known
 from clew_workflows.core.requests import make_request
-from clew_workflows.core.state import Moment, State
+from clew_workflows.core.state import Moment, State, is_sealed_before, remember_seal
 
 _id: TypeAdapter[str] = TypeAdapter(Id)
 
@@ -146,7 +146,9 @@ _DISPLACING = (
 """Commands for which an automatic summary is given up."""
 
 
-def decide(state: State, thread: Thread, command: Command, own_id: str | None, at: Moment) -> tuple[Decision, Answer]:
+def decide(
+    state: State, thread: Thread, command: Command, own_id: str | None, at: Moment, *, seal: str | None = None
+) -> tuple[Decision, Answer]:
     """Decide a command: the decision, and the answer to its caller or what the answer will be.
 
     Args:
@@ -155,11 +157,26 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
         command: The command.
         own_id: The update's id, for a message or an input without an id of its own; None for a signal.
         at: The moment of the decision.
+        seal: The id in the command's encrypted text; None: it came unencrypted.
 
     Raises:
         Refusal: The session cannot accept the command in its present state.
         ContextOverflow: A checkpoint's context does not fit the budget.
+        Repeated: The same encrypted text came before, and the command would be carried out again.
     """
+    decision, answer = _decide_first(state, thread, command, own_id, at)
+    is_idle = decision.state is state and not decision.commit and decision.effect is None
+    if seal is None or (is_idle and not isinstance(answer, Checkpointing | Hibernating)):
+        return decision, answer
+    if is_sealed_before(state, seal):
+        raise Repeated("the same encrypted input has been carried out before: encrypt it anew to send it again")
+    return replace(decision, state=remember_seal(decision.state, seal)), answer
+
+
+def _decide_first(
+    state: State, thread: Thread, command: Command, own_id: str | None, at: Moment
+) -> tuple[Decision, Answer]:
+    """Decide a command that has not come before."""
     if not isinstance(command, CloseInput):
         if state.closed and not state.listed.hibernated:
             raise Closed("the session is closed: open it again, or another one")

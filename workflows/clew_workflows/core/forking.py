@@ -79,6 +79,8 @@ def make_fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Se
         assignment=None,
         archive=None,
         outcomes=outcomes,
+        # What was encrypted for the parent cannot be sent to the fork.
+        seals="",
     )
 
 

@@ -41,6 +41,8 @@ Phase = Literal[
     "closed",
 ]
 
+MAX_SEALS = 1000
+"""Inputs whose encrypted text a session recognizes when it is sent again."""
 MAX_KNOWN_OPS = 128
 """Ids of applied or superseded operations that a session remembers, to recognize a repetition."""
 MAX_WAITING = 64
@@ -127,6 +129,8 @@ class State:
         no_summary_before: The number of runs before which no automatic summary is tried, because one has failed.
         listed: What lists of sessions show of the entries.
         attributes: The search attributes that the namespace has.
+        seals: The ids in the encrypted texts of the newest `MAX_SEALS` inputs, one after the other, to recognize a
+            repetition.
     """
 
     session_id: str
@@ -172,6 +176,7 @@ class State:
     no_summary_before: int = 0
     listed: Listed = field(default_factory=Listed)
     attributes: tuple[str, ...] = ()
+    seals: str = ""
 
     @property
     def config(self) -> SessionConfig:
@@ -267,3 +272,13 @@ def remember_operation(state: State, op_id: str) -> State:
     """Remember the id of an operation, as the newest."""
     others = (known for known in state.known_ops if known != op_id)
     return replace(state, known_ops=(*others, op_id)[-MAX_KNOWN_OPS:])
+
+
+def is_sealed_before(state: State, seal: str) -> bool:
+    """Whether an input with this id in its encrypted text has been accepted before."""
+    return f"{seal} " in state.seals
+
+
+def remember_seal(state: State, seal: str) -> State:
+    """Remember the id in the encrypted text of an input, as the newest. All ids have the same length."""
+    return replace(state, seals=f"{state.seals}{seal} "[-MAX_SEALS * (len(seal) + 1) :])

@@ -7,9 +7,11 @@ tokenized when they are decided. While a model call is being stopped they wait f
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from temporalio import workflow
+from temporalio.common import RawValue
 
 from clew.contract import MAX_SYSTEM_PROMPT_BYTES, CloseInput, ConfigureInput, SubagentResultInput, ToolResultInput
 from clew.errors import ClewError, Closed, QueueFull, Refusal
@@ -17,9 +19,13 @@ from clew_workflows.core import commands, decisions
 from clew_workflows.core.commands import Answer, Command
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import MAX_WAITING, Moment, State
+from clew_workflows.shell import ingress
 from clew_workflows.shell.background import start_background_task
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_budget import TaskBudget
+
+MIN_COST = 1024
+"""Bytes of a workflow task's budget that an arrival without text takes: deciding it takes 0.1 milliseconds."""
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +36,8 @@ class Arrival:
         name: The name of the update or the signal.
         command: Its command; None if it could not be decoded.
         own_id: The id of an update; a signal has none.
+        seal: The id in the encrypted text of its arguments; None if they are not encrypted.
+        undecoded: The arguments of a signal that has not been decoded; empty otherwise.
         excerpt: The beginning of a signal's arguments.
         size: The bytes of its arguments.
         refusal: Why it was refused.
@@ -40,6 +48,8 @@ class Arrival:
     name: str
     command: Command | None = None
     own_id: str | None = None
+    seal: str | None = None
+    undecoded: Sequence[RawValue] = ()
     excerpt: str = ""
     size: int = 0
     refusal: ClewError | None = None
@@ -48,9 +58,13 @@ class Arrival:
 
     @property
     def cost(self) -> int:
-        """The most bytes of text that are tokenized for it at once."""
+        """The bytes of the budget that it takes: at most as much text is tokenized for it at once."""
         if self.refusal:
-            return 0
+            return MIN_COST
+        return MIN_COST + self._tokenized
+
+    @property
+    def _tokenized(self) -> int:
         match self.command:
             case ConfigureInput():
                 # The system prompt in force is committed again.
@@ -89,13 +103,13 @@ class Intake:
         self._waiting: deque[Arrival] = deque()
         self._foreseen: _Foreseen | None = None
 
-    def foresee(self, command: Command, own_id: str | None) -> Answer:
+    def foresee(self, command: Command, own_id: str | None, seal: str | None = None) -> Answer:
         """Decide a command that may arrive next; returns the answer to it. Nothing is applied.
 
         Raises:
             ClewError: The session cannot accept the command in its present state.
         """
-        decision, answer = self._decide(command, own_id)
+        decision, answer = self._decide(command, own_id, seal)
         self._foreseen = _Foreseen(command, self._runtime.state, self._runtime.now, decision, answer)
         return answer
 
@@ -106,6 +120,7 @@ class Intake:
             if len(self._waiting) == 1:
                 self._settle_waiting()
             return
+        self._decode(arrival)
         self.asked_to_close |= isinstance(arrival.command, CloseInput)
         if arrival.own_id is None and len(self._waiting) >= MAX_WAITING:
             arrival.command = None
@@ -130,18 +145,37 @@ class Intake:
                 arrival.answer, arrival.settled = commands.Closing(), True
 
     @property
+    def is_settled(self) -> bool:
+        """Whether nothing that has arrived since start-up waits for a decision."""
+        return not self.is_open or not self._waiting
+
+    @property
     def is_behind(self) -> bool:
         """Whether arrivals wait for a decision, so that the present state is not what the next one will meet."""
         return not self.is_open or bool(self._waiting) or self._runtime.state.stopping
 
     def _settle_waiting(self) -> None:
         """Decide arrivals while they fit the budget of this workflow task. The next tasks decide the others."""
-        while self._waiting and not self._runtime.state.stopping and self._fits(self._waiting[0]):
+        while self._waiting and not self._runtime.state.stopping:
+            self._decode(self._waiting[0])
+            if not self._fits(self._waiting[0]):
+                break
             arrival = self._waiting.popleft()
             if not arrival.settled:
                 self._settle(arrival)
         if self._waiting:
             start_background_task(self._continue())
+
+    def _decode(self, arrival: Arrival) -> None:
+        """Decode a signal. It is decoded late, so that thousands of them do not take a workflow task too long."""
+        args, arrival.undecoded = arrival.undecoded, ()
+        if not args and (arrival.command or arrival.refusal or arrival.own_id is not None):
+            return
+        arrival.excerpt = ingress.make_excerpt(args)
+        try:
+            arrival.command = ingress.decode_signal(arrival.name, args, self._runtime.state.config)
+        except ClewError as refusal:
+            arrival.refusal = refusal
 
     async def _continue(self) -> None:
         if self._runtime.state.stopping:
@@ -161,7 +195,7 @@ class Intake:
         try:
             if arrival.refusal or arrival.command is None:
                 raise arrival.refusal or Closed("no command arrived")
-            decision, arrival.answer = self._decide(arrival.command, arrival.own_id)
+            decision, arrival.answer = self._decide(arrival.command, arrival.own_id, arrival.seal)
         except ClewError as refusal:
             arrival.refusal = refusal
             if arrival.own_id is None and not runtime.state.closed:
@@ -169,7 +203,7 @@ class Intake:
             return
         runtime.apply(decision)
 
-    def _decide(self, command: Command, own_id: str | None) -> tuple[Decision, Answer]:
+    def _decide(self, command: Command, own_id: str | None, seal: str | None) -> tuple[Decision, Answer]:
         runtime, foreseen = self._runtime, self._foreseen
         self._foreseen = None
         if (
@@ -179,4 +213,4 @@ class Intake:
             and foreseen.at == runtime.now
         ):
             return foreseen.decision, foreseen.answer
-        return commands.decide(runtime.state, runtime.thread, command, own_id, runtime.now)
+        return commands.decide(runtime.state, runtime.thread, command, own_id, runtime.now, seal=seal)

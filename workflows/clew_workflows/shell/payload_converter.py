@@ -18,9 +18,9 @@ from temporalio.converter import (
     PayloadConverter,
 )
 
-from clew.encryption import admit_payloads
+from clew.encryption import AdmittingCodec, admit_payloads
 from clew.errors import UnknownKey
-from clew_workflows.shell.admission import KeyMissing, QueryRefused
+from clew_workflows.shell.admission import REFUSES_PLAIN, KeyMissing, QueryRefused
 
 
 # The SDK checks for such references before any converter or codec of ours sees the payload. These two methods are not
@@ -95,6 +95,9 @@ def make_tolerant(converter: DataConverter) -> DataConverter:
     converter = admit_payloads(converter)
     if converter.payload_converter_class is PydanticPayloadConverter:
         converter = replace(converter, payload_converter_class=SharedPayloadConverter)
+    if isinstance(converter.payload_codec, AdmittingCodec) and not converter.payload_codec.accepts_plain:
+        kind = converter.payload_converter_class
+        converter = replace(converter, payload_converter_class=type(kind.__name__, (kind,), {REFUSES_PLAIN: True}))
     if converter.failure_converter_class is DefaultFailureConverter:
         converter = replace(converter, failure_converter_class=TolerantFailureConverter)
     if converter.failure_converter_class is DefaultFailureConverterWithEncodedAttributes:

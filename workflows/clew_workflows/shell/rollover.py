@@ -22,6 +22,7 @@ from clew_workflows.core.advance import Session
 from clew_workflows.protocol import Archiving, Failure, WrittenArchive
 from clew_workflows.shell import execution, telemetry
 from clew_workflows.shell.fullness import FULL, PRESSING, SPENT, Fullness
+from clew_workflows.shell.intake import Intake
 from clew_workflows.shell.recalling import Recalling
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.startup import make_unavailable
@@ -45,8 +46,10 @@ class Rollover:
         task_commands: TaskCommands,
         *,
         visibility: Visibility,
+        intake: Intake,
     ) -> None:
         self._runtime = runtime
+        self._intake = intake
         self._recalling = recalling
         self._fullness = fullness
         self._waiters = waiters
@@ -95,6 +98,11 @@ class Rollover:
         return timedelta(seconds=left) if left > 0 and (self._waited_when_asked or not self._must_wait) else None
 
     @property
+    def _has_answered(self) -> bool:
+        """Whether all updates and signals that have arrived are decided and answered."""
+        return workflow.all_handlers_finished() and self._intake.is_settled
+
+    @property
     def _must_wait(self) -> bool:
         """Whether nothing goes on without the archive. Accepted work goes on longer than new messages are taken."""
         archive = self._runtime.state.archive
@@ -119,15 +127,11 @@ class Rollover:
             return
         runtime.rolling = True
         self._waiters.dismiss()
-        if not workflow.all_handlers_finished():
+        if not self._has_answered:
             self._task_commands.ensure()
         # A close that arrives now is answered in this workflow run, after the session has ended.
         await workflow.wait_condition(
-            lambda: (
-                runtime.state.closed
-                or runtime.state.stopping
-                or (workflow.all_handlers_finished() and not runtime.unconfirmed)
-            )
+            lambda: runtime.state.closed or runtime.state.stopping or (self._has_answered and not runtime.unconfirmed)
         )
         if runtime.state.stopping:
             # Handlers wait for the end of the run that is being stopped, which the caller of `roll` brings about.
