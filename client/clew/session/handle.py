@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
-from temporalio.client import Client, WorkflowHandle, WorkflowUpdateHandle
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowUpdateHandle
 from temporalio.common import QueryRejectCondition
+from temporalio.service import RPCError
 
 from clew.contract import READ_WORKFLOW, EntriesQuery, ReadThreadInput
 from clew.errors import ClewError, Closed, NotFound, Refusal, Starting, WorkerUnavailable
@@ -63,11 +64,13 @@ class SessionHandle:
         Raises:
             Closed: The session has ended.
             NotFound: There is no such session.
-            Refusal: The session refused it. Nothing has changed.
+            Refusal: The session refused it, or the session's start was refused. Nothing has changed.
         """
         try:
             update_id = update_id or make_id()
             return await send_update(self.workflow, name, argument, update_id, awaits_answer=awaits_answer)
+        except Closed as ended:
+            raise await self.find_failure() or ended from None
         except NotFound as absent:
             raise await self.explain_absence(absent) from None
 
@@ -132,15 +135,22 @@ class SessionHandle:
         """Run a service workflow for the session and return its answer.
 
         Raises:
-            Refusal: The workflow refused its input, or failed with a word of the contract.
+            Refusal: The workflow refused its input, or failed with a word of the contract; or the start of the
+                session was refused.
         """
-        return await run_service(self.client, self.task_queue, name, argument, self.session_id)
+        try:
+            return await run_service(self.client, self.task_queue, name, argument, self.session_id)
+        except NotFound as absent:
+            raise await self.find_failure() or absent from None
 
     async def explain_absence(self, absent: NotFound) -> Refusal:
         """Make the error for a session that the server does not know: it has ended, or there is no such session.
 
-        The server forgets a workflow some time after its end. Then the archive says that the session has ended.
+        The server forgets a workflow some time after its end. Then the archive says that the session has ended. Of a
+        session whose start was refused it is that refusal.
         """
+        if refusal := await self.find_failure():
+            return refusal
         query = ReadThreadInput(session_id=self.session_id, newest=1)
         try:
             await run_service(
@@ -153,6 +163,19 @@ class SessionHandle:
         except ClewError as error:
             return NotFound(f"{absent.message}, unless it is archived: {error}")
         return Closed(f"session {self.session_id!r} has ended: open it to continue it from its archive")
+
+    async def find_failure(self) -> Refusal | None:
+        """Find the refusal with which the session's workflow has failed: that of its start, as a rule."""
+        try:
+            if (await self.workflow.describe()).status != WorkflowExecutionStatus.FAILED:
+                return None
+            async with translate_errors(self.session_id):
+                await self.workflow.result()
+        except Refusal as refusal:
+            return refusal
+        except (ClewError, RPCError):
+            pass
+        return None
 
     async def wait_for_end(self) -> None:
         """Wait until the session's workflow has ended."""

@@ -90,8 +90,9 @@ def translate_error(error: RPCError, session_id: str) -> ClewError:
 
 
 def is_rollover(error: RPCError) -> bool:
-    """Whether an update failed because the session was rolling over."""
-    return error.status == RPCStatusCode.FAILED_PRECONDITION or "already completed" in error.message
+    """Whether an update failed because the session's workflow run has ended, or ends: the session may roll over."""
+    ends = ("already completed", "aborted by closing workflow")
+    return error.status == RPCStatusCode.FAILED_PRECONDITION or any(end in error.message for end in ends)
 
 
 def is_unprocessed(error: WorkflowUpdateFailedError) -> bool:

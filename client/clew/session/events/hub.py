@@ -276,9 +276,10 @@ class Hub:
         Raises:
             Closed: The session's workflow was terminated, or has timed out or failed.
             NotFound: There is no such session.
+            Refusal: The session's start was refused.
         """
         if execution and execution.status in _FAILED:
-            raise Closed(
+            raise await self.handle.find_failure() or Closed(
                 f"the workflow of session {self.handle.session_id!r} {_FAILED[execution.status]}: `clew recover` "
                 "repairs the session"
             )
