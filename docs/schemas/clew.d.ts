@@ -475,7 +475,7 @@ export interface ContextMeta {
 export interface ContextOperation {
   /** The operation's id: each is applied once. */
   op_id: string;
-  /** The lane; absent: the active one. A `switch` names it. */
+  /** The lane; absent: the one that is active when the session accepts the operation. A `switch` names it. */
   context_ref?: string | null;
   /** The operation. */
   operation: Replace | Switch | Pin | Unpin | Expand;

@@ -123,8 +123,8 @@ class Run:
         call: The newest model call.
         tool_calls: The tool calls of the newest reply.
         timed_out_calls: The tool calls that the deadline interrupted, for the message of the timeout.
-        answer_seq: The seq of the newest reply that has text. With an `output_schema`, of the newest that has text and
-            no tool calls.
+        answer_seq: The seq of the newest reply that has text; with an `output_schema`, of the newest that also has no
+            tool calls.
         usage: The tokens and the cost of the run.
         subagent_usage: Those of the subagents that the run has started.
         worked_seconds: The most seconds that a subagent of the newest round has worked.

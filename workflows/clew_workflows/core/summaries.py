@@ -51,7 +51,8 @@ def begin(state: State, thread: Thread, command: SummarizeInput) -> Decision:
 
 def begin_compaction(state: State, operation: ContextOperation, to_seq: int | None) -> Decision:
     """Start the summary of a `replace` operation that brings no context."""
-    lane = operation.context_ref or state.context_ref
+    assert operation.context_ref is not None, "an accepted operation names its lane"
+    lane = operation.context_ref
     return _begin(state, state.policy, lane, operation=operation, to_seq=to_seq)
 
 
