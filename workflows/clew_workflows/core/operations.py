@@ -31,7 +31,8 @@ Status = Literal["applied", "deferred", "duplicate"]
 def take_operation(state: State, thread: Thread, command: ContextOperation, at: Moment) -> tuple[Decision, Status]:
     """Apply an operation at once, or let it wait for the run to end.
 
-    Without a lane it means the lane that is active now: a `switch` that waits before it does not change that. A waiting `replace` or `switch` is superseded by a newer one. All others wait in order.
+    Without a lane it means the lane that is active now: a `switch` that waits before it does not change that.
+    A waiting `replace` or `switch` is superseded by a newer one. All others wait in order.
 
     Raises:
         InvalidOperation: The lane cannot take the operation; the message says why.
