@@ -58,6 +58,7 @@ START = Exchange(
 )
 
 COMMON_UPDATE_REFUSALS = (
+    "archive_damaged",
     "archive_unavailable",
     "closed",
     "invalid_input",
