@@ -128,6 +128,7 @@ SIGNALS = (
     _read(handlers.SIGNALS, "close"),
     _read(handlers.SIGNALS, "move"),
     _read(handlers.SIGNALS, "forked"),
+    _read(handlers.SIGNALS, "late_result"),
     _read(handlers.SIGNALS, "subagent_result"),
 )
 

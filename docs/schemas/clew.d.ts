@@ -25,6 +25,7 @@ export interface Signals {
   close: { input: CloseInput | undefined; output: undefined };
   move: { input: MoveInput | undefined; output: undefined };
   forked: { input: ForkedInput; output: undefined };
+  late_result: { input: LateResultInput; output: undefined };
   subagent_result: { input: SubagentResultInput; output: undefined };
 }
 
@@ -778,6 +779,18 @@ export interface InputReceipt {
   request_id: string;
   /** The position of the input among those that wait, from 1. */
   position: number;
+}
+
+/** The argument of the signal `late_result`, by which a tool's worker answers a call whose run has ended. */
+export interface LateResultInput {
+  /** The call, whose result in the thread is in doubt. */
+  tool_call_id: string;
+  /** The result; the part of it that a message has. */
+  content: string;
+  /** Where the full result is stored, if `content` has a part of it. */
+  result?: StoredResult | null;
+  /** Whether the result describes a failure. */
+  is_error?: boolean;
 }
 
 /**

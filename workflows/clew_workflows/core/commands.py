@@ -19,6 +19,7 @@ from clew.contract import (
     ContextOperation,
     ForkedInput,
     HibernateInput,
+    LateResultInput,
     MessageInput,
     MoveInput,
     SubagentResultInput,
@@ -41,6 +42,7 @@ from clew_workflows.core import (
     operations,
     subagents,
     summaries,
+    tool_rounds,
 )
 from clew_workflows.core.closing import FOLLOW_UP
 from clew_workflows.core.decision import Decision
@@ -66,6 +68,7 @@ Command = (
     | MoveInput
     | ForkedInput
     | SubagentResultInput
+    | LateResultInput
 )
 """The input of an update or a signal."""
 
@@ -163,7 +166,8 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
     if not isinstance(command, CloseInput):
         if state.closed:
             raise Closed("the session is closed: open it again, or another one")
-        if state.phase == "hibernating" and not isinstance(command, MoveInput | ForkedInput | SubagentResultInput):
+        internal = MoveInput | ForkedInput | SubagentResultInput | LateResultInput
+        if state.phase == "hibernating" and not isinstance(command, internal):
             raise Closed("the session hibernates: open it again")
     if not (state.own_summary and isinstance(command, _DISPLACING)):
         return _decide(state, thread, command, own_id, at)
@@ -221,6 +225,8 @@ def _decide(  # noqa: PLR0912 - one case for each command
             return forking.record_fork(state, thread, command), None
         case SubagentResultInput():
             return subagents.take_result(state, command, at), None
+        case LateResultInput():
+            return tool_rounds.take_late_result(state, command), None
 
 
 def _check_id(update_id: str | None) -> str:

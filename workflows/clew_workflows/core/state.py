@@ -117,6 +117,8 @@ class State:
         tool_calls: The number of tool calls so far.
         inputs: The number of inputs so far.
         late_calls: Tool calls of ended runs that may still return.
+        detached_calls: Those of earlier workflow runs. Their results come by the signal `late_result`, or never:
+            nothing waits for them.
         answered_calls: The ids of the newest external calls whose results were submitted, to recognize a repetition.
         archive: The session's archive; None if the worker that began it had no store.
         outcomes: Outcomes of requests whose `run` entries may be in the archive alone; `carried` writes them as
@@ -163,6 +165,7 @@ class State:
     tool_calls: int = 0
     inputs: int = 0
     late_calls: tuple[LateCall, ...] = ()
+    detached_calls: tuple[LateCall, ...] = ()
     answered_calls: tuple[str, ...] = ()
     archive: ArchiveRef | None = None
     outcomes: SkipJsonSchema[Remembered] = field(default_factory=Remembered)

@@ -30,7 +30,9 @@ def make_failure(error: ActivityError) -> Failure:
     cause = error.cause
     last = cause.__cause__ if isinstance(cause, exceptions.TimeoutError) else cause
     if isinstance(last, ApplicationError) and last.type == ArchiveDamaged.type:
-        return Failure(type=last.type, message=last.message[:MAX_MESSAGE_CHARACTERS], retryable=not last.non_retryable)
+        return Failure(
+            type=last.type, message=last.message[:MAX_MESSAGE_CHARACTERS], retryable=not last.non_retryable
+        )
     if isinstance(cause, exceptions.TimeoutError):
         if cause.type in _OUT_OF_TIME or error.retry_state == RetryState.TIMEOUT:
             return Failure(

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from temporalio import workflow
 
-from clew.contract import MAX_SYSTEM_PROMPT_BYTES, CloseInput, ConfigureInput, SubagentResultInput, ToolResultInput
+from clew.contract import (
+    MAX_SYSTEM_PROMPT_BYTES,
+    CloseInput,
+    ConfigureInput,
+    LateResultInput,
+    SubagentResultInput,
+    ToolResultInput,
+)
 from clew.errors import ClewError, Closed, QueueFull, Refusal
 from clew_workflows.core import commands, decisions
 from clew_workflows.core.commands import Answer, Command
@@ -55,7 +62,7 @@ class Arrival:
             case ConfigureInput():
                 # The system prompt in force is committed again.
                 return self.size + MAX_SYSTEM_PROMPT_BYTES
-            case ToolResultInput() | SubagentResultInput():
+            case ToolResultInput() | SubagentResultInput() | LateResultInput():
                 # The result is tokenized as a whole and in pieces.
                 return 2 * self.size
             case _:

@@ -9,6 +9,7 @@ than the session's, it rolls over before its next step.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -116,6 +117,12 @@ class Rollover:
             self.away = make_unavailable(answer)
             return
         self.away = None
+        if runtime.state.late_calls:
+            # Their workers learn by a heartbeat that the session has gone on, and send late results from then on.
+            with suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: not runtime.state.late_calls or runtime.state.closed, timeout=execution.HEARTBEAT_TIMEOUT
+                )
         # Entries that operations have just brought back into contexts are carried to the next workflow run.
         await self._recalling.recall_changed()
         if runtime.state.phase in _STAYING or runtime.state.stopping:
