@@ -1831,7 +1831,7 @@ export interface TranscriptQuery {
   context_ref?: string | null;
   /** Begin with this entry. */
   from_seq?: number;
-  /** The most messages of the page. */
+  /** Answer no more than so many messages, the newest ones. The system prompt is not counted. */
   limit?: number | null;
   /** Begin with the system prompt. */
   include_system?: boolean;

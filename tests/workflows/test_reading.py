@@ -172,10 +172,9 @@ async def test_the_transcript_reaches_into_the_archive(long: Long) -> None:
             if entry.kind == "ai_message" and entry.lane == lane
         ]
         assert await long.session.transcript(context_ref=lane) == said
-    assert await long.session.transcript(from_seq=2, limit=3) == [
-        {**entry.message, "seq": entry.seq}
-        for entry in [entry for entry in long.recorded[2:] if entry.kind == "ai_message"][:3]
-    ]
+        for limit in (1, 2, 7, len(said) - 1, len(said) + 1):
+            assert await long.session.transcript(context_ref=lane, limit=limit) == said[-limit:]
+        assert await long.session.transcript(context_ref=lane, from_seq=said[-2]["seq"], limit=3) == said[-2:]
     system = (await long.session.transcript(include_system=True, limit=2))[0]
     assert (system["role"], system["content"]) == ("system", "Be kind.")
 

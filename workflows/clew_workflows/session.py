@@ -263,6 +263,9 @@ class AgentSession:
                 arrival.command = ingress.decode_signal(name, args, self._runtime.state.config)
             except ClewError as refusal:
                 arrival.refusal = refusal
+                # What is malformed is no input of the session, such as a `steer` with the role `system`.
+                if isinstance(refusal, InvalidInput):
+                    arrival.excerpt = ""
         self._intake.take(arrival)
         if self._intake.is_open and not arrival.settled:
             # The workflow waits for its handlers before it ends.

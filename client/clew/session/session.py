@@ -301,7 +301,6 @@ class Session(SessionReads):
         Raises:
             Closed: The session's workflow was terminated, or has timed out or failed.
             NotFound: There is no such session.
-            Refusal: The session's start was refused.
         """
         async with aclosing(follow_session(self._handle, from_seq)) as events:
             async for event in events:

@@ -328,12 +328,14 @@ def finish_run(
        message that has interrupted the run is the first, and operations that wait for its own end stay.
     4. A summary that is due is started, if the run has completed and nothing waits.
     """
-    ended = closing.close_run(
-        state, get_run(state), status, reason, at, failure=failure, inputs=inputs, explanation=explanation
-    )
+    run = get_run(state)
+    ended = closing.close_run(state, run, status, reason, at, failure=failure, inputs=inputs, explanation=explanation)
     apply = operations.apply_before_interrupt if interrupts else operations.apply_deferred
     followed = ended.then(apply, at).then(open_next_run, at)
-    return followed.then(summaries.begin_due, at) if status == "completed" else followed
+    if status != "completed":
+        return followed
+    refs = drafts.make_run_refs(state, run) | drafts.make_call_refs(run)
+    return followed.then(lambda state, _at: summaries.begin_due(state, refs), at)
 
 
 def make_timeout(run: Run, last: str | None = None) -> Failure:

@@ -13,6 +13,7 @@ from clew.contract.policy import ContextPolicy
 from clew.contract.receipts import InputReceipt
 from clew.hooks import HookPoint
 from clew.outcomes import Usage
+from clew.thread.entries import Refs
 from clew_workflows.core.calls import Assignment, Child, LateCall
 from clew_workflows.core.learned import Learned
 from clew_workflows.core.listed import Listed
@@ -69,12 +70,17 @@ class Summarizing:
     Attributes:
         summary_id: The id of the summary.
         operation: The compaction that needs it; None for the update `summarize`, and for an automatic summary.
-        automatic: The session has started it by itself.
+        refs: The refs of the run after which the session has started it by itself; None: a caller has asked for it.
     """
 
     summary_id: str
     operation: ContextOperation | None = None
-    automatic: bool = False
+    refs: Refs | None = None
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the session has started it by itself."""
+        return self.refs is not None
 
 
 @dataclass(frozen=True, slots=True)
