@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
-from clew.contract import ToolProgress
+from clew.contract import LateResultInput, ToolProgress
 from clew.contract.mcp_names import find_server
 from clew.contract.payloads import ToolMessage
 from clew.model.texts import describe_bytes, replace_data, truncate_result
@@ -98,7 +100,11 @@ class ToolActivities:
         """Make one attempt of a tool call. Every failure of the tool becomes a result that the model reads."""
         progress = Progress(call)
         async with send_heartbeats(lambda: [progress.make_details()]):
-            return await _count_answer(await self._answer(call, progress), call)
+            answer = await self._answer(call, progress)
+            details = activity.cancellation_details()
+            if details and (details.cancel_requested or details.not_found) and not answer.in_doubt:
+                await _send_late_result(call, answer)
+            return await _count_answer(answer, call)
 
     async def _answer(self, call: RunTool, progress: Progress) -> ToolAnswered:
         info = activity.info()
@@ -186,6 +192,20 @@ class ToolActivities:
                 f"tool {call.name!r} has run, but its result cannot be written: {_describe_error(error)}", call
             )
         return await self._results.make_answer(data, call, readable=read_result.name not in self._tools)
+
+
+async def _send_late_result(call: RunTool, answer: ToolAnswered) -> None:
+    """Send a result that the session no longer waits for: it may have continued in another workflow run.
+
+    If it has not, it takes the activity's own result, and ignores the second of the two.
+    """
+    late = LateResultInput(
+        tool_call_id=call.tool_call_id, content=answer.content, result=answer.result, is_error=answer.is_error
+    )
+    session = activity.client().get_workflow_handle(activity.info().workflow_id or "")
+    # A session that has ended keeps the result in doubt.
+    with suppress(RPCError):
+        await session.signal("late_result", late.model_dump(mode="json", exclude_none=True))
 
 
 async def _count_answer(answer: ToolAnswered, call: RunTool) -> ToolAnswered:

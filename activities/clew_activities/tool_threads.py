@@ -338,9 +338,13 @@ class _Loop:
 
 
 def _stop_requested() -> bool:
-    """Whether the session has requested the activity's cancellation, and not the worker's shutdown."""
+    """Whether the session has gone on without the activity, and the worker does not shut down.
+
+    The session has requested its cancellation, or has continued in another workflow run before the activity heard
+    of that.
+    """
     details = activity.cancellation_details() if activity.in_activity() else None
-    return details is not None and details.cancel_requested and not details.worker_shutdown
+    return details is not None and (details.cancel_requested or details.not_found) and not details.worker_shutdown
 
 
 def _set_error(future: Future[Any], error: BaseException) -> None:

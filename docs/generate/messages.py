@@ -59,6 +59,7 @@ START = Exchange(
 )
 
 COMMON_UPDATE_REFUSALS = (
+    "archive_damaged",
     "archive_unavailable",
     "closed",
     "interrupted",
@@ -130,6 +131,7 @@ SIGNALS = (
     _read(handlers.SIGNALS, "close"),
     _read(handlers.SIGNALS, "move"),
     _read(handlers.SIGNALS, "forked"),
+    _read(handlers.SIGNALS, "late_result"),
     _read(handlers.SIGNALS, "subagent_result"),
 )
 

@@ -25,6 +25,7 @@ export interface Signals {
   close: { input: CloseInput | undefined; output: undefined };
   move: { input: MoveInput | undefined; output: undefined };
   forked: { input: ForkedInput; output: undefined };
+  late_result: { input: LateResultInput; output: undefined };
   subagent_result: { input: SubagentResultInput; output: undefined };
 }
 
@@ -475,7 +476,7 @@ export interface ContextMeta {
 export interface ContextOperation {
   /** The operation's id: each is applied once. */
   op_id: string;
-  /** The lane; absent: the active one. A `switch` names it. */
+  /** The lane; absent: the one that is active when the session accepts the operation. A `switch` names it. */
   context_ref?: string | null;
   /** The operation. */
   operation: Replace | Switch | Pin | Unpin | Expand;
@@ -796,6 +797,18 @@ export interface InputReceipt {
   request_id: string;
   /** The position of the input among those that wait, from 1. */
   position: number;
+}
+
+/** The argument of the signal `late_result`, by which a tool's worker answers a call whose run has ended. */
+export interface LateResultInput {
+  /** The call, whose result in the thread is in doubt. */
+  tool_call_id: string;
+  /** The result; the part of it that a message has. */
+  content: string;
+  /** Where the full result is stored, if `content` has a part of it. */
+  result?: StoredResult | null;
+  /** Whether the result describes a failure. */
+  is_error?: boolean;
 }
 
 /**
@@ -1848,7 +1861,7 @@ export interface TranscriptQuery {
   context_ref?: string | null;
   /** Begin with this entry. */
   from_seq?: number;
-  /** The most messages of the page. */
+  /** Answer no more than so many messages, the newest ones. The system prompt is not counted. */
   limit?: number | null;
   /** Begin with the system prompt. */
   include_system?: boolean;

@@ -261,8 +261,9 @@ async def test_a_worker_that_stops_does_not_wait_for_a_thread() -> None:
         gate.set()
 
 
-async def test_what_a_thread_returns_after_a_stop_request_counts() -> None:
-    """A thread cannot be stopped: the session has gone on, and hears what came of the call all the same."""
+@pytest.mark.parametrize("details", [{"cancel_requested": True}, {"not_found": True}])
+async def test_what_a_thread_returns_after_a_stop_request_counts(details: dict[str, bool]) -> None:
+    """A thread cannot be stopped. The session has gone on, perhaps in another workflow run: it gets a signal, too."""
     gate, started = threading.Event(), threading.Event()
 
     @tool
@@ -274,9 +275,24 @@ async def test_what_a_thread_returns_after_a_stop_request_counts() -> None:
     worker = Worker(pay)
     task = asyncio.create_task(worker.run(make_call("pay")))
     assert await asyncio.to_thread(started.wait, 10)
-    worker.environment.cancel(ActivityCancellationDetails(cancel_requested=True))
+    worker.environment.cancel(ActivityCancellationDetails(**details))
     gate.set()
     assert (await task).content == "paid"
+    worker.session.signal.assert_awaited_once_with(
+        "late_result", {"tool_call_id": "tool-1", "content": "paid", "is_error": False}
+    )
+
+
+async def test_a_result_in_time_is_not_sent_by_a_signal() -> None:
+    """It is the activity's result alone."""
+
+    @tool
+    def pay() -> str:
+        return "paid"
+
+    worker = Worker(pay)
+    assert (await worker.run(make_call("pay"))).content == "paid"
+    worker.session.signal.assert_not_awaited()
 
 
 async def test_a_stop_request_ends_with_the_tool_s_own_time() -> None:

@@ -133,7 +133,7 @@ async def assert_kept_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
     model = stack.add_model(reply_or_summarize)
     session = await clew.open(make_id(), model=model, context_policy=policy, on_busy="queue")
     await session.ask("Never forget the number 4711.")
-    (first,) = [message["seq"] for message in await session.transcript(limit=1)]
+    first = (await session.transcript())[0]["seq"]
     await session.pin(first, op_id="keep")
     for number in range(24):
         await session.ask(f"question {number}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
+from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from clew import Tool, tool
@@ -35,7 +37,11 @@ class Worker:
     """A worker with some tools, and one attempt of a call on it."""
 
     def __init__(self, *tools: Tool[..., Any], attempt: int = 1, **settings: Any) -> None:
-        self.environment = ActivityEnvironment()
+        # The session's handle, to which the activity sends signals.
+        self.session = AsyncMock()
+        client = MagicMock(spec=Client)
+        client.get_workflow_handle.return_value = self.session
+        self.environment = ActivityEnvironment(client=client)
         info = self.environment.info
         self.environment.info = replace(info, workflow_id="session-1", attempt=attempt)
         self.heartbeats: list[dict[str, str]] = []

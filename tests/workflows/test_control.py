@@ -376,7 +376,7 @@ async def test_an_answer_comes_in_the_form_asked_for(stack: Stack) -> None:
     assert failed.value.outcome.error is not None
     assert (failed.value.outcome.error.type, failed.value.outcome.iterations) == ("invalid_output", 3)
     with pytest.raises(RequestFailed, match="output_schema cannot be used"):
-        await stubborn.ask("Which?", output_schema={"type": 7})
+        await stubborn.ask("Which?", output_schema={"required": 7})
 
 
 async def test_an_answer_is_of_any_type(stack: Stack) -> None:

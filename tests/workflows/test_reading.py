@@ -166,16 +166,15 @@ async def test_filters_pages_and_the_newest(long: Long) -> None:
 async def test_the_transcript_reaches_into_the_archive(long: Long) -> None:
     """A lane's messages are all there; the system prompt in force leads where it is asked for."""
     for lane in ("default", "draft"):
-        said = [
+        said: list[dict[str, Any]] = [
             {**entry.message, "seq": entry.seq}
             for entry in long.recorded
             if entry.kind == "ai_message" and entry.lane == lane
         ]
         assert await long.session.transcript(context_ref=lane) == said
-    assert await long.session.transcript(from_seq=2, limit=3) == [
-        {**entry.message, "seq": entry.seq}
-        for entry in [entry for entry in long.recorded[2:] if entry.kind == "ai_message"][:3]
-    ]
+        for limit in (1, 2, 7, len(said) - 1, len(said) + 1):
+            assert await long.session.transcript(context_ref=lane, limit=limit) == said[-limit:]
+        assert await long.session.transcript(context_ref=lane, from_seq=said[-2]["seq"], limit=3) == said[-2:]
     system = (await long.session.transcript(include_system=True, limit=2))[0]
     assert (system["role"], system["content"]) == ("system", "Be kind.")
 

@@ -9,9 +9,12 @@ import pytest
 
 from clew.local import Reply, ToolCall
 from clew.session.events import ToolFinished, ToolProgressed, ToolStarted
+from clew_workflows.protocol import RolloverThresholds
 from tests.support import toolbox
+from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.session_scripts import list_kinds, make_tool_script
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 
 async def test_tools_of_one_round_run_side_by_side_and_are_shown_in_call_order(stack: Stack) -> None:
@@ -51,6 +54,29 @@ async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(stack: Sta
     assert answer.endswith(f"Its idempotency key is {session.id}/tool-1")
     (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
     assert (result.payload["in_doubt"], result.payload["is_error"]) == (True, True)
+
+
+async def test_a_late_result_outlives_a_rollover(stack: Stack) -> None:
+    """The tool returns when the workflow run that has called it is over; contexts show what it has said."""
+    gate = uuid.uuid4().hex
+    replies = [Reply(tool_calls=(ToolCall("ignore_cancel", {"gate": gate}),))]
+    model = stack.add_model(lambda _body: replies.pop() if replies else Reply("fine"))
+    async with run_rolling_worker(stack, RolloverThresholds(events=50, updates=5)) as clew:
+        session = await clew.open(make_id(), model=model, tools=["ignore_cancel"])
+        request = await session.message("go")
+        await toolbox.get_gate(f"{gate}-started").wait()
+        await session.cancel()
+        assert (await request.result()).status == "cancelled"
+        while len(await list_runs(clew, session.id)) < 2:
+            await session.ask("and now?")
+        toolbox.get_gate(gate).set()
+
+        async def is_late() -> bool:
+            return any(entry.payload.get("late") for entry in await session.entries(kind="ai_message"))
+
+        await wait_until(is_late)
+        results = [message["content"] for message in (await session.context()).messages if message["role"] == "tool"]
+        assert results == ["at my own time"]
 
 
 async def test_a_tool_knows_its_call(stack: Stack) -> None:

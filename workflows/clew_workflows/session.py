@@ -239,7 +239,8 @@ class AgentSession:
             if not self._intake.is_behind:
                 answer = self._intake.foresee(command, update_id, admission.find_seal(args))
                 if self._rollover.full and isinstance(answer, commands.Outcome) and answer.is_new:
-                    raise ArchiveUnavailable("older entries cannot be archived at present: send it again later")
+                    full = ArchiveUnavailable("older entries cannot be archived at present: send it again later")
+                    raise self._rollover.away or full
             elif self._startup.away and not isinstance(command, CloseInput):
                 raise self._startup.away
             self._validated = {update_id: command}

@@ -211,21 +211,20 @@ def transcript(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Show a lane's messages."""
+    """Show a lane's messages; with a limit the newest ones."""
     target = options.make_target(address, namespace, task_queue)
     with exit_on_error(as_json):
         messages = options.ask_any(
             target,
             session,
             lambda _clew, reached: reached.transcript(
-                context_ref=lane, from_seq=from_seq, limit=_one_more(limit), include_system=system
+                context_ref=lane, from_seq=from_seq, limit=limit, include_system=system
             ),
         )
         if as_json:
-            page, following = messages[:limit], messages[len(messages[:limit]) :]
-            show.print_document({"messages": page} | ({"next_seq": following[0]["seq"]} if following else {}))
+            show.print_document({"messages": messages})
         else:
-            show.print_messages(show.make_console(), messages[:limit])
+            show.print_messages(show.make_console(), messages)
 
 
 @app.command()

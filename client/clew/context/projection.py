@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from clew.context._lane_view import LaneView, RequiredBlock, choose_estimator
 from clew.context._window import Window, fill_epoch_window, fill_sliding_window
@@ -20,22 +20,24 @@ from clew.context.projection_input import ProjectionInput
 from clew.contract.outputs import ContextMeta
 from clew.contract.payloads import SummaryPayload
 from clew.errors import ContextOverflow, InvalidInput
-from clew.model.canonical import canonicalize
+from clew.model.canonical import canonicalize, compute_digest
 from clew.model.messages import Message, ToolSpec
 from clew.model.tokens import Encoding, load_encoding
 from clew.thread.entries import Entry
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A context.
+    """A context. Its messages and schemas are copies: changing them changes no other context.
 
     Attributes:
         messages: The messages for the model, in order.
         tool_spec: The tool schemas.
         meta: Sizes, the basis, and what was left out or shortened.
         output_schema: The JSON Schema that the answer must meet; None: any text.
-        blocks: The blocks of the messages, in order.
+        blocks: The blocks of the messages, in order; empty if a projector of a user's own has changed the messages.
         tools_tokens: Tokens of the tool schemas.
     """
 
@@ -54,6 +56,8 @@ _projectors: dict[str, Projector] = {}
 
 def register_projector(name: str, projector: Projector) -> None:
     """Let policies choose a projector by name. It must be pure, and registered alike on every worker and reader.
+
+    `project` computes the digest of what a projector returns; the other values of `meta` are the projector's.
 
     Raises:
         ValueError: A projector of that name is registered.
@@ -83,7 +87,37 @@ def project(inputs: ProjectionInput) -> Projection:
         InvalidInput: The policy is contradictory, or names a projector that is not registered.
         InvalidTokenBudget: The policy leaves no budget.
     """
-    return find_projector(inputs.policy.ensure_usable().projector)(inputs)
+    projector = find_projector(inputs.policy.ensure_usable().projector)
+    context = projector(inputs)
+    if projector is not project_within_budget:
+        context = _describe(context)
+    return replace(
+        context,
+        messages=_copy(context.messages),
+        tool_spec=_copy(context.tool_spec),
+        output_schema=_copy(context.output_schema),
+    )
+
+
+def _describe(context: Projection) -> Projection:
+    """Correct what a projector of a user's own says about a context that it may have changed."""
+    content = {"messages": context.messages, "tool_spec": context.tool_spec, "output_schema": context.output_schema}
+    is_changed = compose(*(block.messages for block in context.blocks)) != context.messages
+    return replace(
+        context,
+        meta=context.meta.model_copy(update={"digest": compute_digest(content)}),
+        blocks=() if is_changed else context.blocks,
+    )
+
+
+def _copy(value: T) -> T:
+    """Copy a JSON value: `copy.deepcopy` takes ten times as long."""
+    copied: Any = value
+    if isinstance(value, dict):
+        copied = {name: _copy(part) if isinstance(part, dict | list) else part for name, part in value.items()}
+    elif isinstance(value, list):
+        copied = [_copy(part) if isinstance(part, dict | list) else part for part in value]
+    return cast("T", copied)
 
 
 def compose(*segments: Iterable[Message]) -> list[Message]:

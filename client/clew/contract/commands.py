@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from clew.contract._input import Input, MessageText
 from clew.contract.config import Fallbacks, Limits, ModelOptions, OnBusy, PriorityLevel, ToolNames
 from clew.contract.names import AgentName, Id, Metadata, ModelName, Seq, SessionId
+from clew.contract.payloads import StoredResult
 from clew.contract.policy import ContextPolicy
 from clew.contract.schemas import check_schema
 
@@ -174,6 +175,22 @@ class ToolResultInput(Input):
 
     tool_call_id: Id
     content: Any
+    is_error: bool = False
+
+
+class LateResultInput(Input):
+    """The argument of the signal `late_result`, by which a tool's worker answers a call whose run has ended.
+
+    Attributes:
+        tool_call_id: The call, whose result in the thread is in doubt.
+        content: The result; the part of it that a message has.
+        result: Where the full result is stored, if `content` has a part of it.
+        is_error: Whether the result describes a failure.
+    """
+
+    tool_call_id: Id
+    content: str
+    result: StoredResult | None = None
     is_error: bool = False
 
 

@@ -187,7 +187,8 @@ class ContextOperation(Input):
 
     Attributes:
         op_id: The operation's id: each is applied once.
-        context_ref: The lane; absent: the active one. A `switch` names it.
+        context_ref: The lane; absent: the one that is active when the session accepts the operation. A `switch` names
+            it.
         operation: The operation.
     """
 

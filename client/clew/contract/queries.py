@@ -61,7 +61,7 @@ class TranscriptQuery(Input):
     Attributes:
         context_ref: The lane; absent: the active one.
         from_seq: Begin with this entry.
-        limit: The most messages of the page.
+        limit: Answer no more than so many messages, the newest ones. The system prompt is not counted.
         include_system: Begin with the system prompt.
     """
 

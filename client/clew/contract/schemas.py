@@ -19,21 +19,27 @@ MAX_SCHEMA_BYTES = 131_072
 """Largest schema, in bytes of JSON."""
 MAX_DEPTH = 64
 """Most levels of nesting in the JSON of a schema."""
+TYPES = ("null", "boolean", "object", "array", "number", "string", "integer")
+"""The types that a schema may name."""
 MAX_ARGUMENT_STEPS = 100_000
 """Most visits to subschemas in the validation of one tool call's arguments."""
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
-    """Check that a schema is within all bounds.
+    """Check that a schema is within all bounds, and that the types which it names exist.
 
     Raises:
-        ValueError: The schema exceeds a bound, or has a keyword that is not supported; the message says what to do.
+        ValueError: The schema exceeds a bound, has a keyword that is not supported, or an unknown type; the message
+            says what to do.
     """
     size = len(to_json(schema))
     if size > MAX_SCHEMA_BYTES:
         raise ValueError(f"the schema has {size} bytes, at most {MAX_SCHEMA_BYTES} are accepted")
     _check_depth(schema)
-    Outline(schema).check()
+    outline = Outline(schema)
+    outline.check()
+    for subschema in outline.subschemas:
+        _check_type(subschema)
 
 
 def count_steps(schema: Mapping[str, Any], value: Any, limit: int) -> int:
@@ -79,6 +85,15 @@ def check_steps(counter: StepCounter, arguments: Mapping[str, Any], limit: int) 
     """
     if counter.count(arguments, limit) > limit:
         raise ValueError(f"validating them takes over {limit} steps: send less at once, and nest it less deeply")
+
+
+def _check_type(subschema: Subschema) -> None:
+    if "type" not in subschema:
+        return
+    named = subschema["type"]
+    for name in named if isinstance(named, list) and named else [named]:
+        if not isinstance(name, str) or name not in TYPES:
+            raise ValueError(f"{str(named)[:50]!r} is no type: name one of {', '.join(TYPES)}, or a list of them")
 
 
 def _check_depth(schema: Any) -> None:

@@ -63,13 +63,15 @@ def read_entries(handle: SessionHandle, query: EntriesQuery) -> AsyncIterator[En
 
 async def read_transcript(handle: SessionHandle, query: TranscriptQuery) -> AsyncIterator[TranscriptMessage]:
     """Read a lane's messages in order, after the system prompt if the query includes it."""
-    remaining = query.limit
     if query.include_system and query.from_seq == 0:
         for message in await _read_system_prompt(handle):
             yield message
-            remaining = None if remaining is None else remaining - 1
-    parts = _TranscriptParts(handle, query.model_copy(update={"include_system": False}))
-    async for row in read_forward(parts, query.from_seq, limit=remaining):
+    query = query.model_copy(update={"include_system": False})
+    if query.limit is not None:
+        for message in await _read_newest_messages(handle, query, query.limit):
+            yield message
+        return
+    async for row in read_forward(_TranscriptParts(handle, query), query.from_seq):
         yield row.message
 
 
@@ -128,6 +130,31 @@ async def _read_system_prompt(handle: SessionHandle) -> list[TranscriptMessage]:
         prompt = config.read(ConfigPayload).prompt if config else None
         return [{"role": "system", "content": prompt, "seq": config.seq}] if config and prompt else []
     return [message for message in page["messages"] if message["role"] == "system"]
+
+
+async def _read_newest_messages(handle: SessionHandle, query: TranscriptQuery, limit: int) -> list[TranscriptMessage]:
+    """Read the newest messages: those that the session holds, and before them archived ones, up to the limit."""
+    parts = _TranscriptParts(handle, query)
+    rows: list[_SeqMessage] = []
+    first_live_seq: int | None = 0
+    seq: int | None = query.from_seq
+    while seq is not None:
+        page = await parts.read_live(seq, limit - len(rows))
+        if rows and (page is None or page.first_live_seq):
+            # The session has archived entries since the last page: begin again.
+            rows, seq = [], query.from_seq
+            continue
+        if page is None:
+            first_live_seq = None
+            break
+        if not rows:
+            first_live_seq = page.first_live_seq
+        rows += page.rows
+        seq = page.next_seq if len(rows) < limit else None
+    if len(rows) < limit and first_live_seq != 0:
+        upto = None if first_live_seq is None else first_live_seq - 1
+        rows = [*[row async for row in parts.read_newest_archived(upto, limit - len(rows))], *rows]
+    return [row.message for row in rows]
 
 
 async def _read_active_lane(handle: SessionHandle) -> str:
@@ -215,20 +242,32 @@ class _TranscriptParts:
     archived_upto: int | None = -1
 
     async def read_archived(self, from_seq: int, to_seq: int | None) -> AsyncIterator[_SeqMessage]:
+        async for row in self._read_archived(from_seq, to_seq, None):
+            yield row
+
+    async def read_newest_archived(self, to_seq: int | None, newest: int) -> AsyncIterator[_SeqMessage]:
+        """Read the newest archived messages up to a seq, in order."""
+        async for row in self._read_archived(self.query.from_seq, to_seq, newest):
+            yield row
+
+    async def _read_archived(
+        self, from_seq: int, to_seq: int | None, newest: int | None
+    ) -> AsyncIterator[_SeqMessage]:
         query = ReadThreadInput(
             session_id=self.handle.session_id,
             from_seq=from_seq,
             to_seq=to_seq,
-            limit=self.query.limit,
+            newest=newest,
             kind="ai_message",
             context_ref=self.query.context_ref or await _read_active_lane(self.handle),
         )
         async for entry in read_thread(self.handle, query):
             yield _SeqMessage({**entry.message, "seq": entry.seq})
 
-    async def read_live(self, from_seq: int) -> LivePage[_SeqMessage] | None:
+    async def read_live(self, from_seq: int, limit: int | None = None) -> LivePage[_SeqMessage] | None:
+        query = self.query.model_copy(update={"from_seq": from_seq, "limit": limit})
         try:
-            page = await self.handle.query("transcript", self.query.model_copy(update={"from_seq": from_seq}))
+            page = await self.handle.query("transcript", query)
         except (Closed, NotFound):
             return None
         return LivePage(

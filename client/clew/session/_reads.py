@@ -89,7 +89,7 @@ class SessionReads:
         limit: int | None = None,
         include_system: bool = False,
     ) -> list[TranscriptMessage]:
-        """Read a lane's messages in order, each with its seq."""
+        """Read a lane's messages in order, each with its seq. `limit`: no more than so many, the newest ones."""
         fields = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
         query = make_input(TranscriptQuery, fields)
         return [message async for message in read_transcript(self._handle, query)]

@@ -79,7 +79,7 @@ class SessionHandle:
             Closed: The session has ended.
             Interrupted: The session was terminated or has timed out.
             NotFound: There is no such session.
-            Refusal: The session refused it. Nothing has changed.
+            Refusal: The session refused it, or the session's start was refused. Nothing has changed.
         """
         async with self.explain_end():
             update_id = update_id or make_id()
@@ -146,9 +146,13 @@ class SessionHandle:
         """Run a service workflow for the session and return its answer.
 
         Raises:
-            Refusal: The workflow refused its input, or failed with a word of the contract.
+            Refusal: The workflow refused its input, or failed with a word of the contract; or the start of the
+                session was refused.
         """
-        return await run_service(self.client, self.task_queue, name, argument, self.session_id)
+        try:
+            return await run_service(self.client, self.task_queue, name, argument, self.session_id)
+        except NotFound as absent:
+            raise await self.find_failure() or absent from None
 
     @asynccontextmanager
     async def explain_end(self) -> AsyncIterator[None]:
@@ -158,7 +162,7 @@ class SessionHandle:
         except NotFound as absent:
             raise await self.explain_absence(absent) from None
         except Closed as ended:
-            raise await self._describe_end(ended) from ended
+            raise await self.find_failure() or await self._describe_end(ended) from None
 
     async def _describe_end(self, ended: Closed) -> Closed:
         try:
@@ -179,8 +183,11 @@ class SessionHandle:
     async def explain_absence(self, absent: NotFound) -> Refusal:
         """Make the error for a session that the server does not know: it has ended, or there is no such session.
 
-        The server forgets a workflow some time after its end. Then the archive says that the session has ended.
+        The server forgets a workflow some time after its end. Then the archive says that the session has ended. Of a
+        session whose start was refused it is that refusal.
         """
+        if refusal := await self.find_failure():
+            return refusal
         query = ReadThreadInput(session_id=self.session_id, newest=1)
         try:
             page = await run_service(
@@ -194,6 +201,19 @@ class SessionHandle:
             return NotFound(f"{absent.message}, unless it is archived: {error}")
         last = [Entry.from_json(row).body for row in page["entries"]][-1:]
         return self._make_ended(last[0].event if last and isinstance(last[0], SessionPayload) else "")
+
+    async def find_failure(self) -> Refusal | None:
+        """Find the refusal with which the session's workflow has failed: that of its start, as a rule."""
+        try:
+            if (await self.workflow.describe()).status != WorkflowExecutionStatus.FAILED:
+                return None
+            async with translate_errors(self.session_id):
+                await self.workflow.result()
+        except Refusal as refusal:
+            return refusal
+        except (ClewError, RPCError):
+            pass
+        return None
 
     async def wait_for_end(self) -> None:
         """Wait until the session's workflow has ended."""

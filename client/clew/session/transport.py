@@ -113,8 +113,9 @@ def make_interrupted(session_id: str) -> Interrupted:
 
 
 def is_rollover(error: RPCError) -> bool:
-    """Whether an update failed because the session was rolling over."""
-    return error.status == RPCStatusCode.FAILED_PRECONDITION or "already completed" in error.message
+    """Whether an update failed because the session's workflow run has ended, or ends: the session may roll over."""
+    ends = ("already completed", "aborted by closing workflow")
+    return error.status == RPCStatusCode.FAILED_PRECONDITION or any(end in error.message for end in ends)
 
 
 def is_overload(error: RPCError) -> bool:

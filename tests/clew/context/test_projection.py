@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from clew.context.blocks import MISSING_RESULT
+from clew.context.contexts import build_context
 from clew.context.projection import Projection, find_projector, register_projector
 from clew.context.projection_input import ProjectionInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
+from clew.model.canonical import compute_digest
 from clew.model.messages import Message
 from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE
@@ -316,9 +318,35 @@ def test_a_projector_of_ones_own() -> None:
         )
 
     register_projector(name, loud)
-    assert project_messages(Writer().talk(user_says("a")).thread, ContextPolicy(projector=name)) == [user_says("A")]
+    context = project_thread(Writer().talk(user_says("a")).thread, ContextPolicy(projector=name))
+    assert context.messages == [user_says("A")]
+    shown = {"messages": context.messages, "tool_spec": [], "output_schema": None}
+    assert context.meta.digest == compute_digest(shown)
+    assert context.blocks == ()
     with pytest.raises(ValueError, match="already registered"):
         register_projector(name, loud)
+
+
+def test_a_context_can_be_changed_without_changing_others() -> None:
+    """Its messages, their tool calls, the tools' schemas and the answer's schema are copies."""
+    call = assistant_calls("tc_1")
+    writer = Writer()
+    writer.config(tools=[CALCULATOR])
+    thread = writer.talk(user_says("2+2?"), call, tool_returns("tc_1")).thread
+    form = {"type": "object"}
+    first, second = (build_context(thread, output_schema=form) for _ in range(2))
+    first.messages[-3]["content"] = "X"
+    first.messages[-2]["tool_calls"][0]["arguments"]["x"] = 1
+    first.tool_spec[0]["parameters"]["x"] = 1
+    assert first.output_schema is not None
+    first.output_schema["x"] = 1
+    again = build_context(thread, output_schema=form)
+    assert (again.messages, again.tool_spec, again.output_schema, again.meta.digest) == (
+        second.messages,
+        second.tool_spec,
+        form,
+        second.meta.digest,
+    )
 
 
 def test_the_default_lane_is_called_default() -> None:

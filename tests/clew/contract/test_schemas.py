@@ -225,3 +225,11 @@ def test_a_tool_whose_parameters_are_out_of_bounds_is_none() -> None:
         @tool
         def look(at: LongPattern) -> None:
             """Look."""
+
+
+@pytest.mark.parametrize("named", [7, "text", ["string", "text"], [], None, {}])
+def test_an_unknown_type_is_refused(named: Any) -> None:
+    """Wherever in the schema it is."""
+    with pytest.raises(ValueError, match="is no type"):
+        check_schema({"properties": {"a": {"type": named}}})
+    check_schema({"properties": {"type": {"type": ["string", "null"]}}})

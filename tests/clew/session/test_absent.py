@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from clew import Closed, NotFound, Session
+from clew import Closed, ContextPolicy, NotFound, Session
+from clew.errors import InvalidTokenBudget, UnsupportedStrategy
 from clew.session import handle
 from clew.session.connection import Clew
 from clew_activities.archive import Archive
@@ -64,6 +65,41 @@ async def test_each_verb_says_that_there_is_no_session(stack: Stack, name: str) 
     session_id = make_id()
     with pytest.raises(NotFound, match=f"there is no session '{session_id}'"):
         await (UPDATES | READS | STATUS)[name](stack.clew.session(session_id))
+
+
+@pytest.fixture(scope="module")
+async def refused(stack: Stack) -> Session:
+    """A session whose start was refused, and has failed."""
+    session = await stack.open(strategy="cot")
+    with pytest.raises(UnsupportedStrategy):
+        await session._handle.wait_for_end()
+    return session
+
+
+@pytest.mark.parametrize("name", [*UPDATES, *READS, *STATUS])
+async def test_each_verb_says_why_a_start_was_refused(refused: Session, name: str) -> None:
+    """Updates, queries, reads of the archive, and `follow`."""
+    with pytest.raises(UnsupportedStrategy):
+        await (UPDATES | READS | STATUS)[name](refused)
+
+
+async def test_the_first_message_says_why_the_start_was_refused(stack: Stack) -> None:
+    """It may arrive before the workflow has failed, while it fails, or later."""
+    for _ in range(6):
+        session = await stack.open(context_policy=ContextPolicy(max_input_tokens=100, reserve_output_tokens=200))
+        with pytest.raises(InvalidTokenBudget):
+            await session.ask("hi")
+    with pytest.raises(InvalidTokenBudget):
+        await stack.clew.open(session.id)
+
+
+async def test_a_refused_start_can_be_repeated(stack: Stack) -> None:
+    """With a configuration that the session accepts."""
+    session = await stack.open(strategy="cot")
+    with pytest.raises(UnsupportedStrategy):
+        await session.ask("hi")
+    again = await stack.clew.open(session.id, model=stack.add_model("fine"))
+    assert await again.ask("hi") == "fine"
 
 
 async def test_the_connection_says_it_too(stack: Stack) -> None:

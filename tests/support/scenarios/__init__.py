@@ -114,7 +114,7 @@ async def compacting(session: Session) -> None:
     policy = policy.model_copy(update={"summarization": "request_new"})
     await session.configure(context_policy=policy, on_busy="queue")
     await session.ask("Remember 4711.")
-    (first,) = [message["seq"] for message in await session.transcript(limit=1)]
+    first = (await session.transcript())[0]["seq"]
     await session.pin(first, op_id="p-1")
     for turn in range(12):
         await session.ask(f"turn {turn} " + "word " * 40)

@@ -79,7 +79,7 @@ def test_a_message_is_committed_before_a_model_is_called() -> None:
     asked = session.thread[1]
     assert asked.payload["content"] == "hello"
     assert asked.payload["metadata"] == {"from": "a test"}
-    assert asked.refs == {"session_id": "s-1", "request_id": request_id, "run_id": "run-1"}
+    assert asked.refs == {"session_id": "s-1", "request_id": request_id, "run_id": "run-1", "call_id": "call-1"}
     assert (session.call.at_seq, session.call.iteration, session.call.parent_call_id) == (1, 1, None)
     assert session.state.phase == "awaiting_model"
     assert session.state.request_id == request_id

@@ -307,6 +307,50 @@ def test_an_answer_of_another_form_is_repaired_within_the_model_calls_of_the_run
     assert "b: it is missing" in session.find_outcome(request_id)["error"]["message"]
 
 
+FORM = {"type": "object"}
+
+
+def test_a_wrong_answer_fails_the_run_although_a_steer_waits() -> None:
+    """A follow-up run answers the steer."""
+    session = SessionHarness(max_iterations=1)
+    request_id = session.ask(output_schema=FORM)
+    session.steer("and this")
+    session.reply("no json at all", schema_problem="it is not JSON")
+    assert session.find_ending(request_id) == ("failed", "invalid_output")
+    assert session.user_texts[-1] == "and this"
+
+
+def test_text_beside_tool_calls_is_no_answer_of_a_form() -> None:
+    """No worker has validated it."""
+    session = SessionHarness(max_iterations=1)
+    request_id = session.ask(output_schema=FORM)
+    session.reply("let me look", "look")
+    assert session.find_ending(request_id) == ("failed", "invalid_output")
+    assert session.find_outcome(request_id)["answer_seq"] is None
+
+
+@pytest.mark.parametrize(("problem", "end"), [(None, "completed"), ("it is not JSON", "failed")])
+def test_a_run_out_of_model_calls_has_its_newest_answer(problem: str | None, end: str) -> None:
+    """A steer and tool calls follow it. The run completes if that answer has the form, and fails otherwise."""
+    session = SessionHarness(max_iterations=2)
+    request_id = session.ask(output_schema=FORM)
+    session.steer("are you sure?")
+    session.reply("{}", schema_problem=problem)
+    answer_seq = session.thread.last_seq - 1
+    session.reply("let me look", "look")
+    outcome = session.find_outcome(request_id)
+    assert (outcome["status"], outcome["answer_seq"]) == (end, answer_seq)
+
+
+def test_joined_requests_fail_with_the_form_of_their_run() -> None:
+    """They share its outcome."""
+    session = SessionHarness(max_iterations=1)
+    first = session.ask(output_schema=FORM)
+    session.ask("also", "joined", on_busy="steer")
+    session.reply("no", schema_problem="it is not JSON")
+    assert session.find_ending(first) == ("failed", "invalid_output")
+
+
 def test_a_result_in_doubt_says_so() -> None:
     session = SessionHarness()
     session.ask()

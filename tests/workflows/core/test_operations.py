@@ -57,6 +57,22 @@ def test_a_fresh_lane_inherits_no_history() -> None:
     assert [message["content"] for message in session.build_context(session.call).messages] == ["in fresh"]
 
 
+@pytest.mark.parametrize("kind", ["pin", "unpin", "expand"])
+def test_an_operation_without_a_lane_means_that_in_which_it_was_accepted(kind: str) -> None:
+    """A switch that waits before it does not move it."""
+    session = SessionHarness()
+    session.ask("one")
+    session.reply("two")
+    session.operate("o-0", "replace", "default", reason="compaction", base_seq=1)
+    session.ask("three")
+    session.operate("o-1", "switch", "draft")
+    fields: dict[str, Any] = {} if kind == "expand" else {"seqs": [2]}
+    session.operate("o-2", kind, **fields)
+    session.reply("four")
+    assert list_lanes(session) == [("o-0", "default"), ("o-1", "draft"), ("o-2", "default")]
+    assert session.state.context_ref == "draft"
+
+
 def test_while_a_run_is_active_an_operation_waits_for_its_end() -> None:
     """The run's own calls see nothing of it; its outcome is committed first, the operation second."""
     session = SessionHarness()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from clew.contract import ModelOptions
 from clew.contract.policy import ContextPolicy
+from clew.errors import InvalidInput
 from clew_workflows.core import requests
 from tests.support.session_harness import SessionHarness
 
@@ -80,3 +83,14 @@ def test_what_a_message_sets_for_its_run_is_in_its_entry() -> None:
     session = SessionHarness()
     session.ask("one", timeout_seconds=7, max_iterations=2, on_busy="queue")
     assert session.thread[1].payload["settings"] == {"timeout_seconds": 7, "max_iterations": 2, "on_busy": "queue"}
+
+
+def test_a_choice_of_a_tool_that_the_session_does_not_have_is_refused() -> None:
+    """At the door: nothing is committed."""
+    session = SessionHarness()
+    with pytest.raises(InvalidInput, match="tool_choice"):
+        session.ask(model_options=ModelOptions(tool_choice="fly"))
+    assert session.entry_names == ["config"]
+    for choice in ("auto", "none", "required", "look"):
+        session.ask(model_options=ModelOptions(tool_choice=choice))
+        session.reply("fine")

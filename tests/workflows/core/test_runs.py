@@ -168,6 +168,8 @@ def test_a_failure_is_a_fact_and_then_the_outcome() -> None:
     }
     outcome = session.find_outcome(request_id)
     assert (outcome["status"], outcome["termination_reason"]) == ("failed", "rate_limited")
+    error = session.thread.filter_by_kind("error")[0]
+    assert (error.refs["request_id"], error.refs["call_id"]) == (request_id, "call-1")
     assert outcome["error"] == {"type": "rate_limited", "message": "slow down", "retryable": True}
     session.ask("again")
     assert [message["content"] for message in session.build_context(session.call).messages] == ["do it", "again"]

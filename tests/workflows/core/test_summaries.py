@@ -73,6 +73,35 @@ def test_a_compaction_reaches_no_further_either() -> None:
     assert "paid 500" in list_contents(session)
 
 
+def test_a_compaction_keeps_its_senders_meta() -> None:
+    """Beside what the session says of its origin."""
+    session = open_doubting_session(turns=3)
+    session.operate("c-1", reason="compaction", result_context=None, meta={"ticket": 7})
+    assert isinstance(session.effect, Summarize)
+    effect = summaries.find_range(session.state, session.thread, session.effect)
+    session.take_event(Summarized(effect=effect, summary=_SUMMARY))
+    meta = session.thread[session.thread.last_seq].payload["operation"]["meta"]
+    assert (meta["ticket"], meta["base_seq"]) == (7, effect.to_seq)
+
+
+@pytest.mark.parametrize("ends", ["written", "failed"])
+def test_an_automatic_summary_names_the_run_that_it_follows(ends: str) -> None:
+    """Its entry has the request, the run and the call, and so has the error if there is none."""
+    session = SessionHarness(context_policy=POLICY.model_copy(update={"summarization": "request_new"}))
+    for number in range(3):
+        request_id = session.ask(f"question {number} " + "word " * 3000)
+        session.reply(f"answer {number}", needs_summary=number == 2)
+    assert isinstance(session.effect, Summarize)
+    if ends == "written":
+        effect = summaries.find_range(session.state, session.thread, session.effect)
+        session.take_event(Summarized(effect=effect, summary=_SUMMARY))
+    else:
+        session.fail("overloaded")
+    refs = session.thread[session.thread.last_seq].refs
+    assert (refs["request_id"], refs["run_id"], refs["call_id"]) == (request_id, "run-3", "call-3")
+    assert refs["summary_id"] == "summary-1"
+
+
 def test_where_nothing_comes_before_that_round_there_is_nothing_to_summarize() -> None:
     """Until the call has returned: then all can be summed up."""
     session = open_doubting_session(turns=0)

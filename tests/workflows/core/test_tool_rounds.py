@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from clew.context.contexts import build_context
-from clew.contract import HibernateInput
+from clew.contract import HibernateInput, LateResultInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import Busy
 from clew.thread.entries import Entry
 from clew_workflows.core import advance, decisions
 from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.carried import carry, restore
+from clew_workflows.core.tool_rounds import MAX_DETACHED_CALLS
 from clew_workflows.protocol import (
     ArchiveRef,
     Failure,
@@ -204,8 +205,47 @@ def test_a_session_is_not_put_away_while_a_call_may_still_return() -> None:
     session.do(HibernateInput())
 
 
+def test_a_late_result_outlives_a_rollover() -> None:
+    """The tool's worker sends it to the next workflow run, which has the call in doubt. It is committed once."""
+    session = begin_round()
+    session.cancel()
+    before = session.thread.last_seq
+    begun = restore(carry(advance.Session(session.state, session.thread)))
+    session.state, session.thread = begun.state, begun.thread
+    for content in ("paid 500", "again"):
+        session.do(LateResultInput(tool_call_id="tool-2", content=content))
+    late = session.thread[session.thread.last_seq]
+    assert (late.seq, late.payload["late"], late.refs["tool_call_id"]) == (before + 1, True, "tool-2")
+    assert list_results(session) == ["paid 5", "paid 500"]
+
+
+def test_a_late_result_that_was_committed_is_ignored_when_its_worker_sends_it_too() -> None:
+    """So is one of a call that is not in doubt."""
+    session = begin_round()
+    session.do(LateResultInput(tool_call_id="tool-2", content="too soon"))
+    session.cancel()
+    session.answer_call("tool-2", "paid 500")
+    last_seq = session.thread.last_seq
+    session.do(LateResultInput(tool_call_id="tool-2", content="again"))
+    assert session.thread.last_seq == last_seq
+    assert list_results(session) == ["paid 5", "paid 500"]
+
+
+def test_calls_of_earlier_workflow_runs_are_bounded() -> None:
+    """The newest are remembered. Nothing waits for them."""
+    session = begin_round()
+    session.state = replace(session.state, archive=ArchiveRef(execution="x", family="s-1", upto=-1))
+    session.cancel()
+    late = session.state.late_calls
+    many = tuple(replace(late[0], doubt=replace(late[0].doubt, tool_call_id=f"tool-{n}")) for n in range(200))
+    session.state = replace(session.state, late_calls=(), detached_calls=many)
+    detached = restore(carry(session.session)).state.detached_calls
+    assert detached == many[-MAX_DETACHED_CALLS:]
+    session.do(HibernateInput())
+
+
 def test_a_rollover_in_the_middle_of_a_doubt_keeps_it() -> None:
-    """The next run of the workflow cannot hear of the call; it shows what the one before showed."""
+    """The next run of the workflow shows what the one before showed."""
     session = begin_round()
     session.cancel()
     shown = list_results(session)

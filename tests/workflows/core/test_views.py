@@ -159,16 +159,18 @@ def test_what_lies_behind_the_end_is_empty(seq: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100, 2**70])
 def test_a_limit_bounds_a_page_and_the_next_one_goes_on(limit: int) -> None:
-    """Entries and messages, the system prompt counted as one."""
+    """Of entries; of messages a limit selects the newest, beside the system prompt."""
     session = open_session_with_tools()
     assert read_all_entries(session, limit=limit) == [entry.as_json() for entry in session.thread]
     first = views.answer_entries(session.thread, EntriesQuery(limit=limit))
     assert len(first["entries"]) == min(limit, session.thread.rev)
     assert ("next_seq" in first) == (limit < session.thread.rev)
-    said = read_all_messages(session, limit=limit, include_system=True)
-    assert said == read_all_messages(session, include_system=True)
+    said = read_all_messages(session)
+    newest = views.answer_transcript(session.state, session.thread, TranscriptQuery(limit=limit))
+    assert newest == {"messages": said[-limit:]}
     page = views.answer_transcript(session.state, session.thread, TranscriptQuery(limit=limit, include_system=True))
-    assert len(page["messages"]) == min(limit, len(said))
+    assert page["messages"][0]["role"] == "system"
+    assert page["messages"][1:] == said[-limit:]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ def test_a_limit_bounds_a_page_and_the_next_one_goes_on(limit: int) -> None:
         ({"request_id": "r-1"}, [1, 2, 3, 4, 5, 6]),
         ({"request_id": "r-1", "kind": "run"}, [6]),
         ({"run_id": "run-2"}, [7, 8, 9]),
-        ({"call_id": "call-1"}, [2, 3, 4]),
+        ({"call_id": "call-1"}, [1, 2, 3, 4]),
         ({"tool_call_id": "tool-2"}, [4]),
         ({"tool_call_id": "tool-2", "request_id": "r-2"}, []),
         ({"parent_call_id": "call-1"}, [5]),

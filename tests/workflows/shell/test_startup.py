@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import WorkflowFailureError
 
 from clew import Clew
-from clew.errors import ArchiveUnavailable, Interrupted
+from clew.errors import ArchiveDamaged, ArchiveUnavailable, Interrupted
 from clew.local import Reply
 from clew_activities.archive import Archive
 from tests.support.impatient import IMPATIENT
@@ -70,6 +70,30 @@ async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(stack: St
         kinds = [entry.kind for entry in await again.entries()]
         turn = ["ai_message", "ai_message", "run"]
         assert kinds == ["config", *turn, "session", *turn]
+
+
+@pytest.mark.parametrize(("kind", "damage"), [("sessions", "changed"), ("states", "changed"), ("states", "lost")])
+async def test_a_session_whose_archive_is_damaged_names_the_object(stack: Stack, kind: str, damage: str) -> None:
+    """Its head or its state. With the object restored it goes on by itself."""
+    store = FailingStore()
+    async with run_rolling_worker(stack, store=store, workflows=IMPATIENT) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
+        await session.ask("one")
+        await session.hibernate()
+        (path,) = [path async for path in store.list("default") if f"/{kind}/" in path and session.id in path]
+        data = await store.get(path)
+        await (store.delete(path) if damage == "lost" else store.put(path, data[:-7]))
+        again = await clew.open(session.id, model=stack.add_model("unused"))
+        with pytest.raises(ArchiveDamaged, match=path):
+            await again.ask("two", request_id="r-two")
+        await store.put(path, data)
+
+        async def answered() -> bool:
+            with suppress(ArchiveDamaged):
+                return await again.ask("two", request_id="r-two") == "fine"
+            return False
+
+        await wait_until(answered)
 
 
 async def test_a_session_that_was_closed_before_it_had_woken_goes_on(stack: Stack) -> None:

@@ -16,7 +16,7 @@ from clew.formats import Format
 from clew.thread.entries import Entry
 from clew.thread.lane import Gap
 from clew.thread.thread import Retained, Thread
-from clew_workflows.core import outcomes
+from clew_workflows.core import outcomes, tool_rounds
 from clew_workflows.core.advance import Session
 from clew_workflows.core.remembered import Remembered, make_columns, read_columns
 from clew_workflows.core.state import State
@@ -64,8 +64,8 @@ def carry(session: Session, *, recent_entries: int = RECENT_ENTRIES) -> dict[str
     The answer is opaque: only `restore` reads it.
     """
     state, thread, effect = session.state, session.thread, session.effect
-    # The next workflow run gets no result of an activity that this one has started: late calls stay in doubt.
-    state = replace(state, late_calls=())
+    # The next workflow run gets no result of an activity that this one has started, but by a signal of its worker.
+    state = replace(state, late_calls=(), detached_calls=tool_rounds.detach_calls(state))
     if state.closed or state.phase == "hibernating":
         state = replace(state, phase="idle")
     # A model call that is to be made needs the thread as it was when the call was decided.

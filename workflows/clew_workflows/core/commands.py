@@ -19,6 +19,7 @@ from clew.contract import (
     ContextOperation,
     ForkedInput,
     HibernateInput,
+    LateResultInput,
     MessageInput,
     MoveInput,
     SubagentResultInput,
@@ -41,6 +42,7 @@ from clew_workflows.core import (
     operations,
     subagents,
     summaries,
+    tool_rounds,
 )
 from clew_workflows.core.closing import FOLLOW_UP
 from clew_workflows.core.decision import Decision
@@ -66,6 +68,7 @@ Command = (
     | MoveInput
     | ForkedInput
     | SubagentResultInput
+    | LateResultInput
 )
 """The input of an update or a signal."""
 
@@ -180,7 +183,7 @@ def _decide_first(
     if not isinstance(command, CloseInput):
         if state.closed and not state.listed.hibernated:
             raise Closed("the session is closed: open it again, or another one")
-        is_late = isinstance(command, MoveInput | ForkedInput | SubagentResultInput)
+        is_late = isinstance(command, MoveInput | ForkedInput | SubagentResultInput | LateResultInput)
         if state.closed or (state.phase == "hibernating" and not is_late):
             raise Closed("the session hibernates: open it again")
     if not (state.own_summary and isinstance(command, _DISPLACING)):
@@ -239,6 +242,8 @@ def _decide(  # noqa: PLR0912 - one case for each command
             return forking.record_fork(state, thread, command), None
         case SubagentResultInput():
             return subagents.take_result(state, command, at), None
+        case LateResultInput():
+            return tool_rounds.take_late_result(state, command), None
 
 
 def _check_id(update_id: str | None) -> str:

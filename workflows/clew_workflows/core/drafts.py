@@ -39,11 +39,7 @@ EXCERPT_CHARACTERS = 200
 
 def draft_user_message(state: State, run: Run, content: str, unread: Input) -> Draft:
     """Draft the user message of an input, or of a message that joins the run."""
-    refs: Refs = {
-        "source": unread.source,
-        # The first model call that includes it.
-        "call_id": f"call-{state.calls + 1}",
-    }
+    refs: Refs = {"source": unread.source, "call_id": _name_next_call(state)}
     if unread.request_id:
         refs["request_id"] = unread.request_id
     payload = UserMessage(
@@ -75,7 +71,12 @@ def draft_request_message(state: State, run: Run) -> Draft:
         output_schema=request.output_schema,
         settings=settings or None,
     )
-    return Draft(payload, make_run_refs(state, run), request.tokens)
+    return Draft(payload, make_run_refs(state, run) | {"call_id": _name_next_call(state)}, request.tokens)
+
+
+def _name_next_call(state: State) -> str:
+    """The id of the next model call, which is the first to read a message that is committed now."""
+    return f"call-{state.calls + 1}"
 
 
 def draft_assistant_message(
@@ -210,13 +211,11 @@ def make_unresolved_tools(config: ConfigPayload) -> tuple[ResolvedTool, ...]:
     )
 
 
-def draft_error(
-    state: State, run: Run, failure: Failure, refs: Refs | None = None, retried: Retried | None = None
-) -> Draft:
+def draft_error(state: State, run: Run, failure: Failure, retried: Retried | None = None) -> Draft:
     """Draft an `error` entry of a run; `retried` names the model call that follows instead."""
     details = failure.details | ({"retried": retried.as_json()} if retried else {})
     payload = ErrorPayload(type=failure.type, message=failure.message, details=details)
-    return Draft(payload, make_run_refs(state, run) | (refs or {}))
+    return Draft(payload, make_run_refs(state, run) | make_call_refs(run))
 
 
 def draft_run(

@@ -67,6 +67,7 @@ def make_fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Se
         receipts=tuple(receipt for receipt in state.receipts if receipt.request_id in outcomes),
         pending_ops=(),
         late_calls=(),
+        detached_calls=(),
         pending_config=None,
         summarizing=None,
         summary_due=None,

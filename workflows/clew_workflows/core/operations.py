@@ -31,6 +31,7 @@ Status = Literal["applied", "deferred", "duplicate"]
 def take_operation(state: State, thread: Thread, command: ContextOperation, at: Moment) -> tuple[Decision, Status]:
     """Apply an operation at once, or let it wait for the run to end.
 
+    Without a lane it means the lane that is active now: a `switch` that waits before it does not change that.
     A waiting `replace` or `switch` is superseded by a newer one. All others wait in order.
 
     Raises:
@@ -39,6 +40,8 @@ def take_operation(state: State, thread: Thread, command: ContextOperation, at: 
     """
     if is_known(state, command.op_id):
         return Decision(state), "duplicate"
+    if command.context_ref is None:
+        command = command.model_copy(update={"context_ref": state.context_ref})
     _check(state, thread, command)
     if not _must_wait(state, command):
         return _apply(state, command, at), "deferred" if _needs_summary(command) else "applied"
@@ -68,6 +71,12 @@ def is_known(state: State, op_id: str) -> bool:
 def find_pending_op(state: State) -> ContextOperation | None:
     """Find the `replace` or `switch` that waits for the run to end."""
     return next((waiting for waiting in state.pending_ops if waiting.operation.supersedes), None)
+
+
+def get_lane_name(command: ContextOperation) -> str:
+    """The lane of an accepted operation, which always names one."""
+    assert command.context_ref is not None, "an accepted operation names its lane"
+    return command.context_ref
 
 
 def apply_deferred(state: State, at: Moment) -> Decision:
@@ -114,12 +123,12 @@ def _check(state: State, thread: Thread, command: ContextOperation) -> None:
                 ends = f"which ends at {thread.last_seq}"
                 raise InvalidOperation(f"base_seq {operation.base_seq} is not in the thread, {ends}")
         case Pin():
-            name = command.context_ref or state.context_ref
+            name = get_lane_name(command)
             lane = thread.get_lane(name)
             pinned = {*_find_layers(state, thread, name, lane).pinned, *operation.seqs}
             _check_pins(state, thread, name, lane, pinned)
         case Expand():
-            name = command.context_ref or state.context_ref
+            name = get_lane_name(command)
             layers = _find_layers(state, thread, name, thread.get_lane(name))
             if layers.is_complete and not layers.is_compacted:
                 raise InvalidOperation(f"nothing of the lane {name!r} is compacted")
@@ -155,7 +164,7 @@ def _find_layers(state: State, thread: Thread, name: str, lane: Lane | None) -> 
     """Find the layers and pins that a lane will have once the waiting operations have been applied."""
     layers = lane.layers if lane else Layers()
     for number, waiting in enumerate(state.pending_ops):
-        if (waiting.context_ref or state.context_ref) == name:
+        if get_lane_name(waiting) == name:
             draft = _draft_entry(state, waiting, name, thread.rev + number)
             layers = layers.apply(
                 Entry(thread.rev + number, waiting.op_id, draft.kind, "", draft.payload.as_json(), draft.refs, 0)
@@ -182,7 +191,7 @@ def _apply_next(state: State, at: Moment) -> Decision:
 
 
 def _apply(state: State, command: ContextOperation, at: Moment) -> Decision:
-    lane = command.context_ref or state.context_ref
+    lane = get_lane_name(command)
     draft = _draft_entry(state, command, lane, at.rev)
     state = remember_operation(state, command.op_id)
     match command.operation:

@@ -20,7 +20,7 @@ def shorten_context(state: State, refusal: Failure, at: Moment) -> Decision:
     if call is None or budget is None:
         return runs.fail_run(state, refusal, at)
     again = Retried(call_id=f"call-{state.calls + 1}", model=call.model, budget=budget)
-    error = drafts.draft_error(state, run, refusal, drafts.make_call_refs(run), retried=again)
+    error = drafts.draft_error(state, run, refusal, again)
     learned = budgets.learn_refusal(state.learned, call.model, budget)
     state = replace(state, learned=learned, run=replace(run, tightened=True))
     return Decision(state, (error,)).then(lambda state, at: runs.start_call(state, at, instead_of=call), at)
@@ -32,7 +32,7 @@ def fall_back(state: State, outage: Failure, at: Moment) -> Decision:
     if run.call is None or not run.request.fallbacks:
         return runs.fail_run(state, outage, at)
     again = Retried(call_id=f"call-{state.calls + 1}", model=run.request.fallbacks[0])
-    error = drafts.draft_error(state, run, outage, drafts.make_call_refs(run), retried=again)
+    error = drafts.draft_error(state, run, outage, again)
     failed_models = (*run.failed_models, run.request.model)
     # Another model has another window: its context may be shortened once, too.
     state = replace(state, run=replace(run, failed_models=failed_models, tightened=False))

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 from clew.context.projection import find_projector
 from clew.contract import MessageInput
+from clew.errors import InvalidInput
 from clew_workflows.core.profiles import is_known
 from clew_workflows.core.run import Input, Request
 from clew_workflows.core.state import State
 
+TOOL_CHOICES = ("auto", "none", "required")
+"""The values of `tool_choice` that name no tool."""
 DEFAULT_OUTPUT_TOKENS = 4096
 """Most tokens of a reply under a policy that reserves none: some providers require a number."""
 
@@ -24,7 +27,8 @@ def make_request(
     policy is used unchecked.
 
     Raises:
-        InvalidInput: The policy names an unknown projector, or its fields contradict each other.
+        InvalidInput: The policy names an unknown projector, its fields contradict each other, or `tool_choice` names
+            no tool of the session.
         InvalidTokenBudget: The policy leaves no budget.
     """
     config, policy = state.config, message.context_policy
@@ -40,6 +44,7 @@ def make_request(
         in_force.ensure_usable()
     find_projector(in_force.projector)
     options = config.model_options.overlay(message.model_options)
+    _check_tool_choice(state, options.tool_choice)
     if options.max_output_tokens is None:
         reserved = in_force.reserve_output_tokens or DEFAULT_OUTPUT_TOKENS
         options = options.model_copy(update={"max_output_tokens": reserved})
@@ -57,6 +62,18 @@ def make_request(
         message,
         fallbacks=tuple(remaining),
     )
+
+
+def _check_tool_choice(state: State, choice: str | None) -> None:
+    """Refuse a choice of a tool that the session does not have, once a worker has said which tools it has."""
+    if choice in (None, *TOOL_CHOICES) or state.tools is None or state.problem:
+        return
+    names = [tool.spec["name"] for tool in state.tools]
+    if choice not in names:
+        raise InvalidInput(
+            f"model_options.tool_choice: {choice!r} is no tool of the session: one of "
+            f"{', '.join((*TOOL_CHOICES, *names))[:1000]}"
+        )
 
 
 def _find_timeout(state: State, message: MessageInput, request_id: str) -> int:

@@ -123,14 +123,15 @@ class Run:
         call: The newest model call.
         tool_calls: The tool calls of the newest reply.
         timed_out_calls: The tool calls that the deadline interrupted, for the message of the timeout.
-        answer_seq: The seq of the newest reply that has text.
+        answer_seq: The seq of the newest reply that has text; with an `output_schema`, of the newest that also has no
+            tool calls.
         usage: The tokens and the cost of the run.
         subagent_usage: Those of the subagents that the run has started.
         worked_seconds: The most seconds that a subagent of the newest round has worked.
         ending: How the run ends once its model call has stopped; None: it is not to end.
         failed_models: The models of the run that had an outage. The request's model is the next one.
         reply_reason: The termination reason of the run if its newest reply is the answer.
-        schema_problem: How its newest reply violates the request's `output_schema`.
+        schema_problem: How the newest reply without tool calls violates the request's `output_schema`.
         cut_replies: The newest replies that ended within a tool call, without another between them.
         checking: What hooks are checking; None: nothing.
         checked_seq: The seq of the newest answer that the hooks have accepted.

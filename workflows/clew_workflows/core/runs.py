@@ -202,6 +202,8 @@ def take_reply(state: State, answer: ModelAnswered, at: Moment) -> Decision:
     if run.call:
         state = budgets.note_reply(state, run.call, answer)
     used = answer.usage
+    # Of a request with an `output_schema`, text beside tool calls is no answer: no worker has validated it.
+    answers = run.request.output_schema is None or not reply.tool_calls
     calls = tool_rounds.open_calls(state, reply)
     calls_of_round = tuple(call for call, _ in calls)
     message = drafts.draft_assistant_message(state, run, answer, calls_of_round)
@@ -209,10 +211,10 @@ def take_reply(state: State, answer: ModelAnswered, at: Moment) -> Decision:
     run = replace(
         run,
         usage=run.usage.plus(used),
-        answer_seq=at.rev if reply.content else run.answer_seq,
+        answer_seq=at.rev if reply.content and answers else run.answer_seq,
         tool_calls=calls_of_round,
         reply_reason="max_output_tokens" if reply.stop_reason == "length" else "final_answer",
-        schema_problem=answer.schema_problem,
+        schema_problem=answer.schema_problem if answers else run.schema_problem,
         cut_replies=run.cut_replies + 1 if any(tool.cut for tool in reply.tool_calls) else 0,
     )
     state = replace(
@@ -239,8 +241,8 @@ def follow_reply(state: State, at: Moment) -> Decision:
         if unchecked := hooks.list_unchecked_inputs(state, state.inbox):
             return hooks.check_inputs(state, run, unchecked, "reply")
         return _commit_inputs(state, state.inbox).then(call_model, at)
-    if run.schema_problem is not None:
-        return _ask_again(state, run.schema_problem, _is_exhausted(run), at)
+    if run.schema_problem is not None and not _is_exhausted(run):
+        return _ask_again(state, run.schema_problem, at)
     return _complete(state, run.reply_reason, at)
 
 
@@ -249,8 +251,15 @@ def _is_exhausted(run: Run) -> bool:
 
 
 def _complete(state: State, reason: str, at: Moment) -> Decision:
-    """End the run as completed, once the hooks have accepted its answer."""
+    """End the run as completed, once the hooks have accepted its answer.
+
+    It fails instead if its request has an `output_schema` and no answer that meets it.
+    """
     run = get_run(state)
+    if run.request.output_schema is not None and (run.answer_seq is None or run.schema_problem is not None):
+        problem = run.schema_problem or "the model asked for tools in its last call and has not answered"
+        message = f"the answer is not what output_schema asks for: {problem}"
+        return fail_run(state, Failure(type="invalid_output", message=message, retryable=True), at)
     if hooks.needs_answer_check(state, run):
         return hooks.check_answer(state, run)
     return finish_run(state, "completed", reason, at)
@@ -325,12 +334,14 @@ def finish_run(
        message that has interrupted the run is the first, and operations that wait for its own end stay.
     4. A summary that is due is started, if the run has completed and nothing waits.
     """
-    ended = closing.close_run(
-        state, get_run(state), status, reason, at, failure=failure, inputs=inputs, explanation=explanation
-    )
+    run = get_run(state)
+    ended = closing.close_run(state, run, status, reason, at, failure=failure, inputs=inputs, explanation=explanation)
     apply = operations.apply_before_interrupt if interrupts else operations.apply_deferred
     followed = ended.then(apply, at).then(open_next_run, at)
-    return followed.then(summaries.begin_due, at) if status == "completed" else followed
+    if status != "completed":
+        return followed
+    refs = drafts.make_run_refs(state, run) | drafts.make_call_refs(run)
+    return followed.then(lambda state, _at: summaries.begin_due(state, refs), at)
 
 
 def make_timeout(run: Run, last: str | None = None) -> Failure:
@@ -362,11 +373,8 @@ def _commit_inputs(state: State, inputs: tuple[Input, ...]) -> Decision:
     return Decision(replace(state, inbox=tuple(i for i in state.inbox if i not in inputs)), messages)
 
 
-def _ask_again(state: State, problem: str, exhausted: bool, at: Moment) -> Decision:
-    """Ask the model to correct an answer that violates `output_schema`; fail the run after its last model call."""
-    if exhausted:
-        message = f"the answer is not what output_schema asks for: {problem}"
-        return fail_run(state, Failure(type="invalid_output", message=message, retryable=True), at)
+def _ask_again(state: State, problem: str, at: Moment) -> Decision:
+    """Ask the model to correct an answer that violates `output_schema`."""
     number = state.inputs + 1
     prompt = f"Your answer is not of the form asked for: {problem}\nAnswer again with nothing but JSON of that form."
     request = Input(f"input-{number}", "repair", prompt, "terminal", "drop", "repair")

@@ -13,6 +13,7 @@ from clew.contract.policy import ContextPolicy
 from clew.contract.receipts import InputReceipt
 from clew.hooks import HookPoint
 from clew.outcomes import Usage
+from clew.thread.entries import Refs
 from clew_workflows.core.calls import Assignment, Child, LateCall
 from clew_workflows.core.learned import Learned
 from clew_workflows.core.listed import Listed
@@ -71,12 +72,17 @@ class Summarizing:
     Attributes:
         summary_id: The id of the summary.
         operation: The compaction that needs it; None for the update `summarize`, and for an automatic summary.
-        automatic: The session has started it by itself.
+        refs: The refs of the run after which the session has started it by itself; None: a caller has asked for it.
     """
 
     summary_id: str
     operation: ContextOperation | None = None
-    automatic: bool = False
+    refs: Refs | None = None
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the session has started it by itself."""
+        return self.refs is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,8 @@ class State:
         tool_calls: The number of tool calls so far.
         inputs: The number of inputs so far.
         late_calls: Tool calls of ended runs that may still return.
+        detached_calls: Those of earlier workflow runs. Their results come by the signal `late_result`, or never:
+            nothing waits for them.
         answered_calls: The ids of the newest external calls whose results were submitted, to recognize a repetition.
         archive: The session's archive; None if the worker that began it had no store.
         outcomes: Outcomes of requests whose `run` entries may be in the archive alone; `carried` writes them as
@@ -167,6 +175,7 @@ class State:
     tool_calls: int = 0
     inputs: int = 0
     late_calls: tuple[LateCall, ...] = ()
+    detached_calls: tuple[LateCall, ...] = ()
     answered_calls: tuple[str, ...] = ()
     archive: ArchiveRef | None = None
     outcomes: SkipJsonSchema[Remembered] = field(default_factory=Remembered)

@@ -52,19 +52,20 @@ def begin(state: State, thread: Thread, command: SummarizeInput) -> Decision:
 
 def begin_compaction(state: State, operation: ContextOperation, to_seq: int | None) -> Decision:
     """Start the summary of a `replace` operation that brings no context."""
-    lane = operation.context_ref or state.context_ref
+    assert operation.context_ref is not None, "an accepted operation names its lane"
+    lane = operation.context_ref
     return _begin(state, state.policy, lane, operation=operation, to_seq=to_seq)
 
 
-def begin_due(state: State, _at: Moment) -> Decision:
-    """Start the automatic summary that is due, if the session is idle."""
+def begin_due(state: State, refs: Refs) -> Decision:
+    """Start the automatic summary that is due, if the session is idle. `refs`: those of the run that it follows."""
     lane, policy = state.summary_due, state.policy
     if lane is None or state.phase != "idle" or state.busy:
         return Decision(state)
     state = replace(state, summary_due=None)
     if not policy.writes_summaries or state.runs < state.no_summary_before:
         return Decision(state)
-    return _begin(state, policy, lane, automatic=True)
+    return _begin(state, policy, lane, refs=refs)
 
 
 def _begin(
@@ -73,12 +74,12 @@ def _begin(
     lane: str,
     *,
     operation: ContextOperation | None = None,
-    automatic: bool = False,
+    refs: Refs | None = None,
     from_seq: int | None = None,
     to_seq: int | None = None,
 ) -> Decision:
-    making = Summarizing(f"summary-{state.summaries + 1}", operation, automatic)
-    compacts = operation is not None or (automatic and policy.summarization == "compact")
+    making = Summarizing(f"summary-{state.summaries + 1}", operation, refs)
+    compacts = operation is not None or (making.automatic and policy.summarization == "compact")
     changes = {"compacts": compacts, "from_seq": from_seq, "to_seq": to_seq}
     effect = _make_effect(state, policy, lane).model_copy(update=changes)
     state = replace(state, phase="summarizing", summarizing=making, summaries=state.summaries + 1)
@@ -228,7 +229,12 @@ def commit_summary(state: State, event: Summarized, _at: Moment) -> Decision:
         pinned=effect.pinned,
         usage=answer.usage,
     )
-    refs: Refs = {"session_id": state.session_id, "summary_id": effect.summary_id}
+    refs: Refs = {
+        "session_id": state.session_id,
+        **((making.refs if making else None) or {}),
+        "summary_id": effect.summary_id,
+    }
+    operation = making.operation if making else None
     state = replace(state, phase="idle", summarizing=None, usage=state.usage.plus(answer.usage))
     if not effect.compacts:
         return Decision(state, (Draft(summary, refs, answer.tokens),))
@@ -242,9 +248,10 @@ def commit_summary(state: State, event: Summarized, _at: Moment) -> Decision:
             system_prompt_tokens=event.system_prompt_tokens,
         ),
         base_seq=effect.to_seq,
-        meta=summary.provenance | {"base_seq": effect.to_seq},
+        meta=((operation.operation.meta if operation else None) or {})
+        | summary.provenance
+        | {"base_seq": effect.to_seq},
     )
-    operation = making.operation if making else None
     op_id = operation.op_id if operation else f"compaction:{effect.summary_id}"
     compaction = OperationPayload(op_id=op_id, context_ref=effect.context_ref, operation=applied)
     return Decision(remember_operation(state, op_id), (Draft(compaction, refs, answer.tokens),))
@@ -268,7 +275,8 @@ def note_failure(state: State, failure: Failure, _at: Moment) -> Decision:
 def _draft_error(state: State, making: Summarizing, failure: Failure) -> Draft:
     details = failure.details | ({"op_id": making.operation.op_id} if making.operation else {})
     payload = ErrorPayload(type=failure.type, message=failure.message, details=details)
-    return Draft(payload, {"session_id": state.session_id, "summary_id": making.summary_id})
+    refs: Refs = {"session_id": state.session_id, **(making.refs or {}), "summary_id": making.summary_id}
+    return Draft(payload, refs)
 
 
 def is_making(state: State, summary_id: str) -> bool:

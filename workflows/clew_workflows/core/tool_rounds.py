@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from clew.contract import LateResultInput
 from clew.contract.mcp_names import selects
+from clew.model.canonical import canonicalize
 from clew.thread.entries import Draft
 from clew_workflows.core import drafts
 from clew_workflows.core.argument_schemas import ArgumentChecks
@@ -42,6 +44,10 @@ IN_DOUBT = (
 INTERRUPTED = "interrupted ({reason}): this call may have run"
 MAX_NAMES_CHARACTERS = 1000
 """Characters of the tools' names in the answer to a call of an unknown tool."""
+MAX_DETACHED_CALLS = 64
+"""Most late calls of earlier workflow runs that a session remembers."""
+MAX_DETACHED_BYTES = 65_536
+"""Most bytes of their results in doubt, which hold arguments that people have edited."""
 _UNKNOWN_OUTCOME = ("timeout", "worker_lost", "cancelled")
 """Failures after which it is not known whether the tool has run."""
 
@@ -206,16 +212,42 @@ def close_calls(state: State, run: Run, reason: str) -> tuple[tuple[Draft, ...],
     return tuple(results), tuple(late)
 
 
+def take_late_result(state: State, command: LateResultInput) -> Decision:
+    """Commit a late result that a tool's worker has sent, because the workflow run of its activity may have ended.
+
+    If the activity's own result came first, or the call has none in doubt, nothing changes.
+    """
+    answer = ToolAnswered(content=command.content, result=command.result, is_error=command.is_error)
+    return _take_late_result(state, ToolReturned(tool_call_id=command.tool_call_id, answer=answer))
+
+
 def _take_late_result(state: State, event: ToolReturned) -> Decision:
     """Commit a result that came after the end of its run: later contexts have it instead of the result in doubt."""
-    call = next((call for call in state.late_calls if call.tool_call_id == event.tool_call_id), None)
+    known = (*state.late_calls, *state.detached_calls)
+    call = next((call for call in known if call.tool_call_id == event.tool_call_id), None)
     if call is None:
         return Decision(state)
-    state = replace(state, late_calls=tuple(other for other in state.late_calls if other is not call))
+    state = replace(
+        state,
+        late_calls=tuple(other for other in state.late_calls if other is not call),
+        detached_calls=tuple(other for other in state.detached_calls if other is not call),
+    )
     if event.answer is None or event.answer.in_doubt:
         return Decision(state)
     late = Draft(drafts.make_late_result(call.doubt, event.answer), call.refs, event.answer.tokens)
     return Decision(state, (late,))
+
+
+def detach_calls(state: State) -> tuple[LateCall, ...]:
+    """List the late calls that the next workflow run knows: the newest ones, within a bound."""
+    kept: list[LateCall] = []
+    room = MAX_DETACHED_BYTES
+    for call in (*state.detached_calls, *state.late_calls)[::-1][:MAX_DETACHED_CALLS]:
+        room -= len(canonicalize(call.doubt.as_json()))
+        if room < 0:
+            break
+        kept.append(call)
+    return tuple(reversed(kept))
 
 
 def _make_failure_answer(state: State, call: RequestedCall, failure: Failure) -> ToolAnswered:

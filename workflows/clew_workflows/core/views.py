@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -121,12 +122,14 @@ def answer_transcript(state: State, thread: Thread, query: TranscriptQuery) -> d
     config = thread.find_config(thread.last_seq)
     if query.include_system and config and query.from_seq == 0 and (prompt := config.read(ConfigPayload).prompt):
         messages.append({"role": "system", "content": prompt, "seq": config.seq})
-    rows = (
-        {**entry.message, "seq": entry.seq}
+    entries = (
+        entry
         for entry in thread.slice(query.from_seq, thread.last_seq)
         if entry.kind == "ai_message" and entry.lane == lane
     )
-    return _fill_page("messages", messages, rows, query.limit) | _note_archived(thread, query.from_seq)
+    newest = entries if query.limit is None else deque(entries, maxlen=min(query.limit, thread.rev))
+    rows = ({**entry.message, "seq": entry.seq} for entry in newest)
+    return _fill_page("messages", messages, rows, None) | _note_archived(thread, query.from_seq)
 
 
 def answer_entries(thread: Thread, query: EntriesQuery) -> dict[str, Any]:

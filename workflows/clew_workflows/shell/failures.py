@@ -9,6 +9,7 @@ from temporalio import exceptions
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType
 
 from clew.contract.outputs import ReplyProgress
+from clew.errors import ArchiveDamaged
 from clew_workflows.protocol import Failure, ModelAnswered, ModelStopped, describe_read
 
 MAX_MESSAGE_CHARACTERS = 2000
@@ -21,8 +22,17 @@ _OUT_OF_TIME = (TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.SCHEDULE_TO_START)
 
 
 def make_failure(error: ActivityError) -> Failure:
-    """Make the failure of an activity. Its type is `timeout` if the time for all attempts was over."""
+    """Make the failure of an activity. Its type is `timeout` if the time for all attempts was over.
+
+    If the last attempt had found the archive damaged, it is `archive_damaged`: no later attempt finds it whole, until
+    someone has restored the object that the message names.
+    """
     cause = error.cause
+    last = cause.__cause__ if isinstance(cause, exceptions.TimeoutError) else cause
+    if isinstance(last, ApplicationError) and last.type == ArchiveDamaged.type:
+        return Failure(
+            type=last.type, message=last.message[:MAX_MESSAGE_CHARACTERS], retryable=not last.non_retryable
+        )
     if isinstance(cause, exceptions.TimeoutError):
         if cause.type in _OUT_OF_TIME or error.retry_state == RetryState.TIMEOUT:
             return Failure(

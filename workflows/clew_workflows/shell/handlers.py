@@ -23,6 +23,7 @@ from clew.contract import (
     FollowQuery,
     ForkedInput,
     HibernateInput,
+    LateResultInput,
     MessageInput,
     MoveInput,
     SteerInput,
@@ -117,6 +118,7 @@ SIGNALS: dict[str, Handler[Command | SteerInput]] = {
         is_bare=True,
     ),
     "forked": Handler(ForkedInput, "Record a fork.", is_internal=True),
+    "late_result": Handler(LateResultInput, "Take the result of a tool call whose run has ended.", is_internal=True),
     "subagent_result": Handler(SubagentResultInput, "Take the result of a subagent.", is_internal=True),
 }
 """The signals, by name. A refused signal becomes an `input` entry."""

@@ -59,7 +59,7 @@ C = TypeVar("C", bound=ContextQuery)
 MAX_START_BYTES = 2_000_000
 """Largest argument of a start that carries a session, in bytes; the server takes no more either."""
 
-MAX_SUBAGENT_RESULT_BYTES = 6 * MAX_TOOL_RESULT_BYTES + 8_192
+MAX_RESULT_BYTES = 6 * MAX_TOOL_RESULT_BYTES + 8_192
 """Largest result of a subagent, in bytes of JSON."""
 
 MAX_DEPTH = 100
@@ -142,8 +142,9 @@ def decode_signal(name: str, args: Sequence[RawValue], config: SessionConfig) ->
         Refusal: There is no such signal, or its input is malformed or too large.
     """
     handler = _find(SIGNALS, "signal", name)
-    # The session's limit is for callers. A byte of a subagent's text takes up to six of JSON.
-    max_bytes = MAX_SUBAGENT_RESULT_BYTES if name == "subagent_result" else config.limits.max_message_bytes
+    # The session's limit is for callers. A byte of a result takes up to six of JSON.
+    is_result = name in ("subagent_result", "late_result")
+    max_bytes = MAX_RESULT_BYTES if is_result else config.limits.max_message_bytes
     decoded = _decode(args, handler.input, max_bytes, optional=handler.is_bare)
     if isinstance(decoded, SteerInput):
         decoded = SubmitInput.model_validate(decoded.model_dump(exclude_unset=True) | {"kind": name})

@@ -13,8 +13,15 @@ from dataclasses import dataclass
 from temporalio import workflow
 from temporalio.common import RawValue
 
-from clew.contract import MAX_SYSTEM_PROMPT_BYTES, CloseInput, ConfigureInput, SubagentResultInput, ToolResultInput
-from clew.errors import ClewError, Closed, QueueFull, Refusal
+from clew.contract import (
+    MAX_SYSTEM_PROMPT_BYTES,
+    CloseInput,
+    ConfigureInput,
+    LateResultInput,
+    SubagentResultInput,
+    ToolResultInput,
+)
+from clew.errors import ClewError, Closed, InvalidInput, QueueFull, Refusal
 from clew_workflows.core import commands, decisions
 from clew_workflows.core.commands import Answer, Command
 from clew_workflows.core.decision import Decision
@@ -69,7 +76,7 @@ class Arrival:
             case ConfigureInput():
                 # The system prompt in force is committed again.
                 return self.size + MAX_SYSTEM_PROMPT_BYTES
-            case ToolResultInput() | SubagentResultInput():
+            case ToolResultInput() | SubagentResultInput() | LateResultInput():
                 # The result is tokenized as a whole and in pieces.
                 return 2 * self.size
             case _:
@@ -176,6 +183,9 @@ class Intake:
             arrival.command = ingress.decode_signal(arrival.name, args, self._runtime.state.config)
         except ClewError as refusal:
             arrival.refusal = refusal
+            # What is malformed is no input of the session, such as a `steer` with the role `system`.
+            if isinstance(refusal, InvalidInput):
+                arrival.excerpt = ""
 
     async def _continue(self) -> None:
         if self._runtime.state.stopping:

@@ -9,6 +9,7 @@ than the session's, it rolls over before its next step.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from pydantic_core import to_json
 from temporalio import workflow
 
-from clew.errors import TooLarge, make_refusal
+from clew.errors import Refusal, TooLarge, make_refusal
 from clew_workflows.core import carried, lists
 from clew_workflows.core.advance import Session
 from clew_workflows.protocol import Archiving, Failure, WrittenArchive
@@ -35,7 +36,11 @@ _STAYING = ("summarizing", "hibernating", "closed")
 
 
 class Rollover:
-    """Archives one session, and continues it in a new workflow run when its history is full."""
+    """Archives one session, and continues it in a new workflow run when its history is full.
+
+    Attributes:
+        away: Why the last rollover could not archive the session; None if it could.
+    """
 
     def __init__(
         self,
@@ -48,6 +53,7 @@ class Rollover:
         visibility: Visibility,
         intake: Intake,
     ) -> None:
+        self.away: Refusal | None = None
         self._runtime = runtime
         self._intake = intake
         self._recalling = recalling
@@ -114,8 +120,17 @@ class Rollover:
         runtime = self._runtime
         self._ask_again_at = workflow.time() + runtime.waits.store_retry_interval.total_seconds()
         self._waited_when_asked = self._must_wait
-        if isinstance(await self._archive(None if self._waited_when_asked else runtime.waits.store_timeout), Failure):
+        answer = await self._archive(None if self._waited_when_asked else runtime.waits.store_timeout)
+        if isinstance(answer, Failure):
+            self.away = make_unavailable(answer)
             return
+        self.away = None
+        if runtime.state.late_calls:
+            # Their workers learn by a heartbeat that the session has gone on, and send late results from then on.
+            with suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: not runtime.state.late_calls or runtime.state.closed, timeout=execution.HEARTBEAT_TIMEOUT
+                )
         # Entries that operations have just brought back into contexts are carried to the next workflow run.
         await self._recalling.recall_changed()
         if runtime.state.phase in _STAYING or runtime.state.stopping:

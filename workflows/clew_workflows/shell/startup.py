@@ -10,7 +10,15 @@ from typing import TypeVar
 
 from temporalio import workflow
 
-from clew.errors import ArchiveUnavailable, Interrupted, InvalidInput, NewerVersion, Refusal, make_refusal
+from clew.errors import (
+    ArchiveDamaged,
+    ArchiveUnavailable,
+    Interrupted,
+    InvalidInput,
+    NewerVersion,
+    Refusal,
+    make_refusal,
+)
 from clew_workflows.core import carried, decisions
 from clew_workflows.core.advance import Session
 from clew_workflows.protocol import ArchiveRef, Failure, Thaw
@@ -111,7 +119,15 @@ class Startup:
 
 
 def make_unavailable(failure: Failure | None) -> Refusal:
-    """Make the refusal for callers while the archive cannot be used: the store fails, or the worker is too old."""
+    """Make the refusal for callers while the archive cannot be used.
+
+    The store fails, an object is damaged, or the worker is too old for it.
+    """
+    if failure and failure.type == ArchiveDamaged.type:
+        return ArchiveDamaged(
+            f"the session's archive is damaged: {failure.message}. Restore the object from a backup of the store: "
+            "the session goes on by itself then"
+        )
     # When the time for the attempts is over, the failure's message begins with the type of the last one.
     if failure and failure.message.startswith(prefix := f"{NewerVersion.type}: "):
         return NewerVersion(failure.message.removeprefix(prefix))

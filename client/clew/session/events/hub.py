@@ -276,9 +276,10 @@ class Hub:
         Raises:
             Interrupted: The session's workflow was terminated, or has timed out or failed.
             NotFound: There is no such session.
+            Refusal: The session's start was refused.
         """
         if execution and execution.status in _FAILED:
-            raise Interrupted(
+            raise await self.handle.find_failure() or Interrupted(
                 f"the workflow of session {self.handle.session_id!r} {_FAILED[execution.status]}: `clew recover` "
                 "repairs the session"
             )
