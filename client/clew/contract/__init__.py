@@ -25,6 +25,7 @@ from clew.contract.commands import (
     ToolResultInput,
 )
 from clew.contract.config import (
+    ApprovalScope,
     Limits,
     ModelOptions,
     OnBusy,
@@ -151,6 +152,7 @@ __all__ = [
     "AgentName",
     "ApprovalInput",
     "ApprovalReceipt",
+    "ApprovalScope",
     "AwaitRequestInput",
     "CancelInput",
     "CancelReceipt",

@@ -50,7 +50,7 @@ def submit_result(state: State, command: ToolResultInput, at: Moment) -> tuple[D
     if size > limit:
         raise TooLarge(f"the result has {size} bytes of text, at most {limit} are taken")
     answered = (*state.answered_calls, call.tool_call_id)[-MAX_KNOWN_ANSWERS:]
-    answer = ToolAnswered(content=content, is_error=command.is_error)
+    answer = ToolAnswered(content=content, is_error=command.is_error, by=command.by)
     receipt = ToolResultReceipt(tool_call_id=call.tool_call_id, seq=at.rev)
     return _end_call(replace(state, answered_calls=answered), call, answer, at), receipt
 
