@@ -257,13 +257,9 @@ class Session(SessionReads):
         reason: str | None = None,
         by: str | None = None,
     ) -> ApprovalReceipt:
-        """Approve a waiting tool call.
+        """Approve a waiting tool call. `arguments` replace those of the model.
 
-        Args:
-            tool_call_id: The call.
-            arguments: The arguments that replace the model's.
-            reason: For people; the thread has it.
-            by: Who approves: a name or an id. The thread has it, and no model reads it.
+        `reason`, and who approves, `by`, are for the thread alone: no model reads them.
 
         Raises:
             AlreadyResolved: The call was approved or denied before.
@@ -273,12 +269,7 @@ class Session(SessionReads):
         return await _resolve(self._handle, tool_call_id, "approve", reason=reason, by=by, arguments=arguments)
 
     async def deny(self, tool_call_id: str, *, reason: str | None = None, by: str | None = None) -> ApprovalReceipt:
-        """Deny a waiting tool call.
-
-        Args:
-            tool_call_id: The call.
-            reason: The reason, which the model reads.
-            by: Who denies: a name or an id. The thread has it, and no model reads it.
+        """Deny a waiting tool call. The model reads the reason. `by` is a name or an id, for the thread alone.
 
         Raises:
             AlreadyResolved: The call was approved or denied before.
@@ -289,13 +280,9 @@ class Session(SessionReads):
     async def submit_tool_result(
         self, tool_call_id: str, content: Any, *, is_error: bool = False, by: str | None = None
     ) -> ToolResultReceipt:
-        """Answer a waiting call of an external tool.
+        """Answer a waiting call of an external tool. `content` is a text, or any other JSON value.
 
-        Args:
-            tool_call_id: The call.
-            content: The result: a text, or any other JSON value.
-            is_error: Whether the result describes a failure.
-            by: Who answers: a name or an id. The thread has it, and no model reads it.
+        `by` is a name or an id of who answers, for the thread alone.
 
         Raises:
             AlreadyAnswered: A result of the call was submitted before.
