@@ -70,7 +70,7 @@ EFFECTS = {"os", "pathlib", "random", "secrets", "shutil", "socket", "subprocess
 STAMPS = "clew_workflows.core.stamps"
 """The module that has them for recovery and the tests; workflows pass their own to it."""
 MAX_MODULE_LINES = 420
-MAX_CLASS_LINES = 320
+MAX_CLASS_LINES = 360
 LONG_MODULES: dict[str, str] = {}
 LONG_CLASSES: dict[str, str] = {}
 VAGUE_NAMES = {"asked", "given", "told", "whole", "found", "place", "world", "ground", "facts"}
@@ -236,7 +236,7 @@ def _find_private_package(name: str) -> str | None:
 
 
 def test_modules_and_classes_are_short() -> None:
-    """A module has at most 420 lines and a class at most 320; exceptions are listed with their reason."""
+    """A module has at most 420 lines and a class at most 360; exceptions are listed with their reason."""
     lengths = {
         name: len(module.path.read_text(encoding="utf-8").splitlines()) for name, module in list_modules().items()
     }
