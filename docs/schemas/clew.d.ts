@@ -583,6 +583,8 @@ export interface EntriesPage {
   next_seq?: number;
   /** Entries before this seq are in the archive; absent if the page begins later, and from `ReadThread`. */
   archived_before?: number;
+  /** There is no such session: what a person reads of it; only from `ReadThread`. */
+  not_found?: string;
 }
 
 /** The argument of the query `entries`. An entry must meet all filters that are set. */
@@ -660,6 +662,8 @@ export interface FollowPage {
   next_seq?: number;
   /** Entries before this seq are in the archive; absent if the page begins later, and from `ReadThread`. */
   archived_before?: number;
+  /** There is no such session: what a person reads of it; only from `ReadThread`. */
+  not_found?: string;
   /** The status; on the last page. */
   status?: LiveStatus;
 }
