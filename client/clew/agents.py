@@ -16,6 +16,7 @@ from clew.contract import (
     MAX_SYSTEM_PROMPT_BYTES,
     READ_RESULT,
     AgentName,
+    ApprovalScope,
     ContextPolicy,
     Limits,
     ModelOptions,
@@ -27,7 +28,7 @@ from clew.contract.policy import resolve
 from clew.contract.validation import translate_validation_error
 from clew.errors import Refusal
 from clew.tools import ToolDefinition, make_tool
-from clew.tools.definition import make_spec
+from clew.tools.definition import RequiresApproval, make_spec
 from clew.tools.external import EXTERNAL_TIMEOUT_SECONDS
 
 ToolForm = ToolDefinition | Mapping[str, Any] | str
@@ -66,6 +67,8 @@ class Agent:
         tools: The tools that the model may call: tools, or their JSON form. A worker that has the agent has them too.
             A string names a tool that the worker has from elsewhere.
         require_approval: The names of tools of the agent whose calls wait for approval, beside those that always do.
+        approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
+            (`round`).
         context_policy: The context policy. None: the worker chooses one for the model.
         model_options: Options of the model's calls.
         limits: Limits of a session's inputs, tool results and usage.
@@ -97,6 +100,7 @@ class Agent:
     request_timeout_seconds: int | None = None
     on_busy: OnBusy | None = None
     steering: Literal["terminal", "step"] | None = None
+    approval_scope: ApprovalScope | None = None
     idle_timeout_seconds: int | None = None
     priority: int | None = None
     metadata: Mapping[str, str] | None = None
@@ -147,7 +151,7 @@ class Agent:
         description: str | None = None,
         *,
         timeout_seconds: float = EXTERNAL_TIMEOUT_SECONDS,
-        requires_approval: bool = False,
+        requires_approval: RequiresApproval = False,
     ) -> AgentTool:
         """Make a tool whose calls are tasks of this agent. A worker that has the tool has the agent, too.
 
@@ -156,7 +160,8 @@ class Agent:
             description: What the agent does, for the model that calls it.
             timeout_seconds: The longest time that a call waits, in seconds, also for people. Then the subagent is
                 cancelled, and the model reads of the timeout.
-            requires_approval: Whether a person must approve each call before the subagent starts.
+            requires_approval: Whether a person must approve each call before the subagent starts; `round`: before any
+                call of its reply begins.
 
         Raises:
             TypeError: The name or the timeout are out of bounds.
@@ -197,6 +202,7 @@ class Agent:
             "request_timeout_seconds": self.request_timeout_seconds,
             "on_busy": self.on_busy,
             "steering": self.steering,
+            "approval_scope": self.approval_scope,
             "idle_timeout_seconds": self.idle_timeout_seconds,
             "priority": self.priority,
             "metadata": self.metadata,
@@ -224,7 +230,13 @@ class AgentTool(ToolDefinition):
     """
 
     def __init__(
-        self, agent: Agent, name: str, description: str, *, timeout_seconds: float, requires_approval: bool
+        self,
+        agent: Agent,
+        name: str,
+        description: str,
+        *,
+        timeout_seconds: float,
+        requires_approval: RequiresApproval,
     ) -> None:
         spec = make_spec(name, description, TASK_PARAMETERS)
         super().__init__(spec, timeout_seconds=timeout_seconds, requires_approval=requires_approval)

@@ -59,6 +59,15 @@ def clew_session(request: pytest.FixtureRequest, clew_stack: Stack) -> Callable[
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test in which a model was called that nobody has scripted."""
+    result = yield
+    if (stack := getattr(item, "funcargs", {}).get("clew_stack")) is not None:
+        stack.check()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add the threads of the test's sessions to the report of a failure."""
     report = yield

@@ -196,6 +196,8 @@ export interface ApprovalInput {
   decision: "approve" | "deny";
   /** For people; the model reads it if the call is denied. */
   reason?: string | null;
+  /** Who decided, as the caller says: a name or an id. The entry has it, and no model reads it. */
+  by?: string | null;
   /** The arguments that replace the model's; only with `approve`. Those of one reply's calls have at most 524 288 bytes together. */
   arguments?: Record<string, unknown> | null;
 }
@@ -208,6 +210,8 @@ export interface ApprovalPayload {
   decision: "approve" | "deny";
   /** The reason that the person gave. */
   reason?: string;
+  /** Who decided, as the caller said. */
+  by?: string;
   /** The arguments that replace the model's. */
   arguments?: Record<string, unknown>;
 }
@@ -362,6 +366,8 @@ export interface ConfigPayload {
   fallbacks?: Array<string>;
   /** Which calls the workers take first: 1 the first, 5 the last. */
   priority?: number;
+  /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
+  approval_scope?: "call" | "round";
   /** The names of the tools as the configuration has them; absent: those of the schemas, but for `read_result`. */
   tool_names?: Array<string>;
   /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent. */
@@ -404,6 +410,8 @@ export interface ConfigureInput {
   steering?: "terminal" | "step" | null;
   /** All tools whose calls wait for a person's decision, beside those that always do. */
   require_approval?: Array<string> | null;
+  /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
+  approval_scope?: "call" | "round" | null;
   /** Which calls the workers take first: 1 the first, 5 the last. */
   priority?: number | null;
   /** All names and values of the caller's own. Those of the session's agent stay below them. */
@@ -576,6 +584,8 @@ export interface EntriesPage {
   next_seq?: number;
   /** Entries before this seq are in the archive; absent if the page begins later, and from `ReadThread`. */
   archived_before?: number;
+  /** There is no such session: what a person reads of it; only from `ReadThread`. */
+  not_found?: string;
 }
 
 /** The argument of the query `entries`. An entry must meet all filters that are set. */
@@ -671,6 +681,8 @@ export interface FollowPage {
   next_seq?: number;
   /** Entries before this seq are in the archive; absent if the page begins later, and from `ReadThread`. */
   archived_before?: number;
+  /** There is no such session: what a person reads of it; only from `ReadThread`. */
+  not_found?: string;
   /** The status; on the last page. */
   status?: LiveStatus;
 }
@@ -1341,6 +1353,8 @@ export interface SessionConfig {
   tools?: Array<string>;
   /** Tools whose calls wait for a person's decision, beside those that always do. */
   require_approval?: Array<string>;
+  /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
+  approval_scope?: "call" | "round";
   /** The agent's policy. Absent: the worker chooses one for the model. */
   context_policy?: ContextPolicy | null;
   /** The options of model calls. */
@@ -1771,6 +1785,8 @@ export interface ToolMessage {
   in_doubt?: boolean;
   /** The subagent that was called. */
   subagent?: Subagent;
+  /** Who submitted the result of an external call, as the caller said. */
+  by?: string;
   /** Whether the result arrived after the end of its run; it replaces the result in doubt. */
   late?: boolean;
   /** Tokens of the note that says how the call was changed. */
@@ -1807,6 +1823,8 @@ export interface ToolResultInput {
   content: unknown;
   /** Whether the result describes a failure. */
   is_error?: boolean;
+  /** Who answers, as the caller says: a name or an id. The entry has it, and no model reads it. */
+  by?: string | null;
 }
 
 /** The result of an external tool call was accepted. */

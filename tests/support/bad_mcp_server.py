@@ -17,7 +17,19 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "costly": {"type": "object", "properties": {"a": {"$dynamicRef": "#x"}}},
     "number": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
 }
-NAMES = ("hang", "die", "flood", "chatter", "babble", "nonsense", "repeat", "number", "costly", "a name with spaces")
+NAMES = (
+    "hang",
+    "lose",
+    "die",
+    "flood",
+    "chatter",
+    "babble",
+    "nonsense",
+    "repeat",
+    "number",
+    "costly",
+    "a name with spaces",
+)
 
 
 def behave(tool: str, arguments: dict[str, Any]) -> Any:
@@ -46,11 +58,17 @@ def behave(tool: str, arguments: dict[str, Any]) -> Any:
 
 
 def serve() -> None:
+    loses_calls = False
     for line in sys.stdin:
         request = json.loads(line)
         if "id" not in request:
             continue
         result: Any
+        if request["method"] == "tools/call":
+            # As a server does whose tools wait for a lock that one of them has kept.
+            loses_calls = loses_calls or request["params"]["name"] == "lose"
+            if loses_calls:
+                continue
         match request["method"]:
             case "initialize":
                 result = {
@@ -61,6 +79,8 @@ def serve() -> None:
             case "tools/list":
                 tools = [{"name": name, "inputSchema": SCHEMAS.get(name, {"type": "object"})} for name in NAMES]
                 result = {"tools": tools}
+            case "ping":
+                result = {}
             case _:
                 result = behave(request["params"]["name"], request["params"].get("arguments") or {})
         sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}) + "\n")

@@ -7,6 +7,7 @@ grows when the tool `grow` is called, or is grown from the start.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 from typing import Any
 
@@ -39,6 +40,13 @@ def picture() -> list[Any]:
 def environment() -> dict[str, str]:
     """Show the variables of the process."""
     return dict(os.environ)
+
+
+@server.tool()
+async def wait() -> str:
+    """Wait for ever."""
+    await asyncio.Event().wait()
+    return ""
 
 
 def add_tool() -> None:

@@ -78,7 +78,7 @@ PARAMETERS: Any = {
 
 
 def make_tool(name: str) -> ResolvedTool:
-    """Make a resolved tool. One whose name begins with `ask_` requires approval.
+    """Make a resolved tool. One whose name begins with `ask_` requires approval, with `hold_` that of its round.
 
     One whose name ends with `_outside` is external, with `_remote` an activity of another worker, with `_agent` a
     subagent's.
@@ -91,7 +91,7 @@ def make_tool(name: str) -> ResolvedTool:
         route = RemoteRoute(type="remote", task_queue="other", activity=name)
     elif name.endswith("_agent"):
         route = AgentRoute(type="agent", agent=name.removesuffix("_agent"))
-    approved = name.startswith("ask_")
+    approved: Any = "round" if name.startswith("hold_") else name.startswith("ask_")
     return ResolvedTool(spec=spec, route=route, timeout_seconds=60, max_attempts=1, requires_approval=approved)
 
 
@@ -173,7 +173,7 @@ class SessionHarness:
         if decision.effect:
             self.effects.append(decision.effect)
             if isinstance(decision.effect, RunTools) and self.dispatching:
-                self.apply(tool_rounds.mark_scheduled(self.state))
+                self.apply(tool_rounds.mark_scheduled(self.state, decision.effect))
             if isinstance(decision.effect, DescribeModel) and self.describing:
                 self.take_event(self.make_profile(decision.effect.model))
 

@@ -13,9 +13,9 @@ from clew.context.projection import Projection
 from clew.errors import ClewError, Refusal
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
-from clew_workflows.core import outcomes, views
+from clew_workflows.core import outcomes, tool_rounds, views
 from clew_workflows.core.closing import FOLLOW_UP
-from clew_workflows.protocol import CallModel
+from clew_workflows.protocol import CallModel, RunTools
 from tests.support.session_harness import SessionHarness, assert_valid
 
 
@@ -100,7 +100,10 @@ class SessionInvariants(RuleBasedStateMachine):
     def nothing_stands_still(self) -> None:
         """A session has an effect under way exactly if it is not idle, closed or waiting for people or programs."""
         session = self.session
-        at_rest = session.state.phase in ("idle", "closed", "awaiting_approval", "awaiting_external")
+        runs = bool(tool_rounds.list_running(session.state)) and isinstance(session.effect, RunTools)
+        at_rest = session.state.phase in ("idle", "closed", "awaiting_external") or (
+            session.state.phase == "awaiting_approval" and not runs
+        )
         assert (session.effect is None) == at_rest
         assert session.state.phase != "idle" or not session.state.busy
         assert (session.state.run is None) or session.state.phase not in ("idle", "closed")

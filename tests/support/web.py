@@ -29,7 +29,7 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serve(app: FastAPI, clew: Clew) -> AsyncIterator[str]:
+async def serve(app: FastAPI, clew: Clew | None = None) -> AsyncIterator[str]:
     """Serve an application that finds its client in `app.state.clew`. Yields host and port."""
     app.state.clew = clew
     config = uvicorn.Config(

@@ -26,7 +26,7 @@ from clew.errors import (
     UnknownApproval,
 )
 from clew.local import Reply, ToolCall
-from clew.session.events import TextAdded
+from clew.session.events import EntryCommitted, TextAdded
 from tests.support import toolbox
 from tests.support.rolling import SlowModel
 from tests.support.stack import Stack, get_last_message
@@ -331,6 +331,30 @@ async def test_a_tool_call_waits_for_approval(stack: Stack) -> None:
     assert await request.answer() == f"denied: not today | 2 | {edited}"
     approvals = await session.entries(kind="approval")
     assert [entry.payload["decision"] for entry in approvals] == ["approve", "deny", "approve"]
+
+
+async def test_the_other_calls_of_a_reply_do_not_wait_for_an_approval(stack: Stack) -> None:
+    """They run at once, and a call that is approved meanwhile runs beside them: it opens what the first waits for."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        if get_last_message(body)["role"] == "user":
+            names = (("add", {"a": 1, "b": 1}), ("wait_for", {"gate": gate}), ("open_gate", {"gate": gate}))
+            return Reply(tool_calls=tuple(ToolCall(name, given, f"c-{name}") for name, given in names))
+        return Reply(" | ".join(m["content"] for m in body["messages"] if m["role"] == "tool"))
+
+    gate = "approved-beside"
+    session = await stack.open(script, tools=["add", "wait_for", "open_gate"], require_approval=["open_gate"])
+    request = await session.message("go")
+    await wait_for_approvals(session)
+    async for event in session.follow(0):
+        if isinstance(event, EntryCommitted) and event.entry.payload.get("role") == "tool":
+            assert event.entry.payload["content"] == "2"
+            break
+    assert (await session.status()).status == "awaiting_approval"
+    await session.approve("tool-3", by="ada")
+    assert await request.answer() == f"2 | {gate} is open | opened"
+    (approval,) = await session.entries(kind="approval")
+    assert approval.payload["by"] == "ada"
 
 
 async def test_a_cancel_resolves_what_waits_for_approval(stack: Stack) -> None:

@@ -220,15 +220,19 @@ async def test_what_waits_in_a_subagent_is_listed_by_its_parent(stack: Stack) ->
         session = await clew.open(make_id(), agent="boss")
         request = await session.message("go")
         child = clew.session(f"{session.id}.tool-1")
-        (waiting,) = await wait_for_calls(session, 1)
+        waiting, _ = await wait_for_calls(session, 2)
         assert (waiting.session_id, waiting.needs, waiting.call.name) == (child.id, "approval", "guarded")
         assert (await session.status()).subagents[0].session_id == child.id
         parent = (await child.status()).parent
         assert parent is not None
         assert (parent.session_id, parent.depth) == (session.id, 1)
         await clew.session(waiting.session_id).approve(waiting.call.tool_call_id)
+
+        async def wait_only_for_results() -> bool:
+            return {waiting.needs for waiting in await session.list_waiting_calls()} == {"result"}
+
+        await wait_until(wait_only_for_results)
         for waiting in await wait_for_calls(session, 2):
-            assert waiting.needs == "result"
             await clew.session(waiting.session_id).submit_tool_result(waiting.call.tool_call_id, waiting.call.name)
         assert sorted((await request.answer()).split()) == ["guarded", "outside"]
         await assert_no_harm(clew, session.id)

@@ -10,9 +10,10 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.sdk.v1 import WorkflowInteractionDefinition, WorkflowMetadata
-from temporalio.client import WorkflowFailureError, WorkflowHistory
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHistory
 
 from clew import Session
+from clew.errors import NotFound
 from clew.local import ToolCall
 from clew_workflows.shell.metadata import METADATA_QUERY
 from docs.generate import messages
@@ -65,6 +66,27 @@ async def test_the_menus_list_the_contract_and_each_query_answers(stack: Stack) 
     assert list_names(definition.signal_definitions) == sorted({signal.name for signal in messages.SIGNALS} - OWN)
     for query in queries:
         assert await handle.query(query), query
+
+
+async def test_helpers_of_clew_can_be_told_from_sessions_and_do_not_fail(stack: Stack) -> None:
+    """A client that asks for a session which does not exist gets its answer, and no workflow has failed."""
+    session_id = make_id()
+    with pytest.raises(NotFound):
+        await stack.clew.open(session_id)
+    with pytest.raises(NotFound):
+        await stack.clew.session(session_id).entries()
+
+    async def list_helpers() -> list[WorkflowExecution]:
+        query = 'WorkflowId STARTS_WITH "clew-service-"'
+        return [found async for found in stack.clew.temporal.list_workflows(query) if session_id in found.id]
+
+    async def are_listed() -> bool:
+        return len(await list_helpers()) >= 2
+
+    await wait_until(are_listed)
+    helpers = await list_helpers()
+    assert {found.workflow_type for found in helpers} == {"ReadThread"}
+    assert {found.status for found in helpers} == {WorkflowExecutionStatus.COMPLETED}
 
 
 async def test_a_refused_session_says_why(stack: Stack) -> None:

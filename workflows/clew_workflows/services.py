@@ -33,9 +33,10 @@ with workflow.unsafe.imports_passed_through():
         RestoreInput,
         SessionConfig,
     )
+    from clew.contract.outputs import EntriesPage
     from clew.contract.receipts import RestoreReceipt
     from clew.contract.starting import make_start_arguments
-    from clew.errors import ArchiveUnavailable, InvalidInput, Refusal
+    from clew.errors import ArchiveUnavailable, InvalidInput, NotFound, Refusal
     from clew_workflows.protocol import Fork, OpenCheckpoint, OpenedCheckpoint
     from clew_workflows.shell import admission, ingress
     from clew_workflows.shell.execution import HEARTBEAT_TIMEOUT
@@ -65,7 +66,13 @@ class ReadThread:
     @workflow.run
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
         """Read a page. `next_seq` is the `from_seq` of the next page."""
-        return await run_activity("read_thread", decode(argument, ReadThreadInput), self.timeout)
+        try:
+            return await run_activity("read_thread", decode(argument, ReadThreadInput), self.timeout)
+        except ApplicationError as error:
+            if error.type != NotFound.type:
+                raise
+            # Clients ask whether there is a session: an answer is no failure, which would stand red in the UI.
+            return EntriesPage(entries=[], not_found=error.message).as_json()
 
 
 @workflow.defn(name=READ_CONTEXT_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)

@@ -1,4 +1,4 @@
-"""The connection to one MCP server: made when it is needed, and again after it has broken."""
+"""The connection to one MCP server: made when it is needed, and again after it has broken or hangs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ FIRST_PAUSE_SECONDS = 0.1
 """Seconds before the second try to connect; each further pause is twice as long."""
 LONGEST_PAUSE_SECONDS = 5.0
 """Longest of these pauses, in seconds."""
+PING_SECONDS = 5.0
+"""Seconds that a server which left a call unanswered has to answer a ping, before the next call uses it."""
+MAX_UNANSWERED = 3
+"""Most calls in a row that a server may leave unanswered, although it answers pings."""
 HTTP_LIST_SECONDS = 5.0
 """Seconds for which the list of a server at a URL is kept. The worker does not notice that such a server restarts."""
 
@@ -50,6 +54,7 @@ class McpConnection:
         self._process: ServerProcess | None = None
         self._session: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._calls = 0
+        self._unanswered = 0
         self._broken = False
         self._tools: tuple[types.Tool, ...] | None = None
         self._listed_at = 0.0
@@ -73,6 +78,31 @@ class McpConnection:
                 await asyncio.shield(self._session)
         except TimeoutError:
             raise self._break(f"it has not answered within {CONNECT_SECONDS:g} seconds") from None
+
+    async def check(self) -> None:
+        """Check that the server still answers, if it has left a call unanswered; otherwise the connection is broken.
+
+        A call is unanswered if its time ended first, or its caller's. The server may be at work on it, or hang.
+        """
+        if not self._unanswered or self.is_broken:
+            return
+        if self._unanswered >= MAX_UNANSWERED:
+            self._break(f"it has left {self._unanswered} calls in a row unanswered")
+            return
+        session = self._session.result()
+        try:
+            async with asyncio.timeout(PING_SECONDS):
+                # Servers of 2026 and later know no ping.
+                if session.discover_result is None:
+                    await session.send_ping()
+                else:
+                    await session.send_discover(str(session.protocol_version))
+        except TimeoutError:
+            self._break(f"it has left a call unanswered, and then a ping for {PING_SECONDS:g} seconds")
+        except MCPError as error:
+            self._take_error(error)
+        except ValueError:
+            log.debug("MCP server %r answers a ping in a form of its own", self._name)
 
     async def list_tools(self) -> tuple[types.Tool, ...]:
         """List the server's tools. The list is kept until the server says that it has changed.
@@ -131,10 +161,13 @@ class McpConnection:
         self._calls += 1
         try:
             yield session
+            self._unanswered = 0
+        except asyncio.CancelledError:
+            self._unanswered += 1
+            raise
         except MCPError as error:
-            if self._process is None and error.code not in _FINAL:
-                raise self._break(self._describe(error)) from None
-            raise McpUnavailable(self._describe(error)) from None
+            self._unanswered = 0
+            raise self._take_error(error) from None
         except (McpUnavailable, TimeoutError):
             raise
         except Exception as error:
@@ -144,6 +177,12 @@ class McpConnection:
             self._calls -= 1
             if self.is_broken:
                 self.end_with_calls()
+
+    def _take_error(self, error: MCPError) -> McpUnavailable:
+        """Take an error instead of a result. That of a server at a URL may be its transport's."""
+        if self._process is None and error.code not in _FINAL:
+            return self._break(self._describe(error))
+        return McpUnavailable(self._describe(error))
 
     async def _run(self) -> None:
         problem: BaseException | None = None
@@ -277,8 +316,10 @@ class McpServer:
 
     async def _connect(self) -> McpConnection:
         async with self._connecting:
-            if self._connection is not None and not self._connection.is_broken:
-                return self._connection
+            if self._connection is not None:
+                await self._connection.check()
+                if not self._connection.is_broken:
+                    return self._connection
             self._broken = [broken for broken in self._broken if not broken.has_ended]
             if self._connection is not None:
                 # Other calls may still wait for its answers, and its process may take its time to end.

@@ -13,12 +13,13 @@ from clew_activities.mcp.stdio import MAX_MESSAGE_BYTES, Streams
 
 _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 300.0
+"""Seconds that a stream may be silent, unless a call of a tool may take longer."""
 
 
 @asynccontextmanager
 async def open_http_streams(settings: HttpSettings) -> AsyncIterator[Streams]:
     """Connect to a server. Requests follow no redirect to another host, so that headers stay with it."""
-    timeout = httpx2.Timeout(_CONNECT_SECONDS, read=_READ_SECONDS)
+    timeout = httpx2.Timeout(_CONNECT_SECONDS, read=max(_READ_SECONDS, settings.timeout_seconds))
     async with (
         httpx2.AsyncClient(headers=settings.headers, timeout=timeout, transport=_BoundedTransport()) as client,
         streamable_http_client(settings.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,

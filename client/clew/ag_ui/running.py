@@ -67,6 +67,7 @@ async def run_agent(
     *,
     may_approve: bool = True,
     frontend_tools: Collection[str] = (),
+    by: str | None = None,
     **options: Unpack[MessageOptions],
 ) -> AsyncGenerator[BaseEvent, None]:
     """Serve one input of an AG-UI client: yield the events of a run, from `RUN_STARTED` to its end.
@@ -90,6 +91,7 @@ async def run_agent(
             somebody else has decided.
         frontend_tools: Names of the external tools whose calls the client answers. `run.tools` is not used: a session
             has the tools of its configuration.
+        by: Who uses the client: a name or an id. The thread has it beside decisions and results.
         options: The options of `Session.message`.
     """
     yield RunStartedEvent(
@@ -100,7 +102,7 @@ async def run_agent(
     )
     events = RunEvents(run.messages)
     try:
-        request_id = await _act(session, run, may_approve, frontend_tools, options)
+        request_id = await _act(session, run, may_approve, frontend_tools, by=by, options=options)
         if request_id is None:
             for made in events.replace(await convert_thread(session.read(kind="ai_message"))):
                 yield made
@@ -127,6 +129,8 @@ async def _act(
     run: RunAgentInput,
     may_approve: bool,
     frontend_tools: Collection[str],
+    *,
+    by: str | None,
     options: MessageOptions,
 ) -> str | None:
     """Do what an input wants. Returns the request whose events answer it; None: the client connects."""
@@ -136,7 +140,7 @@ async def _act(
     for tool_call_id, decision in decisions:
         # A repeated input finds that it was done.
         with suppress(AlreadyResolved):
-            await _decide(session, tool_call_id, decision)
+            await _decide(session, tool_call_id, decision, by)
     answered = [tool_call_id for tool_call_id, _ in decisions]
     if frontend_tools and (results := list_new_results(run)):
         names = {call.tool_call_id: call.name for call in (await session.status()).pending_external_calls}
@@ -144,7 +148,7 @@ async def _act(
             if names.get(result.tool_call_id) in frontend_tools:
                 with suppress(AlreadyAnswered):
                     await session.submit_tool_result(
-                        result.tool_call_id, read_result(result), is_error=result.error is not None
+                        result.tool_call_id, read_result(result), is_error=result.error is not None, by=by
                     )
         answered += [result.tool_call_id for result in results]
     if message := get_new_message(run):
@@ -175,11 +179,11 @@ def _read_decision(entry: ResumeEntry) -> Approval:
         ) from None
 
 
-async def _decide(session: Session, tool_call_id: str, decision: Approval) -> None:
+async def _decide(session: Session, tool_call_id: str, decision: Approval, by: str | None) -> None:
     if decision.approved:
-        await session.approve(tool_call_id, arguments=decision.edited_args, reason=decision.reason)
+        await session.approve(tool_call_id, arguments=decision.edited_args, reason=decision.reason, by=by)
     else:
-        await session.deny(tool_call_id, reason=decision.reason)
+        await session.deny(tool_call_id, reason=decision.reason, by=by)
 
 
 async def _find_ending(

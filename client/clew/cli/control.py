@@ -8,7 +8,7 @@ import typer
 
 from clew.cli import options
 from clew.cli.acting import act, parse_object
-from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
+from clew.cli.options import Address, AsJson, By, Namespace, SessionId, TaskQueue
 from clew.contract import TASK_QUEUE, ConfigureInput
 from clew.session.options import InputOptions
 
@@ -173,6 +173,7 @@ def approve(
         str | None, typer.Option(metavar="JSON", help="Arguments that replace the model's, as a JSON object.")
     ] = None,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, stored with the entry.")] = None,
+    by: By = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
@@ -181,7 +182,13 @@ def approve(
     """Approve a waiting tool call."""
     edited = None if arguments is None else parse_object(arguments, "--arguments")
     target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.approve(tool_call_id, arguments=edited, reason=reason), as_json)
+    by = by or options.find_login_name()
+    act(
+        target,
+        session,
+        lambda reached: reached.approve(tool_call_id, arguments=edited, reason=reason, by=by),
+        as_json,
+    )
 
 
 def deny(
@@ -189,6 +196,7 @@ def deny(
     tool_call_id: ToolCallId,
     *,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; the model reads it.")] = None,
+    by: By = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
@@ -196,7 +204,8 @@ def deny(
 ) -> None:
     """Deny a waiting tool call."""
     target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.deny(tool_call_id, reason=reason), as_json)
+    by = by or options.find_login_name()
+    act(target, session, lambda reached: reached.deny(tool_call_id, reason=reason, by=by), as_json)
 
 
 def submit(
@@ -208,6 +217,7 @@ def submit(
     ],
     *,
     error: Annotated[bool, typer.Option("--error", help="The result describes a failure.")] = False,
+    by: By = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
@@ -216,7 +226,13 @@ def submit(
     """Answer a waiting call of an external tool."""
     content = options.read_text(result)
     target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.submit_tool_result(tool_call_id, content, is_error=error), as_json)
+    by = by or options.find_login_name()
+    act(
+        target,
+        session,
+        lambda reached: reached.submit_tool_result(tool_call_id, content, is_error=error, by=by),
+        as_json,
+    )
 
 
 COMMANDS = (steer, inject, cancel, configure, approve, deny, submit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import sys
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
@@ -70,6 +71,10 @@ OpId = Annotated[
         "--op-id", metavar="ID", help="Id of the operation. The same id again is applied once.", show_default=False
     ),
 ]
+By = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Who does it, stored with the entry. Default: the login name."),
+]
 Lane = Annotated[str | None, typer.Option(metavar="NAME", help="The lane. Default: the active one.")]
 
 
@@ -125,6 +130,14 @@ def make_target(address: str | None, namespace: str | None, task_queue: str) -> 
     if address and "://" in address:
         raise typer.BadParameter("must be HOST:PORT, without a scheme", param_hint="--address")
     return Target(address, namespace, task_queue)
+
+
+def find_login_name() -> str | None:
+    """Find the login name of the person at the terminal; None: there is none, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, ImportError, OSError):
+        return None
 
 
 def read_text(argument: str) -> str:

@@ -297,7 +297,8 @@ def _format_entry(entry: Entry) -> str:
             return f"{input_.event} {input_.kind}: {input_.reason}: {input_.content}"
         case ApprovalPayload() as approval:
             edited = "" if approval.arguments is None else f" with {_dump_json(approval.arguments)}"
-            return f"{approval.decision} {approval.tool_call_id}{edited}: {approval.reason or 'no reason'}"
+            by = f" by {approval.by}" if approval.by else ""
+            return f"{approval.decision} {approval.tool_call_id}{edited}{by}: {approval.reason or 'no reason'}"
         case OperationPayload(operation=operation) as applied:
             return f"{applied.op_id}: {operation.type} {applied.context_ref}, {operation.reason}"
         case _:

@@ -26,6 +26,7 @@ from clew.contract.commands import (
     ToolResultInput,
 )
 from clew.contract.config import (
+    ApprovalScope,
     Limits,
     ModelOptions,
     OnBusy,
@@ -152,6 +153,7 @@ __all__ = [
     "AgentName",
     "ApprovalInput",
     "ApprovalReceipt",
+    "ApprovalScope",
     "AwaitRequestInput",
     "CancelInput",
     "CancelReceipt",

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from clew.contract._input import Input, MessageText
-from clew.contract.config import Fallbacks, Limits, ModelOptions, OnBusy, PriorityLevel, ToolNames
+from clew.contract.config import ApprovalScope, Fallbacks, Limits, ModelOptions, OnBusy, PriorityLevel, ToolNames
 from clew.contract.names import AgentName, Id, Metadata, ModelName, Seq, SessionId
 from clew.contract.payloads import StoredResult
 from clew.contract.policy import ContextPolicy
@@ -113,6 +113,8 @@ class ConfigureInput(Input):
         on_busy: How the session treats a message while it serves a request.
         steering: When inputs enter a run.
         require_approval: All tools whose calls wait for a person's decision, beside those that always do.
+        approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
+            until the last decision (`round`).
         priority: Which calls the workers take first: 1 the first, 5 the last.
         metadata: All names and values of the caller's own. Those of the session's agent stay below them.
     """
@@ -128,6 +130,7 @@ class ConfigureInput(Input):
     on_busy: OnBusy | None = None
     steering: Literal["terminal", "step"] | None = None
     require_approval: ToolNames | None = None
+    approval_scope: ApprovalScope | None = None
     priority: PriorityLevel | None = None
     metadata: Metadata | None = None
 
@@ -153,6 +156,7 @@ class ApprovalInput(Input):
         tool_call_id: The call.
         decision: Whether the tool may run.
         reason: For people; the model reads it if the call is denied.
+        by: Who decided, as the caller says: a name or an id. The entry has it, and no model reads it.
         arguments: The arguments that replace the model's; only with `approve`. Those of one reply's calls have at
             most 524 288 bytes together.
     """
@@ -160,6 +164,7 @@ class ApprovalInput(Input):
     tool_call_id: Id
     decision: Literal["approve", "deny"]
     reason: str | None = Field(default=None, max_length=2000)
+    by: Id | None = None
     arguments: dict[str, Any] | None = None
 
 
@@ -171,11 +176,13 @@ class ToolResultInput(Input):
         content: The result: a text, or any other JSON value, whose JSON text the model reads. The text has at most
             `max_tool_result_bytes`.
         is_error: Whether the result describes a failure.
+        by: Who answers, as the caller says: a name or an id. The entry has it, and no model reads it.
     """
 
     tool_call_id: Id
     content: Any
     is_error: bool = False
+    by: Id | None = None
 
 
 class LateResultInput(Input):

@@ -71,6 +71,7 @@ ToolNames = Annotated[
     tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(max_length=128)
 ]
 Fallbacks = Annotated[tuple[ModelName, ...], Field(max_length=8)]
+ApprovalScope = Literal["call", "round"]
 PriorityLevel = Annotated[int, Field(ge=1, le=5)]
 
 
@@ -91,6 +92,8 @@ class SessionConfig(Input):
         system_prompt: The system prompt; at most 65 536 bytes.
         tools: The names of the tools that the model may call, each once.
         require_approval: Tools whose calls wait for a person's decision, beside those that always do.
+        approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
+            until the last decision (`round`).
         context_policy: The agent's policy. Absent: the worker chooses one for the model.
         model_options: The options of model calls.
         max_iterations: The most model calls of a run.
@@ -114,6 +117,7 @@ class SessionConfig(Input):
     system_prompt: str | None = None
     tools: ToolNames = ()
     require_approval: ToolNames = ()
+    approval_scope: ApprovalScope = "call"
     context_policy: ContextPolicy | None = None
     model_options: ModelOptions = ModelOptions()
     max_iterations: int = Field(default=10, ge=1, le=1000)

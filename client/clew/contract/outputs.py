@@ -290,11 +290,13 @@ class EntriesPage(Output):
         next_seq: The `from_seq` of the next page, where there is one.
         archived_before: Entries before this seq are in the archive; absent if the page begins later, and from
             `ReadThread`.
+        not_found: There is no such session: what a person reads of it; only from `ReadThread`.
     """
 
     entries: list[dict[str, Any]]
     next_seq: int | None = None
     archived_before: int | None = None
+    not_found: str | None = None
 
 
 class LiveStatus(Output):

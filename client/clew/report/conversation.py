@@ -120,6 +120,7 @@ class Conversation:
             arguments=take_json(call["arguments"]),
             decision=_DECISIONS[approval.decision] if approval else None,
             reason=take(approval.reason) if approval else None,
+            by=(approval and approval.by) or (result and result.by) or None,
             edited_arguments=take_json(result.edited_arguments) if result and result.edited_arguments else None,
             result=take(result.content) if result else None,
             result_seq=entry.seq if entry else None,
@@ -163,7 +164,8 @@ class Conversation:
                 # The reason may quote the input.
                 return _Description("input", f"{unread.kind} {unread.event}", f"{unread.reason}\n{unread.content}")
             case ApprovalPayload() as approval:
-                title = f"{_DECISIONS[approval.decision]} {approval.tool_call_id}"
+                by = f" by {approval.by}" if approval.by else ""
+                title = f"{_DECISIONS[approval.decision]} {approval.tool_call_id}{by}"
                 return _Description("approval", title, approval.reason)
             case SummaryPayload() as summary:
                 title = f"entries {summary.from_seq} to {summary.to_seq} summarized by {summary.model}"

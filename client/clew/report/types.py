@@ -112,6 +112,7 @@ class ToolUse(Output):
         arguments: The arguments, as JSON.
         decision: What a person decided about the call: `approved` or `denied`.
         reason: The reason that the person gave.
+        by: Who decided, or submitted the result.
         edited_arguments: The arguments with which a person replaced the model's, as JSON.
         result: The result; absent: there is none yet.
         result_seq: The entry of the result.
@@ -128,6 +129,7 @@ class ToolUse(Output):
     arguments: Text
     decision: str | None = None
     reason: Text | None = None
+    by: str | None = None
     edited_arguments: Text | None = None
     result: Text | None = None
     result_seq: int | None = None

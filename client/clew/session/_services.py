@@ -12,8 +12,11 @@ from temporalio.client import Client
 from temporalio.common import Priority
 
 from clew.contract.fairness import make_fairness_key
+from clew.errors import NotFound
 from clew.session.transport import dump_input, translate_errors
 
+SERVICE_PREFIX = "clew-service-"
+"""The ids of service workflows begin with it, so that lists can leave them out."""
 TIMEOUT = timedelta(minutes=2)
 """Longest time that a service workflow may take; only a missing worker makes it take that long."""
 
@@ -38,11 +41,14 @@ async def run_service(
         answer: dict[str, Any] = await client.execute_workflow(
             name,
             dump_input(argument),
-            id=f"{verb}-{session_id}-{uuid.uuid4().hex}",
+            id=f"{SERVICE_PREFIX}{verb}-{session_id}-{uuid.uuid4().hex}",
             task_queue=task_queue,
             result_type=dict,
             execution_timeout=time_limit,
             static_summary=f"{verb} · {session_id}",
+            static_details=f"A service workflow of Clew, {name}: no session.",
             priority=Priority(fairness_key=make_fairness_key(session_id)),
         )
+    if message := answer.get("not_found"):
+        raise NotFound(message)
     return answer

@@ -24,6 +24,7 @@ from clew.contract import (
     DELETE_WORKFLOW,
     RESTORE_WORKFLOW,
     TASK_QUEUE,
+    ApprovalScope,
     DeleteSessionInput,
     Limits,
     ModelOptions,
@@ -167,6 +168,7 @@ class Clew(SessionLists):
         system_prompt: str | None = None,
         tools: Sequence[str] | None = None,
         require_approval: Sequence[str] | None = None,
+        approval_scope: ApprovalScope | None = None,
         on_busy: OnBusy | None = None,
         steering: Literal["terminal", "step"] | None = None,
         context_policy: ContextPolicy | None = None,
@@ -194,6 +196,8 @@ class Clew(SessionLists):
             system_prompt: The system prompt.
             tools: Names of the tools that the model may call.
             require_approval: Names of the tools whose calls wait for approval.
+            approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the
+                reply (`round`).
             on_busy: What the session does with a message while a request is active.
             steering: When a run reads an input that does not set `at`.
             context_policy: The context policy. None: the worker chooses one for the model.
@@ -223,6 +227,7 @@ class Clew(SessionLists):
             "system_prompt": system_prompt,
             "tools": tools,
             "require_approval": require_approval,
+            "approval_scope": approval_scope,
             "on_busy": on_busy,
             "steering": steering,
             "context_policy": context_policy,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from clew.contract import ContextPolicy, Limits, ModelOptions, OnBusy
+from clew.contract import ApprovalScope, ContextPolicy, Limits, ModelOptions, OnBusy
 
 
 class MessageOptions(TypedDict, total=False):
@@ -15,6 +15,8 @@ class MessageOptions(TypedDict, total=False):
         request_id: Id of the request. A second message with the same id returns the same request's outcome.
         on_busy: What the session does while another request is active: `reject` the message, `queue` it,
             `interrupt` (cancel the other request), or `steer` (join its run and share its outcome).
+        approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
+            (`round`).
         context_policy: Fields that override the session's policy for this request.
         model: Model of this request, as `provider:name`.
         fallbacks: Models that this request tries while its model has an outage, instead of the session's.
@@ -83,6 +85,7 @@ class ConfigChanges(TypedDict, total=False):
     system_prompt: str | None
     tools: Sequence[str] | None
     require_approval: Sequence[str] | None
+    approval_scope: ApprovalScope | None
     context_policy: ContextPolicy | None
     limits: Limits | Mapping[str, Any] | None
     on_busy: OnBusy | None

@@ -251,30 +251,39 @@ class Session(SessionReads):
         return await self._handle.call("configure", make_input(ConfigureInput, changes), ConfigureReceipt)
 
     async def approve(
-        self, tool_call_id: str, *, arguments: Mapping[str, Any] | None = None, reason: str | None = None
+        self,
+        tool_call_id: str,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        reason: str | None = None,
+        by: str | None = None,
     ) -> ApprovalReceipt:
         """Approve a waiting tool call. `arguments` replace those of the model.
+
+        `reason`, and who approves, `by`, are for the thread alone: no model reads them.
 
         Raises:
             AlreadyResolved: The call was approved or denied before.
             UnknownApproval: No such call waits for approval.
             InvalidInput: The arguments do not match the tool's schema.
         """
-        return await _resolve(self._handle, tool_call_id, "approve", reason, arguments)
+        return await _resolve(self._handle, tool_call_id, "approve", reason=reason, by=by, arguments=arguments)
 
-    async def deny(self, tool_call_id: str, *, reason: str | None = None) -> ApprovalReceipt:
-        """Deny a waiting tool call. The model reads the reason.
+    async def deny(self, tool_call_id: str, *, reason: str | None = None, by: str | None = None) -> ApprovalReceipt:
+        """Deny a waiting tool call. The model reads the reason. `by` is a name or an id, for the thread alone.
 
         Raises:
             AlreadyResolved: The call was approved or denied before.
             UnknownApproval: No such call waits for approval.
         """
-        return await _resolve(self._handle, tool_call_id, "deny", reason, None)
+        return await _resolve(self._handle, tool_call_id, "deny", reason=reason, by=by)
 
     async def submit_tool_result(
-        self, tool_call_id: str, content: Any, *, is_error: bool = False
+        self, tool_call_id: str, content: Any, *, is_error: bool = False, by: str | None = None
     ) -> ToolResultReceipt:
         """Answer a waiting call of an external tool. `content` is a text, or any other JSON value.
+
+        `by` is a name or an id of who answers, for the thread alone.
 
         Raises:
             AlreadyAnswered: A result of the call was submitted before.
@@ -286,6 +295,7 @@ class Session(SessionReads):
             "tool_call_id": tool_call_id,
             "content": "null" if content is None else content,
             "is_error": is_error,
+            "by": by,
         }
         return await self._handle.call("submit_tool_result", make_input(ToolResultInput, command), ToolResultReceipt)
 
@@ -394,11 +404,7 @@ async def _operate(
 
 
 async def _resolve(
-    handle: SessionHandle,
-    tool_call_id: str,
-    decision: Literal["approve", "deny"],
-    reason: str | None,
-    arguments: Mapping[str, Any] | None,
+    handle: SessionHandle, tool_call_id: str, decision: Literal["approve", "deny"], **fields: Any
 ) -> ApprovalReceipt:
-    command = {"tool_call_id": tool_call_id, "decision": decision, "reason": reason, "arguments": arguments}
+    command = {"tool_call_id": tool_call_id, "decision": decision} | fields
     return await handle.call("resolve_approval", make_input(ApprovalInput, command), ApprovalReceipt)

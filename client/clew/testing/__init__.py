@@ -11,6 +11,7 @@ It needs the extra `testing`, which also brings fixtures for pytest: `clew_stack
 |---|---|
 | `stack` | a server, a worker and scripted models; time that can be skipped, and workers that can die |
 | `Reply`, `ToolCall`, `ScriptedRequest` | the scripts of models |
+| `ScriptFailed`, `Stuck` | why a test fails: what nobody scripted, and what it waits for in vain |
 | `ThreadView` | what a session has done, with assertions |
 | `replay` | whether recorded sessions continue under the code that is about to be deployed |
 | `evaluate` | what another agent, or another model, replies in a recorded session |
@@ -23,7 +24,7 @@ try:
     from clew.local import Reply, ToolCall
     from clew.testing.evaluating import evaluate
     from clew.testing.replaying import ReplayFailed, replay
-    from clew.testing.scripts import Script, ScriptedRequest
+    from clew.testing.scripts import Script, ScriptedRequest, ScriptFailed, Stuck
     from clew.testing.stack import Stack, stack
     from clew.testing.view import CalledTool, ThreadView
     from clew_audit.evaluation import Evaluation, Turn, TurnReply
@@ -37,8 +38,10 @@ __all__ = [
     "ReplayFailed",
     "Reply",
     "Script",
+    "ScriptFailed",
     "ScriptedRequest",
     "Stack",
+    "Stuck",
     "ThreadView",
     "ToolCall",
     "Turn",

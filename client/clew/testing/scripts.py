@@ -5,16 +5,30 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 
+from clew.agents import Agent, AgentTool
 from clew.local import Reply, ScriptedModel
+from clew.tools import ToolDefinition
 from clew_activities.providers import Providers, load_providers
 
 PROVIDER = "scripted"
 """The provider of the scripted models' names: `scripted:…`."""
+
+
+AGENTS = "agent"
+"""The names of the models that replace agents' begin with it: `agent/support/gpt-4o`."""
+
+
+class ScriptFailed(AssertionError):
+    """A model was called that has no script, or the script of an agent raised or had no reply left."""
+
+
+class Stuck(AssertionError):
+    """A test waited in vain. The message says for what, and shows the thread."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +36,7 @@ class ScriptedRequest:
     """A model call, as the scripted model received it.
 
     Attributes:
-        number: The number of the call among those of its model, from 1 on.
+        number: The number of the call among those that its script has answered, from 1 on.
         body: The body of the request, in the format of OpenAI's Chat Completions.
     """
 
@@ -84,6 +98,9 @@ class Scripts:
     def __init__(self) -> None:
         self._scripts: dict[str, Script] = {}
         self._requests: dict[str, list[ScriptedRequest]] = {}
+        self._answered: dict[str, int] = {}
+        self._agents: dict[str, str] = {}
+        self._failures: list[str] = []
         self._lock = threading.Lock()
 
     def add_model(self, name: str | None, script: Script, like: str | None = None) -> str:
@@ -95,31 +112,137 @@ class Scripts:
             if name is None:
                 name = "/".join(filter(None, (f"model-{len(self._scripts)}", like and like.partition(":")[2])))
             self._scripts[name] = script
+            self._answered[name] = 0
+            self._requests.setdefault(name, [])
+        return f"{PROVIDER}:{name}"
+
+    def add_agents(self, agents: Iterable[Agent], tools: Iterable[ToolDefinition]) -> _Replaced:
+        """Replace the models of agents, of their subagents and of those that tools call, by models without a script.
+
+        `set_script` gives them scripts. They have the windows, the encodings and the prices of the models before.
+        """
+        replacing = _Replacing(self._add_agent)
+        return _Replaced(tuple(map(replacing.replace_agent, agents)), tuple(map(replacing.replace_tool, tools)))
+
+    def set_script(self, agent: str, script: Script) -> None:
+        """Set the script of an agent: of its sessions, and of those that work for it as subagents.
+
+        Raises:
+            KeyError: The stack has no such agent, and no agent has such a fallback.
+        """
+        if agent not in self._agents:
+            known = ", ".join(sorted(self._agents)) or "none"
+            raise KeyError(f"the stack has no agent {agent!r} to script: it has {known}")
+        self.add_model(self._agents[agent], script)
+
+    def check(self) -> None:
+        """Raise an error for what has failed in a script, once.
+
+        Raises:
+            ScriptFailed: A model was called that has no script, or the script of an agent failed. The failure of a
+                subagent is a result that the model above it reads: the test might pass without this.
+        """
+        with self._lock:
+            failures, self._failures = self._failures, []
+        if failures:
+            raise ScriptFailed("\n".join(failures))
+
+    def _add_agent(self, key: str, name: str) -> str:
+        with self._lock:
+            self._agents[key] = name
             self._requests.setdefault(name, [])
         return f"{PROVIDER}:{name}"
 
     def get_requests(self, model: str) -> list[ScriptedRequest]:
-        """Get the requests that a model has received, oldest first. The model is named as `provider:name`.
+        """Get the requests that a model has received, oldest first: `provider:name`, or the name of an agent.
 
         Raises:
-            KeyError: There is no such model.
+            KeyError: There is no such model, and no such agent.
         """
-        return list(self._requests[model.removeprefix(f"{PROVIDER}:")])
+        return list(self._requests[self._agents.get(model, model.removeprefix(f"{PROVIDER}:"))])
 
     async def answer(self, body: dict[str, Any]) -> Reply:
         """Make the reply to the body of a request."""
         name = str(body.get("model"))
+        whose = next((key for key, model in self._agents.items() if model == name), None)
         if name not in self._scripts:
-            return Reply.error(HTTPStatus.NOT_FOUND, f"no script has the name {name!r}")
-        requests, script = self._requests[name], self._scripts[name]
-        request = ScriptedRequest(len(requests) + 1, body)
-        requests.append(request)
+            problem = f"no script has the name {name!r}"
+            if whose:
+                problem = (
+                    f"nobody has scripted {whose!r}: stack(scripts={{{whose!r}: …}}), or Stack.script({whose!r}, …)"
+                )
+            return self._fail(HTTPStatus.NOT_FOUND, problem, is_noted=True)
+        self._answered[name] += 1
+        request = ScriptedRequest(self._answered[name], body)
+        self._requests[name].append(request)
         try:
-            answer = await _play(script, request)
+            answer = await _play(self._scripts[name], request)
         except Exception as error:
             # This error is not retried: an assertion of the script ends the test.
-            return Reply.error(HTTPStatus.BAD_REQUEST, f"the script raised {type(error).__name__}: {error}")
+            script = f"the script of {whose!r}" if whose else "the script"
+            problem = f"{script} raised {type(error).__name__}: {error}"
+            return self._fail(HTTPStatus.BAD_REQUEST, problem, is_noted=whose is not None)
         return Reply(answer) if isinstance(answer, str) else answer
+
+    def _fail(self, status: HTTPStatus, problem: str, *, is_noted: bool) -> Reply:
+        if is_noted:
+            self._failures.append(problem)
+        return Reply.error(status, problem)
+
+
+@dataclass(frozen=True)
+class _Replaced:
+    """Agents and tools whose models are scripted.
+
+    Attributes:
+        agents: The agents.
+        tools: The tools.
+    """
+
+    agents: tuple[Agent, ...]
+    tools: tuple[ToolDefinition, ...]
+
+
+class _Replacing:
+    """Replaces the models of a tree of agents. An agent that several tools call is replaced once."""
+
+    def __init__(self, add_model: Callable[[str, str], str]) -> None:
+        self._add_model = add_model
+        self._agents: dict[int, tuple[Agent, Agent]] = {}
+
+    def replace_agent(self, agent: Agent) -> Agent:
+        """Replace the model of an agent and its fallbacks, and those of its subagents."""
+        if id(agent) not in self._agents:
+            model = self._name_model(agent.name, agent.model)
+            policy = agent.context_policy
+            if policy and policy.summarization_model:
+                policy = policy.model_copy(update={"summarization_model": model})
+            replaced = replace(
+                agent,
+                model=model,
+                fallbacks=[self._name_model(fallback, fallback) for fallback in agent.fallbacks],
+                context_policy=policy,
+                tools=[self.replace_tool(tool) for tool in agent.own_tools]
+                + [tool for tool in agent.tools if isinstance(tool, str)],
+            )
+            self._agents[id(agent)] = (agent, replaced)
+        return self._agents[id(agent)][1]
+
+    def replace_tool(self, tool: ToolDefinition) -> ToolDefinition:
+        """Replace the agent of a tool that calls one; other tools stay as they are."""
+        if not isinstance(tool, AgentTool):
+            return tool
+        return AgentTool(
+            self.replace_agent(tool.agent),
+            tool.name,
+            tool.spec["description"],
+            timeout_seconds=tool.timeout_seconds,
+            requires_approval=tool.requires_approval,
+        )
+
+    def _name_model(self, key: str, like: str) -> str:
+        provider, _, name = like.partition(":")
+        return like if provider == PROVIDER else self._add_model(key, f"{AGENTS}/{key.partition(':')[0]}/{name}")
 
 
 def make_providers(served: ScriptedModel) -> Providers:

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
@@ -26,23 +26,32 @@ from temporalio.client import Client
 
 from clew import Clew, Session
 from clew.agents import Agent
+from clew.contract.outputs import PendingCall, SessionStatus
+from clew.errors import ClewError
 from clew.local import scripted_model
 from clew.testing._background import get_background
+from clew.testing._waits import BoundedWaits
 from clew.testing._worker import MortalWorker
-from clew.testing.scripts import Script, ScriptedRequest, Scripts, make_providers
+from clew.testing.scripts import Script, ScriptedRequest, Scripts, Stuck, make_providers
 from clew.testing.view import ThreadView
 from clew.tools import Tool, ToolDefinition
 from clew_activities.archive import Store
 from clew_activities.checkpoint_tokens import Keys
 from clew_activities.providers import make_http_client
-from clew_activities.tools import collect_tools
+from clew_activities.tools import Tools, collect_tools
 from clew_activities.worker import SessionWorker, make_worker
 from clew_activities.worker.assembly import ALL_WORK, Work
 
 APPROVAL_SECONDS = 10.0
-"""Seconds that `Stack.wait_for_approval` waits by default."""
+"""Seconds that `Stack.wait_for_approval` and `Stack.wait_for_external` wait by default."""
+PATIENCE_SECONDS = 60.0
+"""Seconds that a test waits for an answer of a session by default."""
 POLL_SECONDS = 0.02
 """Seconds between two queries for an approval."""
+REST_SECONDS = 1.0
+"""Seconds after which a wait for a call fails, if the session has nothing to do."""
+READ_SECONDS = 5.0
+"""Seconds for reading the thread of a session that a test waits for in vain."""
 
 
 class Stack:
@@ -63,14 +72,22 @@ class Stack:
         self,
         tools: Iterable[ToolDefinition] = (),
         agents: Iterable[Agent] = (),
+        *,
+        scripts: Mapping[str, Script] | None = None,
         models: Mapping[str, Script] | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self.task_queue = f"clew-testing-{uuid.uuid4().hex}"
-        self._tools = collect_tools(tools)
-        self._agents = tuple(agents)
         self._scripts = Scripts()
+        self._tools: Tools = {}
+        self._agents: tuple[Agent, ...] = ()
+        self._own_models: dict[str, str] = {}
+        self._deploy(list(tools), list(agents))
         for name, script in (models or {}).items():
             self._scripts.add_model(name, script)
+        for name, script in (scripts or {}).items():
+            self._scripts.set_script(name, script)
+        self._patience_seconds = patience_seconds
         self._store = Store.from_url("memory://")
         self._keys = Keys({"testing": secrets.token_bytes(32)})
         self._exits = AsyncExitStack()
@@ -85,8 +102,10 @@ class Stack:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop the worker and the scripted models."""
+        """Stop the worker and the scripted models; raises as `check` does, unless the test has failed."""
         self._background.run_blocking(self._stop())
+        if error is None:
+            self.check()
 
     async def __aenter__(self) -> Self:
         """Start the stack, and return when the worker polls."""
@@ -97,8 +116,31 @@ class Stack:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop the worker and the scripted models."""
+        """Stop the worker and the scripted models; raises as `check` does, unless the test has failed."""
         await self._background.run(self._stop())
+        if error is None:
+            self.check()
+
+    def script(self, agent: str, script: Script) -> None:
+        """Set the script of an agent, which replaces its model in all its sessions, those of subagents included.
+
+        Args:
+            agent: The name of an agent, of a subagent, or of a model, as `provider:name`, that an agent has as a
+                fallback.
+            script: The replies from now on.
+
+        Raises:
+            KeyError: The stack has no such agent.
+        """
+        self._scripts.set_script(agent, script)
+
+    def check(self) -> None:
+        """Check that every model that was called has a script, and that no agent's script has failed.
+
+        Raises:
+            ScriptFailed: One has not. The next call does not report it again.
+        """
+        self._scripts.check()
 
     def model(self, script: Script, name: str | None = None, *, like: str | None = None) -> str:
         """Add a scripted model and return its name, as `provider:name`.
@@ -113,8 +155,11 @@ class Stack:
     def requests(self, model: str) -> list[ScriptedRequest]:
         """List the requests that a scripted model has received, oldest first, retries included.
 
+        Args:
+            model: The model, as `provider:name`, or the name of an agent.
+
         Raises:
-            KeyError: The stack has no such model.
+            KeyError: The stack has no such model, and no such agent.
         """
         return self._scripts.get_requests(model)
 
@@ -128,8 +173,7 @@ class Stack:
             options: The other arguments of `Clew.open`.
         """
         if script is not None:
-            models = {agent.name: agent.model for agent in self._agents}
-            options["model"] = self.model(script, like=models.get(options.get("agent", "")))
+            options["model"] = self.model(script, like=self._own_models.get(options.get("agent", "")))
         return await self.clew.open(session_id or f"test-{uuid.uuid4().hex}", **options)
 
     async def read(self, session: Session) -> ThreadView:
@@ -147,13 +191,40 @@ class Stack:
         """Wait until a tool call waits for approval, and return its id.
 
         Raises:
-            TimeoutError: None does in time. The message shows the thread.
+            Stuck: None does in time, or no request runs any more. The message shows the thread.
         """
+        return await self._wait_for_call(
+            session, "approval", lambda status: status.pending_approvals, timeout_seconds
+        )
+
+    async def wait_for_external(self, session: Session, timeout_seconds: float = APPROVAL_SECONDS) -> str:
+        """Wait until a call of an external tool waits for its result, and return its id.
+
+        Raises:
+            Stuck: None does in time, or no request runs any more. The message shows the thread.
+        """
+        return await self._wait_for_call(
+            session, "its result", lambda status: status.pending_external_calls, timeout_seconds
+        )
+
+    async def _wait_for_call(
+        self,
+        session: Session,
+        what: str,
+        select: Callable[[SessionStatus], Sequence[PendingCall]],
+        timeout_seconds: float,
+    ) -> str:
         deadline = time.monotonic() + timeout_seconds
-        while not (pending := (await session.status()).pending_approvals):
-            if time.monotonic() > deadline:
+        rests_since: float | None = None
+        while not (pending := select(status := await session.status())):
+            now = time.monotonic()
+            # The request may not have been sent yet.
+            rests_since = (rests_since or now) if status.status in ("idle", "hibernating", "closed") else None
+            if rests_since and now > rests_since + REST_SECONDS:
+                raise Stuck(f"no tool call waits for {what}, and no request runs:\n{await self.read(session)}")
+            if now > deadline:
                 thread = await self.read(session)
-                raise TimeoutError(f"no tool call waited for approval within {timeout_seconds:g} s:\n{thread}")
+                raise Stuck(f"no tool call waited for {what} within {timeout_seconds:g} s:\n{thread}")
             await asyncio.sleep(POLL_SECONDS)
         return pending[0].tool_call_id
 
@@ -189,11 +260,29 @@ class Stack:
             tools: The tools of the new worker; None: those of the worker before it.
             agents: Its agents; None: those of the worker before it.
         """
-        if tools is not None:
-            self._tools = collect_tools(tools)
-        if agents is not None:
-            self._agents = tuple(agents)
+        self._deploy(tools, agents)
         await self._background.run(self._restart_workers())
+
+    def _deploy(self, tools: Iterable[ToolDefinition] | None, agents: Iterable[Agent] | None) -> None:
+        """Take tools and agents for the next worker, each agent with a scripted model instead of its own."""
+        agents = None if agents is None else list(agents)
+        self._own_models |= {agent.name: agent.model for agent in agents or ()}
+        replaced = self._scripts.add_agents(agents or (), tools or ())
+        if tools is not None:
+            self._tools = collect_tools(replaced.tools)
+        if agents is not None:
+            self._agents = replaced.agents
+
+    async def _describe(self, session_id: str) -> str:
+        """Describe for people what a session waits for, with its thread."""
+        session = self.clew.session(session_id)
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                status = await session.status()
+                return f"its status is {status.status}, request {status.request_id}:\n{await self.read(session)}"
+        except (ClewError, TimeoutError) as error:
+            worker = "" if self._workers else "; no worker runs: restart_worker starts one"
+            return f"its thread cannot be read ({type(error).__name__}){worker}"
 
     async def _start(self) -> None:
         server = await self._background.start_server()
@@ -201,7 +290,10 @@ class Stack:
             models = await self._exits.enter_async_context(scripted_model(self._scripts.answer))
             self._providers = make_providers(models)
             self._http = await self._exits.enter_async_context(make_http_client())
-            self.clew = await Clew.connect(server.address, namespace=server.namespace, task_queue=self.task_queue)
+            waits = BoundedWaits(self._patience_seconds, self._describe)
+            self.clew = await Clew.connect(
+                server.address, namespace=server.namespace, task_queue=self.task_queue, interceptors=[waits]
+            )
             await self._start_workers()
         except BaseException:
             await self._stop()
@@ -288,17 +380,24 @@ def stack(
     *,
     tools: Iterable[ToolDefinition] = (),
     agents: Iterable[Agent] = (),
+    scripts: Mapping[str, Script] | None = None,
     models: Mapping[str, Script] | None = None,
+    patience_seconds: float = PATIENCE_SECONDS,
 ) -> Stack:
     """Make the stack of a test, for `with` or `async with`.
 
     Args:
         tools: The tools of its worker.
-        agents: The agents of its worker, with their tools. `open(script, agent="name")` replaces an agent's model by
-            a script.
+        agents: The agents of its worker, with their tools and subagents. No real model is called: each agent has a
+            scripted model, with the window and the prices of its own.
+        scripts: The scripts of agents, of subagents, and of models that agents have as fallbacks, by their names.
+            `Stack.script` sets one later. `open(script, agent="name")` has one for that session alone.
         models: Scripted models whose names are set, by the name after `scripted:`. `Stack.model` adds others.
+        patience_seconds: The longest time that a test waits for a request, or for another answer of a session. After
+            that it fails with `Stuck`.
 
     Raises:
+        KeyError: `scripts` names an agent that the stack does not have.
         ToolsUnusable: Two tools have one name, or the parameters of a tool are not valid JSON Schema.
     """
-    return Stack(tools, agents, models)
+    return Stack(tools, agents, scripts=scripts, models=models, patience_seconds=patience_seconds)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
+from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, RequiresApproval
 from clew.tools.external import EXTERNAL_TIMEOUT_SECONDS, ExternalTool, external_tool
 from clew.tools.remote import RemoteTool, remote_tool
 
@@ -18,7 +18,7 @@ class _Declaration(BaseModel):
     name: str
     description: str = ""
     parameters: dict[str, Any]
-    requires_approval: bool = False
+    requires_approval: RequiresApproval = False
 
 
 class _External(_Declaration):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from clew.contract.schemas import check_schema
 from clew.model.canonical import canonicalize
@@ -19,6 +19,10 @@ MAX_TEMPORAL_NAME = 200
 """Longest name of a task queue or an activity, in characters."""
 
 
+RequiresApproval = bool | Literal["round"]
+"""Whether a person must approve each call of a tool. `round`: the other calls of the reply wait for that, too."""
+
+
 class ToolDefinition:
     """A tool that sessions can have: its schema for models, and the settings of its calls.
 
@@ -30,7 +34,7 @@ class ToolDefinition:
         timeout_seconds: The time for one attempt of a call.
         retries: The most repetitions of an attempt that failed.
         idempotent: Whether a call may run again when it is not known whether it has run.
-        requires_approval: Whether a person must approve each call.
+        requires_approval: Whether a person must approve each call; `round`: before any call of its reply begins.
     """
 
     def __init__(
@@ -40,7 +44,7 @@ class ToolDefinition:
         timeout_seconds: float,
         retries: int = 0,
         idempotent: bool = True,
-        requires_approval: bool = False,
+        requires_approval: RequiresApproval = False,
     ) -> None:
         self.name = spec["name"]
         check_name(self.name)

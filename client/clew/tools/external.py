@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clew.tools.definition import ToolDefinition, make_spec
+from clew.tools.definition import RequiresApproval, ToolDefinition, make_spec
 
 EXTERNAL_TIMEOUT_SECONDS = 24 * 3600.0
 """Time that a call of an external tool waits, where the tool sets none."""
@@ -24,7 +24,7 @@ def external_tool(
     parameters: Mapping[str, Any],
     *,
     timeout_seconds: float = EXTERNAL_TIMEOUT_SECONDS,
-    requires_approval: bool = False,
+    requires_approval: RequiresApproval = False,
 ) -> ExternalTool:
     """Make a tool whose results come from outside: a webhook, another system, a person.
 
@@ -33,7 +33,8 @@ def external_tool(
         description: What the tool does, for the model.
         parameters: The JSON Schema of the arguments, an object. Arguments are validated before a call waits.
         timeout_seconds: The longest time that a call waits, in seconds. After that the model reads of the timeout.
-        requires_approval: Whether a person must approve each call before it waits for its result.
+        requires_approval: Whether a person must approve each call before it waits for its result; `round`: before any
+            call of its reply begins.
 
     Raises:
         TypeError: The name, the parameters or the timeout are out of bounds.

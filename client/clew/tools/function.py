@@ -14,7 +14,14 @@ from pydantic_core import to_json
 
 from clew.contract.schemas import check_arguments
 from clew.tools.context import ToolContext
-from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, check_name, check_temporal_name, make_spec
+from clew.tools.definition import (
+    DEFAULT_TIMEOUT_SECONDS,
+    RequiresApproval,
+    ToolDefinition,
+    check_name,
+    check_temporal_name,
+    make_spec,
+)
 from clew.tools.descriptions import split_docstring
 
 P = ParamSpec("P")
@@ -38,7 +45,7 @@ class Tool(ToolDefinition, Generic[P, R]):
         timeout_seconds: float,
         retries: int,
         idempotent: bool,
-        requires_approval: bool,
+        requires_approval: RequiresApproval,
         task_queue: str | None = None,
     ) -> None:
         name = name or str(getattr(function, "__name__", ""))
@@ -102,7 +109,7 @@ def tool(
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     retries: int = 0,
     idempotent: bool = True,
-    requires_approval: bool = False,
+    requires_approval: RequiresApproval = False,
     task_queue: str | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
@@ -115,7 +122,7 @@ def tool(
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     retries: int = 0,
     idempotent: bool = True,
-    requires_approval: bool = False,
+    requires_approval: RequiresApproval = False,
     task_queue: str | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a function a tool. A sync function runs in its own thread; an async one must not block the event loop.
@@ -131,7 +138,8 @@ def tool(
         retries: The most repetitions of an attempt that raised, before the model reads the error.
         idempotent: Whether a call may run again after its worker died. If not, the call is not repeated: the model
             reads that it is in doubt, with its idempotency key.
-        requires_approval: Whether each call waits, however long, until a person approves or denies it.
+        requires_approval: Whether each call waits, however long, until a person approves or denies it; `round`: the
+            other calls of its reply wait, too.
         task_queue: The task queue of the workers that run the function,
             `clew worker --serve tools --task-queue NAME`; None: that of the session. The session's workers need the
             module, too, for the schema.

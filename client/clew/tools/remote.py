@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from clew.model.messages import ToolSpec
-from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, check_temporal_name, make_spec
+from clew.tools.definition import (
+    DEFAULT_TIMEOUT_SECONDS,
+    RequiresApproval,
+    ToolDefinition,
+    check_temporal_name,
+    make_spec,
+)
 
 
 class RemoteTool(ToolDefinition):
@@ -26,7 +32,7 @@ class RemoteTool(ToolDefinition):
         timeout_seconds: float,
         retries: int,
         idempotent: bool,
-        requires_approval: bool,
+        requires_approval: RequiresApproval,
     ) -> None:
         super().__init__(
             spec,
@@ -51,7 +57,7 @@ def remote_tool(
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     retries: int = 0,
     idempotent: bool = True,
-    requires_approval: bool = False,
+    requires_approval: RequiresApproval = False,
 ) -> RemoteTool:
     """Make a tool whose calls are activities of another Temporal worker.
 
@@ -69,7 +75,8 @@ def remote_tool(
         retries: The most repetitions of an attempt that failed, before the model reads the error.
         idempotent: Whether a call may run again after its worker died. If not, the call is not repeated: the model
             reads that it is in doubt.
-        requires_approval: Whether each call waits, however long, until a person approves or denies it.
+        requires_approval: Whether each call waits, however long, until a person approves or denies it; `round`: the
+            other calls of its reply wait, too.
 
     Raises:
         TypeError: The name, the parameters, the task queue, the activity, the timeout or the retries are out of

@@ -11,9 +11,13 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.routing import Route
 
 from clew_activities.deployment import Deployment
 from clew_activities.mcp import connection, stdio
@@ -24,6 +28,7 @@ from clew_activities.mcp.settings import HttpSettings, McpSettings, ProcessSetti
 from clew_activities.mcp.tools import McpTools
 from clew_activities.providers import Redaction
 from tests.support import bad_mcp_server
+from tests.support.web import serve
 
 SECRET = "s3cret-of-the-server"
 GOOD = ProcessSettings(
@@ -212,6 +217,102 @@ async def test_a_call_that_a_server_breaks_ends_with_its_problem(
             await call(bad, tool)
         assert all(record.exc_info is None for record in caplog.records)
         assert await call(bad, "number", n=1) == ('{"n": 1}', False)
+
+
+async def call_in_time(tools: McpTools, tool: str, seconds: float) -> tuple[str, bool]:
+    """Call a tool as `run_tool` does: its time begins when the tool has been found."""
+    found = await tools.find(f"mcp__bad__{tool}")
+    assert found is not None
+    async with asyncio.timeout(seconds):
+        return await tools.call(found, {"n": 1})
+
+
+async def test_a_server_that_hangs_in_a_call_is_replaced(
+    bad: McpTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A call times out, a ping gets no answer: the next call has a new process, and the log says why, once."""
+    monkeypatch.setattr(connection, "PING_SECONDS", 0.2)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await call_in_time(bad, "hang", 0.2)
+        assert await call_in_time(bad, "number", 30) == ('{"n": 1}', False)
+    assert len(read_pids(tmp_path)) == 3
+    messages = [record.message for record in caplog.records if "unanswered" in record.message]
+    assert len(messages) == 2
+
+
+async def test_a_server_that_answers_pings_and_no_calls_is_replaced(bad: McpTools, tmp_path: Path) -> None:
+    """It is replaced after a few calls in a row without an answer."""
+    for _ in range(connection.MAX_UNANSWERED):
+        with pytest.raises(TimeoutError):
+            await call_in_time(bad, "lose", 0.1)
+    assert await call_in_time(bad, "number", 30) == ('{"n": 1}', False)
+    assert len(read_pids(tmp_path)) == 2
+
+
+async def test_a_slow_call_costs_no_server_that_goes_on_answering(good: McpTools) -> None:
+    """A call that times out, or whose request is cancelled, leaves the server's process and its state."""
+    await good.select("mcp:good/*")
+    started = good._servers["good"]._connection
+    slow = await good.find("mcp__good__wait")
+    add = await good.find("mcp__good__add")
+    assert slow is not None
+    assert add is not None
+    for _ in range(connection.MAX_UNANSWERED + 1):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await good.call(slow, {})
+        assert await good.find("mcp__good__add") is not None
+        assert await good.call(add, {"a": 1, "b": 2}) == ("3", False)
+    assert good._servers["good"]._connection is started
+
+
+async def test_a_server_at_a_url_that_hangs_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its session hangs, with each further request of it: the next call begins another one."""
+    monkeypatch.setattr(connection, "PING_SECONDS", 0.2)
+    hung: set[str] = set()
+    sessions = 0
+
+    async def answer(request: Request) -> Response:
+        nonlocal sessions
+        if request.method != "POST":
+            return Response(status_code=405)
+        message = await request.json()
+        session = request.headers.get("mcp-session-id", "")
+        if session in hung or message.get("params", {}).get("name") == "hang":
+            hung.add(session)
+            await released.wait()
+        if "id" not in message:
+            return Response(status_code=202)
+        headers: dict[str, str] = {}
+        result: dict[str, Any] = {}
+        match message["method"]:
+            case "initialize":
+                sessions += 1
+                headers = {"mcp-session-id": f"s-{sessions}"}
+                result = {
+                    "protocolVersion": "2025-06-18",
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "bad", "version": "1"},
+                }
+            case "tools/list":
+                result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("hang", "number")]}
+            case "tools/call":
+                result = {"content": [{"type": "text", "text": session}]}
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result}, headers=headers)
+
+    released = asyncio.Event()
+    app = FastAPI(routes=[Route("/mcp", answer, methods=["POST", "GET", "DELETE"])])
+    async with serve(app) as address:
+        tools = McpTools(McpSettings({"bad": HttpSettings(url=f"http://{address}/mcp")}))
+        try:
+            assert await call_in_time(tools, "number", 30) == ("s-1", False)
+            with pytest.raises(TimeoutError):
+                await call_in_time(tools, "hang", 0.2)
+            assert await call_in_time(tools, "number", 30) == ("s-2", False)
+        finally:
+            await tools.close()
+            released.set()
 
 
 async def test_a_call_that_is_cancelled_leaves_the_server_to_others(bad: McpTools) -> None:

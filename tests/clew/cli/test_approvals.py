@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 import re
 from typing import Any
@@ -34,8 +35,11 @@ async def test_approve_and_deny_decide_tool_calls(stack: Stack) -> None:
     assert (denied.code, denied.err, denied.json) == (0, "", {"tool_call_id": "tool-2", "decision": "deny"})
     for command in ("approve", "deny"):
         assert read_error(await run_clew(command, session.id, "tool-2", address=address)) == (1, "already_resolved")
-    edited = await run_clew("approve", session.id, "tool-1", "--arguments", '{"a": 5, "b": 6}', address=address)
+    by = ("--by", "ada@example.org")
+    edited = await run_clew("approve", session.id, "tool-1", "--arguments", '{"a": 5, "b": 6}', *by, address=address)
     assert (edited.code, edited.out, edited.err) == (0, "tool call tool-1 is approved\n", "")
+    decided = [entry.payload.get("by") for entry in await session.entries(kind="approval")]
+    assert decided == [getpass.getuser(), "ada@example.org"]
     note = '[a person changed this call before it ran; its arguments were {"a":5,"b":6}]'
     assert await request.answer() == f"{note}\n11 and denied: too easy"
 
@@ -87,14 +91,14 @@ async def test_an_approvals_receipt_is_json(stack: Stack) -> None:
     )
     request = await session.message("Add")
     await wait_for_approvals(session)
-    await session.deny("tool-2")
+    await session.deny("tool-2", by="ada")
     ended = await run_clew("approve", session.id, "tool-1", "--reason", "harmless", "--json", address=address)
     assert (ended.code, ended.json) == (0, {"tool_call_id": "tool-1", "decision": "approve"})
     assert (await request.answer()).startswith("42 and denied")
     listed = await run_clew("entries", session.id, "--kind", "approval", address=address)
     assert [line.split("\t")[-1] for line in listed.out.splitlines()] == [
-        "deny tool-2: no reason",
-        "approve tool-1: harmless",
+        "deny tool-2 by ada: no reason",
+        f"approve tool-1 by {getpass.getuser()}: harmless",
     ]
     (entry,) = await session.entries(kind="approval", tool_call_id="tool-1")
     assert entry.payload["reason"] == "harmless"

@@ -8,12 +8,14 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
+from http import HTTPStatus
 
 import pytest
 
 from clew import RequestFailed, ToolContext, testing, tool
 from clew.agents import Agent
 from clew.testing import Reply, ScriptedRequest, Stack, ToolCall
+from clew.tools import external_tool
 
 started = threading.Event()
 attempts: list[int] = []
@@ -45,7 +47,8 @@ def stumble(context: ToolContext) -> str:
 
 @pytest.fixture(scope="module")
 async def running() -> AsyncIterator[Stack]:
-    async with testing.stack(tools=[refund, survive, stumble]) as running:
+    paid = external_tool("paid", "Wait for the payment.", {"type": "object", "properties": {}})
+    async with testing.stack(tools=[refund, survive, stumble, paid]) as running:
         yield running
 
 
@@ -165,6 +168,71 @@ async def test_a_script_has_the_prices_of_the_agents_model() -> None:
         outcome = await (await session.message("hello")).result()
         assert outcome.status == "completed"
         assert outcome.usage.cost_usd
+
+
+HELPER = Agent("helper", model="openai:gpt-4o-mini")
+BOSS = Agent("boss", model="openai:gpt-4o", tools=[HELPER.as_tool()], fallbacks=["anthropic:claude-sonnet-4-5"])
+
+
+async def test_every_agent_of_a_tree_has_a_script() -> None:
+    """A subagent, too, and a fallback: no real model is called."""
+    task = Reply(tool_calls=[ToolCall("helper", {"task": "count"})])
+    scripts: dict[str, testing.Script] = {
+        "boss": lambda request: task if request.number == 1 else Reply.error(HTTPStatus.SERVICE_UNAVAILABLE, "down"),
+        "helper": lambda request: f"{request.text}: 7",
+        "anthropic:claude-sonnet-4-5": lambda request: f"the fallback read {request.text}",
+    }
+    async with testing.stack(agents=[BOSS], scripts=scripts) as running:
+        session = await running.open(agent="boss")
+        assert await session.ask("go") == "the fallback read count: 7"
+        assert [request.text for request in running.requests("helper")] == ["count"]
+        running.script("boss", ["again"])
+        assert await session.ask("go on") == "again"
+
+
+@pytest.mark.parametrize("scripts", [{}, {"helper": []}], ids=["no script", "no reply left"])
+async def test_a_subagent_that_nobody_scripted_fails_the_test(scripts: dict[str, testing.Script]) -> None:
+    """The model above it reads the failure as a result, and its request completes."""
+    running = await testing.stack(agents=[BOSS], scripts=scripts).__aenter__()
+    task = Reply(tool_calls=[ToolCall("helper", {"task": "count"})])
+    assert await (await running.open([task, "done"], agent="boss")).ask("go") == "done"
+    with pytest.raises(testing.ScriptFailed, match="helper"):
+        await running.__aexit__(None, None, None)
+    running.check()
+
+
+async def test_a_script_of_an_unknown_agent_is_refused() -> None:
+    with pytest.raises(KeyError, match="no agent 'bos'"):
+        testing.stack(agents=[BOSS], scripts={"bos": "hi"})
+
+
+async def test_an_external_call_is_waited_for(running: Stack) -> None:
+    """A test answers it by its id."""
+    session = await running.open([Reply(tool_calls=[ToolCall("paid", {})]), "thanks"], tools=["paid"])
+    request = await session.message("buy")
+    await session.submit_tool_result(await running.wait_for_external(session), "7 EUR")
+    assert await request.answer() == "thanks"
+
+
+async def test_a_wait_after_a_failed_run_ends_with_its_thread(running: Stack) -> None:
+    """No call can wait any more: the test need not wait for its time."""
+    session = await running.open([], tools=["refund"])
+    await session.message("refund it")
+    for wait in (running.wait_for_approval, running.wait_for_external):
+        with pytest.raises(testing.Stuck, match=r"(?s)no request runs.*run: failed"):
+            await wait(session, 60)
+
+
+async def test_a_wait_for_an_answer_has_an_end() -> None:
+    """The error says what the session waits for, or that no worker runs."""
+    async with testing.stack(tools=[refund], patience_seconds=0.5) as running:
+        session = await running.open([Reply(tool_calls=[ToolCall("refund", {"order": "7"})]), "x"], tools=["refund"])
+        request = await session.message("refund it")
+        with pytest.raises(testing.Stuck, match=r"(?s)within 0.5 s; its status is awaiting_approval.*refund"):
+            await request.answer()
+        call = await running.wait_for_approval(session)
+        await session.approve(call)
+        assert await request.answer() == "x"
 
 
 @tool(task_queue=f"testing-{uuid.uuid4().hex}")

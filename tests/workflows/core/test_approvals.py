@@ -15,25 +15,73 @@ ASK = RequestedTool(name="ask_first", arguments={"a": 1})
 
 
 def open_waiting_session(*tools: RequestedTool | str, **config: Any) -> SessionHarness:
-    session = SessionHarness(tools=("add", "ask_first"), **config)
+    session = SessionHarness(tools=("add", "ask_first", "hold_all"), **config)
     session.ask(request_id="r")
     session.reply("", *tools)
     return session
 
 
 def test_a_tool_that_needs_it_waits_for_approval() -> None:
-    """So does its whole round. The status shows who waits, with what arguments."""
+    """The other calls of its reply run at once. The status shows what waits, with its arguments."""
     session = open_waiting_session(ASK, "add")
-    assert (session.state.phase, session.effect) == ("awaiting_approval", None)
+    assert session.state.phase == "awaiting_approval"
+    assert [call.name for call, _ in session.round.calls] == ["add"]
     assert views.answer_status(session.state, session.thread)["pending_approvals"] == [
         {"tool_call_id": "tool-1", "name": "ask_first", "arguments": {"a": 1}}
     ]
+    session.answer_call("tool-2", "2")
+    assert (session.state.phase, session.effect) == ("awaiting_approval", None)
     session.approve("tool-1")
-    assert [call.name for call, _ in session.round.calls] == ["ask_first", "add"]
-    assert session.thread[3].kind == "approval"
-    assert session.thread[3].refs["tool_call_id"] == "tool-1"
-    session.answer_calls("1", "2")
-    assert session.entry_names[2:] == ["assistant", "approval", "tool", "tool"]
+    assert [call.name for call, _ in session.round.calls] == ["ask_first"]
+    assert session.thread[4].kind == "approval"
+    assert session.thread[4].refs["tool_call_id"] == "tool-1"
+    session.answer_calls("1")
+    assert session.entry_names[2:] == ["assistant", "tool", "approval", "tool"]
+    assert_valid(session.build_context(session.call).messages)
+
+
+def test_a_call_is_run_beside_others_as_soon_as_it_is_approved() -> None:
+    """The model is called after the last result, whichever call has it."""
+    session = open_waiting_session(ASK, "add", ASK)
+    session.approve("tool-1")
+    assert [call.tool_call_id for call, _ in session.round.calls] == ["tool-1", "tool-2"]
+    session.answer_call("tool-2", "2")
+    session.approve("tool-3")
+    assert session.state.phase == "awaiting_tools"
+    assert [call.tool_call_id for call, _ in session.round.calls] == ["tool-1", "tool-3"]
+    session.answer_call("tool-3", "3")
+    session.answer_call("tool-1", "1")
+    assert session.call.iteration == 2
+    assert_valid(session.build_context(session.call).messages)
+
+
+@pytest.mark.parametrize("calls", [(ASK, "add", "add"), ("hold_all", "add", ASK)])
+def test_a_round_can_be_approved_as_a_whole(calls: tuple[RequestedTool | str, ...]) -> None:
+    """The session, or a tool of the round, says so: none of its calls begins before the decision."""
+    config = {"approval_scope": "round"} if "hold_all" not in calls else {}
+    session = open_waiting_session(*calls, **config)
+    assert (session.state.phase, session.effect) == ("awaiting_approval", None)
+    session.approve("tool-1")
+    started = [call.tool_call_id for call, _ in session.round.calls]
+    assert started == (["tool-1", "tool-2", "tool-3"] if config else ["tool-1", "tool-2"])
+    session.cancel()
+
+
+def test_nothing_of_a_round_that_was_approved_as_a_whole_has_run_before() -> None:
+    """A cancellation says so to the model."""
+    session = open_waiting_session("hold_all", "add")
+    session.cancel()
+    results = [entry.payload["content"] for entry in session.thread if entry.payload.get("role") == "tool"]
+    assert [result.partition(":")[0] for result in results] == ["[not run", "[not run"]
+
+
+def test_the_entry_says_who_decided() -> None:
+    """No model reads it."""
+    session = open_waiting_session(ASK)
+    session.approve("tool-1", by="ada@example.org")
+    assert session.thread[3].payload["by"] == "ada@example.org"
+    session.answer_calls("1")
+    assert "ada" not in str(session.build_context(session.call).messages)
 
 
 def test_the_configuration_may_ask_for_approval_too() -> None:
@@ -42,7 +90,7 @@ def test_the_configuration_may_ask_for_approval_too() -> None:
 
 
 def test_a_denial_is_what_the_model_reads() -> None:
-    """With its reason, and at its place; nothing is run for it."""
+    """With its reason; nothing is run for it."""
     session = open_waiting_session(ASK)
     session.approve("tool-1", decision="deny", reason="too dear")
     assert session.entry_names[3:] == ["approval", "tool"]
@@ -77,7 +125,7 @@ def test_arguments_that_the_tool_does_not_take_are_refused(given: dict[str, Any]
 
 def test_the_edited_arguments_of_a_round_are_bounded_together() -> None:
     """They are scheduled in one workflow task, and the server terminates a workflow whose task is too large."""
-    session = open_waiting_session(*[ASK] * 4)
+    session = open_waiting_session(*[ASK] * 4, approval_scope="round")
     large = {"a": 2, "text": "x" * 250_000}
     for tool_call_id in ("tool-1", "tool-2"):
         session.approve(tool_call_id, arguments=large)
@@ -99,8 +147,8 @@ def test_the_models_own_arguments_do_not_count_as_edited() -> None:
 
 
 def test_several_are_resolved_in_any_order() -> None:
-    """The round runs with the last of them; results stand in call order."""
-    session = open_waiting_session(ASK, "add", ASK, ASK)
+    """A round that is approved as a whole runs with the last of them."""
+    session = open_waiting_session(ASK, "add", ASK, ASK, approval_scope="round")
     session.approve("tool-4")
     session.approve("tool-1", decision="deny")
     assert (session.state.phase, session.effect) == ("awaiting_approval", None)
@@ -125,15 +173,19 @@ def test_what_is_not_pending_cannot_be_decided() -> None:
 
 def test_nothing_times_out_while_people_think() -> None:
     """The request's time stands still meanwhile, for all of them together."""
-    session = open_waiting_session(ASK, ASK, request_timeout_seconds=100)
+    session = open_waiting_session(ASK, "add", ASK, request_timeout_seconds=100)
+    session.time = 10
+    session.answer_calls("2")
     session.time = 1000
     session.approve("tool-1")
+    session.time = 1020
+    session.answer_calls("1")
     session.time = 5000
-    session.approve("tool-2")
-    session.time = 5099
-    session.answer_calls("1", "2")
+    session.approve("tool-3")
+    session.time = 5069
+    session.answer_calls("3")
     assert session.call.iteration == 2
-    session.time = 5100
+    session.time = 5070
     session.reply("", "add")
     session.answer_calls("4")
     assert session.find_ending("r") == ("failed", "timeout")

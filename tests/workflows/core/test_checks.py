@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from clew.context.contexts import build_context
+from clew.contract import ToolResultInput
+from clew_workflows.core import approvals
 from clew_workflows.protocol import (
     CallModel,
     Failure,
@@ -111,7 +113,7 @@ def test_inputs_are_checked_before_they_are_committed() -> None:
 
 def test_a_refused_tool_call_has_the_refusal_as_its_result() -> None:
     """The others run, with the arguments that a person has edited; what needs approval is approved first."""
-    session = begin("tool", tools=("add", "ask_b", "c_outside"))
+    session = begin("tool", tools=("add", "ask_b", "c_outside"), approval_scope="round")
     session.ask()
     session.reply("", "add", "ask_b", "c_outside")
     session.approve("tool-2", arguments={"a": 2})
@@ -125,6 +127,43 @@ def test_a_refused_tool_call_has_the_refusal_as_its_result() -> None:
     session.answer_calls("done")
     results = [entry.payload["content"] for entry in session.thread if entry.payload.get("role") == "tool"]
     assert results == ["refused: too risky", "refused: not outside", "done"]
+    assert_valid(session.build_context(session.call).messages)
+
+
+def test_a_call_that_is_approved_during_a_check_is_checked_after_it() -> None:
+    """With the arguments that a person has edited. What the hooks have accepted begins with it."""
+    session = begin("tool", tools=("add", "ask_b", "c_outside"))
+    session.ask()
+    session.reply("", "add", "ask_b", "c_outside")
+    assert [item.name for item in get_check(session).items] == ["add", "c_outside"]
+    assert [call.name for call in approvals.list_pending(session.state)] == ["ask_b"]
+    session.approve("tool-2", arguments={"a": 2})
+    assert [item.name for item in get_check(session).items] == ["add", "c_outside"]
+    answer(session, None, "not outside")
+    assert [(item.name, item.arguments) for item in get_check(session).items] == [("ask_b", {"a": 2})]
+    answer(session, None)
+    assert [call.call.name for call in session.round.calls] == ["add", "ask_b"]
+    session.answer_calls("1", "2")
+    assert session.call.iteration == 2
+    assert_valid(session.build_context(session.call).messages)
+
+
+def test_a_call_that_is_approved_while_others_run_is_checked_after_them() -> None:
+    """A result from outside that comes during the check leaves the round as it is."""
+    session = begin("tool", tools=("add", "ask_b", "c_outside"))
+    session.ask()
+    session.reply("", "add", "ask_b", "c_outside")
+    answer(session, None, None)
+    session.approve("tool-2")
+    assert [call.call.name for call in session.round.calls] == ["add"]
+    session.answer_call("tool-1", "1")
+    assert [item.name for item in get_check(session).items] == ["ask_b"]
+    session.do(ToolResultInput(tool_call_id="tool-3", content="3"))
+    assert [item.name for item in get_check(session).items] == ["ask_b"]
+    answer(session, None)
+    assert [call.call.name for call in session.round.calls] == ["ask_b"]
+    session.answer_calls("2")
+    assert session.call.iteration == 2
     assert_valid(session.build_context(session.call).messages)
 
 

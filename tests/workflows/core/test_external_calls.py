@@ -85,12 +85,12 @@ def test_a_result_with_an_image_is_refused(content: Any) -> None:
 
 
 def test_a_round_mixes_all_kinds_of_calls() -> None:
-    """Approvals come first; then activities run and external calls wait, and each result is committed on arrival."""
+    """Activities run and external calls wait, those that need it once approved. Results are committed on arrival."""
     session = waiting("add", "order_outside", "ask_outside", "look_remote")
     assert session.state.phase == "awaiting_approval"
-    assert external_calls.list_pending(session.state) == ()
+    assert [call.tool_call_id for call in external_calls.list_pending(session.state)] == ["tool-2"]
     with pytest.raises(UnknownToolCall):
-        submit(session, "tool-2")
+        submit(session, "tool-3")
     session.approve("tool-3")
     assert [call.name for call, _ in session.round.calls] == ["add", "look_remote"]
     assert [call.tool_call_id for call in external_calls.list_pending(session.state)] == ["tool-2", "tool-3"]
@@ -102,6 +102,18 @@ def test_a_round_mixes_all_kinds_of_calls() -> None:
     assert results(session) == {"tool-3": "three", "tool-4": "four", "tool-1": "one", "tool-2": "two"}
     assert session.call.iteration == 2
     assert_valid(session.build_context(session.call).messages)
+
+
+def test_a_result_from_outside_may_come_before_the_approval_of_another_call() -> None:
+    """The entry of the result says who has submitted it."""
+    session = waiting("order_outside", "ask_outside")
+    receipt = submit(session, "tool-1", "one", by="erp")
+    assert session.thread[receipt.seq].payload["by"] == "erp"
+    assert session.state.phase == "awaiting_approval"
+    session.approve("tool-2")
+    assert (session.state.phase, session.effect) == ("awaiting_external", None)
+    submit(session, "tool-2", "two")
+    assert session.call.iteration == 2
 
 
 def test_the_activities_may_return_last() -> None:

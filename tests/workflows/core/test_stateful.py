@@ -54,9 +54,9 @@ SNAPSHOTS: list[list[dict[str, Any]]] = [
         {"role": "tool", "content": "4", "tool_call_id": "x", "name": "add"},
     ],
 ]
-TOOLS = [RequestedTool(name=name) for name in ("add", "add", "ask_first", "order_outside", "fly")] + [
-    RequestedTool(name="add", malformed="{")
-]
+TOOLS = [
+    RequestedTool(name=name) for name in ("add", "add", "ask_first", "ask_first", "hold_all", "order_outside", "fly")
+] + [RequestedTool(name="add", malformed="{")]
 
 EVENTS = st.fixed_dictionaries(
     {
@@ -90,10 +90,11 @@ class AnySession(SessionInvariants):
         prompt=st.sampled_from([None, "Be brief."]),
         steering=st.sampled_from(["terminal", "step"]),
         on_busy=st.sampled_from(["reject", "queue", "interrupt", "steer"]),
+        approval_scope=st.sampled_from(["call", "call", "round"]),
     )
     def start(self, limit: int | None, prompt: str | None, **config: Any) -> None:
         self.session = SessionHarness(
-            tools=("add", "ask_first", "order_outside"),
+            tools=("add", "ask_first", "hold_all", "order_outside"),
             request_timeout_seconds=400,
             system_prompt=prompt,
             limits={"max_total_tokens": limit},
@@ -240,6 +241,8 @@ class AnySession(SessionInvariants):
                 session.take_event(ModelStopped(failure=failure, answer=interrupt_reply(content)))
             case _ if error:
                 session.fail(error)
+            case RunTools() if problem:
+                session.answer_call(session.effect.calls[0].call.tool_call_id, "the first of them")
             case RunTools():
                 session.answer_calls(*(f"result of {call.name}" for call, _ in session.effect.calls))
             case CallModel(deployment=str()) if isinstance(refused, Outdated):

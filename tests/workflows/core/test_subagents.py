@@ -335,12 +335,15 @@ def test_subagents_have_a_greatest_depth() -> None:
     assert start(above, above.state.children[0]).depth == MAX_SUBAGENT_DEPTH
 
 
-def test_approvals_come_before_subagents() -> None:
-    """A denied call starts none."""
-    session = waiting("ask_agent", "look_agent", started=False)
-    assert session.state.children == ()
-    session.approve("tool-1", decision="deny")
+def test_a_call_that_waits_for_approval_keeps_its_share() -> None:
+    """A subagent that begins before it leaves it as much as it has itself. A denied call starts none."""
+    session = waiting("ask_agent", "look_agent", "ask_agent", started=False, limits={"max_total_tokens": 1000})
     assert list_steps(session) == {"tool-2": "start"}
+    session.approve("tool-1")
+    first, second = session.state.children
+    assert first.max_total_tokens == second.max_total_tokens
+    session.approve("tool-3", decision="deny")
+    assert list_steps(session) == {"tool-2": "start", "tool-1": "start"}
 
 
 def test_children_survive_a_rollover() -> None:

@@ -9,12 +9,13 @@ from clew.contract.payloads import ConfigPayload
 from clew.model.tokens import Encoding, load_encoding
 from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread
+from clew_workflows.core import tool_rounds
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.listed import note_entries
 from clew_workflows.core.run import Input, Request
 from clew_workflows.core.stamps import Stamps
 from clew_workflows.core.state import State
-from clew_workflows.protocol import SessionEffect
+from clew_workflows.protocol import RunTools, SessionEffect
 
 T = TypeVar("T", Request, Input)
 
@@ -64,9 +65,8 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
     if entries:
         after = replace(after, listed=note_entries(after.listed, entries))
     gave_up = _gives_up(before, after)
-    # While only results from outside are awaited, the activities of the round have all returned.
-    is_over = gave_up or after.phase == "awaiting_external"
-    effect = decision.effect or (None if is_over else session.effect)
+    waits = isinstance(session.effect, RunTools) and tool_rounds.is_over(after, session.effect)
+    effect = decision.effect or (None if gave_up or waits else session.effect)
     stops = after.stopping and not before.stopping
     return Step(Session(after, session.thread, effect), tuple(entries), gave_up, stops)
 

@@ -23,13 +23,16 @@ from clew_workflows.protocol import ToolAnswered
 
 def list_pending(state: State) -> tuple[RequestedCall, ...]:
     """List the tool calls that wait for a person's decision."""
-    if state.phase != "awaiting_approval" or state.run is None:
+    run = state.run
+    # The calls of a reply that is the last of its run wait for nothing: they are not run.
+    is_checking = run is not None and run.checking is not None and run.checking.step == "tools"
+    if run is None or not (state.phase == "awaiting_approval" or is_checking):
         return ()
-    return tool_rounds.list_unapproved(state.run.tool_calls)
+    return tool_rounds.list_unapproved(run.tool_calls)
 
 
 def resolve_approval(state: State, thread: Thread, command: ApprovalInput, at: Moment) -> Decision:
-    """Approve or deny a tool call. After the last decision of the round its calls are run.
+    """Approve or deny a tool call. An approved one is run at once, unless the round is approved as a whole.
 
     Raises:
         AlreadyResolved: The call has been approved or denied before.
@@ -47,7 +50,7 @@ def resolve_approval(state: State, thread: Thread, command: ApprovalInput, at: M
         decision = tool_rounds.commit_result(state, run, call, denied).prepend(approval)
     else:
         decision = Decision(replace(state, run=_approve(run, call, command.arguments)), (approval,))
-    return decision if list_pending(decision.state) else decision.then(runs.start_tools, at)
+    return decision.then(runs.start_tools, at)
 
 
 def _find_pending(state: State, thread: Thread, tool_call_id: str) -> RequestedCall:

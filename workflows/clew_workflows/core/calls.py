@@ -20,6 +20,7 @@ class RequestedCall:
         name: The tool.
         arguments: The model's arguments, or those that a person has replaced them by.
         needs_approval: A person must approve the call first.
+        holds_round: The other calls of the round wait for the decision, too.
         checked: The hooks have checked the call.
         idempotent: The call may be repeated.
         route: How the call is carried out.
@@ -33,6 +34,7 @@ class RequestedCall:
     name: str
     arguments: dict[str, Any]
     needs_approval: bool = False
+    holds_round: bool = False
     checked: bool = False
     idempotent: bool = False
     route: Route = FUNCTION
@@ -40,6 +42,16 @@ class RequestedCall:
     scheduled: bool = False
     expires_at: float | None = None
     returned: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its activity has been started, or the wait for its result from outside has begun."""
+        return self.scheduled or self.expires_at is not None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its activity has been started, and its result is not in the thread."""
+        return self.scheduled and not self.returned
 
     @property
     def is_external(self) -> bool:
@@ -59,11 +71,11 @@ class Checking:
     Attributes:
         step: Inputs before a model call (`inputs`) or after a reply (`reply`), messages that the run has committed
             already (`committed`), the round's calls, or the answer.
-        input_ids: The inputs.
+        item_ids: The inputs, or the tool calls.
     """
 
     step: Literal["inputs", "reply", "committed", "tools", "answer"]
-    input_ids: tuple[str, ...] = ()
+    item_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ def _fail_request(state: State, request: Request, failure: Failure, at: Moment) 
 
 def _take_input_answer(state: State, run: Run, answer: HooksAnswered) -> Decision:
     """Drop the refused inputs. A message that had joined the run gets an outcome of its own."""
-    reasons = dict(zip(run.checking.input_ids if run.checking else (), answer.refusals, strict=True))
+    reasons = dict(zip(run.checking.item_ids if run.checking else (), answer.refusals, strict=True))
     refused = tuple(unread for unread in state.inbox if reasons.get(unread.input_id) is not None)
     kept = tuple(
         replace(unread, checked=unread.checked or unread.input_id in reasons)
@@ -149,8 +149,11 @@ def _draft_refused(state: State, unread: Input, reason: str, answer: HooksAnswer
 
 def _take_tool_answer(state: State, run: Run, answer: HooksAnswered) -> Decision:
     """Commit a result for each refused call: the model reads the reason, as of a denied approval."""
-    checked = [call for call in run.tool_calls if not (call.returned or call.checked)]
-    calls = tuple(replace(call, checked=True) for call in run.tool_calls)
+    checked_ids = run.checking.item_ids if run.checking else ()
+    checked = [call for call in run.tool_calls if call.tool_call_id in checked_ids]
+    calls = tuple(
+        replace(call, checked=True) if call.tool_call_id in checked_ids else call for call in run.tool_calls
+    )
     decision = Decision(replace(state, run=replace(run, tool_calls=calls, checking=None)))
     for call, reason in zip(checked, answer.refusals, strict=True):
         if reason is not None:

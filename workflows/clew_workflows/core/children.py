@@ -30,17 +30,19 @@ def make_child_id(session_id: str, tool_call_id: str) -> str:
 def open_children(state: State, at: Moment) -> Decision:
     """Add a child for each open call of the round that needs one, with its share of what may still be spent.
 
-    If the session may not have subagents at its depth, or nothing is left for them, the calls get an error.
+    Calls of the round that still wait for an approval keep their shares. If the session may not have subagents at its
+    depth, or nothing is left for them, the calls get an error.
     """
     run = state.run
-    calls = [
+    without_child = [
         (call, call.route)
         for call in (run.tool_calls if run else ())
-        if isinstance(call.route, AgentRoute) and not call.returned
+        if isinstance(call.route, AgentRoute) and not call.returned and not find_child(state, call.tool_call_id)
     ]
+    calls = [(call, route) for call, route in without_child if call.has_begun]
     if not calls:
         return Decision(state)
-    tokens, cost = _share(state, len(calls))
+    tokens, cost = _share(state, len(without_child))
     if problem := _find_problem(state, tokens, cost):
         return _refuse(state, [call for call, _ in calls], problem, at)
     children = (

@@ -86,7 +86,8 @@ def _describe_call(call: RequestedCall, texts: bool) -> str:
 
 
 def _describe_failures(state: State, thread: Thread, texts: bool) -> Iterator[str]:
-    if state.phase in ("checking", "awaiting_model", "stopping", "awaiting_tools", "preparing", "summarizing"):
+    works = state.phase in ("checking", "awaiting_model", "stopping", "awaiting_tools", "preparing", "summarizing")
+    if works or tool_rounds.list_running(state):
         yield "Attempts and their failures: tab **Pending Activities**"
     if state.run and state.run.tightened:
         yield "⚠ The model is called again with a shorter context: the provider refused the longer one."

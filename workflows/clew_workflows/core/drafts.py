@@ -139,6 +139,7 @@ def make_tool_result(run: Run, call: RequestedCall, answer: ToolAnswered) -> Too
         note_tokens=answer.note_tokens,
         pieces=answer.pieces,
         subagent=answer.subagent,
+        by=answer.by,
     )
 
 

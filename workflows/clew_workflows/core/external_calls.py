@@ -54,7 +54,7 @@ def submit_result(state: State, command: ToolResultInput, at: Moment) -> tuple[D
     if data := find_data_url(content):
         raise InvalidInput(f"content: it holds a data URL ({data}): a model reads text only, submit a description")
     answered = (*state.answered_calls, call.tool_call_id)[-MAX_KNOWN_ANSWERS:]
-    answer = ToolAnswered(content=content, is_error=command.is_error)
+    answer = ToolAnswered(content=content, is_error=command.is_error, by=command.by)
     receipt = ToolResultReceipt(tool_call_id=call.tool_call_id, seq=at.rev)
     return _end_call(replace(state, answered_calls=answered), call, answer, at), receipt
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Literal
 
 from clew.hooks import HookPoint
-from clew_workflows.core.calls import Checking
+from clew_workflows.core import tool_rounds
+from clew_workflows.core.calls import Checking, RequestedCall
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.run import Input, Request, Run
 from clew_workflows.core.state import State
@@ -46,19 +47,19 @@ def check_committed(state: State, run: Run) -> Decision:
     return _check(state, run, Checking("committed"), "request", items)
 
 
-def needs_tool_checks(state: State, run: Run) -> bool:
-    """Whether the hooks have to check calls of the round before they are run."""
-    return "tool" in state.hooks and any(not (call.returned or call.checked) for call in run.tool_calls)
+def list_unchecked_calls(state: State, run: Run) -> tuple[RequestedCall, ...]:
+    """List the ready calls of the round that the hooks have to check before they are run."""
+    if "tool" not in state.hooks:
+        return ()
+    return tuple(call for call in tool_rounds.list_ready(run.tool_calls) if not call.checked)
 
 
-def check_tools(state: State, run: Run) -> Decision:
-    """Have the hooks check the calls of a round, with the arguments that a person may have edited."""
+def check_tools(state: State, run: Run, calls: Sequence[RequestedCall]) -> Decision:
+    """Have the hooks check calls of a round, with the arguments that a person may have edited."""
     items = tuple(
-        CheckedItem(tool_call_id=call.tool_call_id, name=call.name, arguments=call.arguments)
-        for call in run.tool_calls
-        if not (call.returned or call.checked)
+        CheckedItem(tool_call_id=call.tool_call_id, name=call.name, arguments=call.arguments) for call in calls
     )
-    return _check(state, run, Checking("tools"), "tool", items)
+    return _check(state, run, Checking("tools", tuple(call.tool_call_id for call in calls)), "tool", items)
 
 
 def needs_answer_check(state: State, run: Run) -> bool:

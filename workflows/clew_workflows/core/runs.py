@@ -266,25 +266,33 @@ def _complete(state: State, reason: str, at: Moment) -> Decision:
 
 
 def start_tools(state: State, at: Moment) -> Decision:
-    """Run the tool calls of a round in parallel, once all that need approval are approved or denied."""
+    """Run the tool calls of a round that may begin, in parallel. The others wait for a person's decision."""
     run = get_run(state)
-    if tool_rounds.list_unapproved(run.tool_calls):
-        return Decision(replace(state, run=clock.stop(run, at), phase="awaiting_approval"))
-    if hooks.needs_tool_checks(state, run):
-        return hooks.check_tools(state, clock.resume(run, at))
-    run = tool_rounds.open_outside(state, clock.resume(run, at), at)
-    return children.open_children(replace(state, run=run), at).then(_begin_round, at)
+    if run.checking:
+        # They begin when the hooks have answered.
+        return Decision(state)
+    if unchecked := hooks.list_unchecked_calls(state, run):
+        if any(call.is_running for call in run.tool_calls):
+            # A session has one effect at a time: the hooks are asked when the calls that run have returned.
+            return _continue_round(state, at)
+        return hooks.check_tools(state, clock.resume(run, at), unchecked)
+    run = tool_rounds.open_outside(state, run, at)
+    return children.open_children(replace(state, run=run), at).then(_begin_calls_of_round, at)
 
 
-def _begin_round(state: State, at: Moment) -> Decision:
-    effect = tool_rounds.make_effect(state, get_run(state))
-    return Decision(replace(state, phase="awaiting_tools"), (), effect) if effect else _continue_round(state, at)
+def _begin_calls_of_round(state: State, at: Moment) -> Decision:
+    run = get_run(state)
+    effect = tool_rounds.make_effect(state, run)
+    if effect is None:
+        return _continue_round(state, at)
+    return Decision(replace(state, run=clock.resume(run, at), phase=_name_wait(run)), (), effect)
 
 
 def take_result(state: State, event: ToolReturned, at: Moment) -> Decision:
     """Commit the result of a tool call. After the last one of the round the next model call is made."""
     decision = tool_rounds.take_result(state, event)
-    return decision.then(_continue_round, at) if decision.state.phase == "awaiting_tools" else decision
+    waits = decision.state.phase in ("awaiting_tools", "awaiting_approval")
+    return decision.then(_continue_round, at) if waits else decision
 
 
 def take_outside_result(state: State, call: RequestedCall, answer: ToolAnswered, at: Moment) -> Decision:
@@ -295,17 +303,28 @@ def take_outside_result(state: State, call: RequestedCall, answer: ToolAnswered,
 def _continue_round(state: State, at: Moment) -> Decision:
     """Make the next model call if all calls of the round have results, or wait for the others.
 
-    While all that are open wait for results from outside, the request's clock stands still.
+    While all that are open wait for people, or for results from outside, the request's clock stands still.
     """
     run = get_run(state)
-    waiting = [call for call in run.tool_calls if not call.returned]
-    if not waiting:
-        return call_model(replace(state, run=clock.resume(run, at)), at)
-    if not all(call.is_outside for call in waiting):
+    if run.checking:
         return Decision(state)
+    if all(call.returned for call in run.tool_calls):
+        return call_model(replace(state, run=clock.resume(run, at)), at)
+    if any(call.is_running for call in run.tool_calls):
+        return Decision(replace(state, phase=_name_wait(run)))
+    if tool_rounds.list_ready(run.tool_calls):
+        return start_tools(state, at)
     if run.paused_at is None and at.time >= run.deadline:
         return fail_run(state, make_timeout(run, ", ".join(run.timed_out_calls)), at)
-    return Decision(replace(state, run=clock.stop(run, at), phase="awaiting_external"))
+    return Decision(replace(state, run=clock.stop(run, at), phase=_name_wait(run)))
+
+
+def _name_wait(run: Run) -> Literal["awaiting_approval", "awaiting_tools", "awaiting_external"]:
+    """Name what a round waits for: people before tools, tools before results from outside."""
+    if tool_rounds.list_unapproved(run.tool_calls):
+        return "awaiting_approval"
+    activities = any(not (call.returned or call.is_outside) for call in run.tool_calls)
+    return "awaiting_tools" if activities else "awaiting_external"
 
 
 def fail_run(state: State, failure: Failure, at: Moment) -> Decision:

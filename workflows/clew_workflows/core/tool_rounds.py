@@ -65,8 +65,15 @@ def open_calls(state: State, reply: ModelReply) -> list[tuple[RequestedCall, Too
         if answer is None:
             resolved = known[tool.name]
             selected = any(selects(name, tool.name) for name in state.config.require_approval)
-            needs_approval = resolved.requires_approval or selected
-            call = replace(call, needs_approval=needs_approval, idempotent=resolved.idempotent, route=resolved.route)
+            needs_approval = bool(resolved.requires_approval) or selected
+            as_whole = "round" in (resolved.requires_approval, state.config.approval_scope)
+            call = replace(
+                call,
+                needs_approval=needs_approval,
+                holds_round=needs_approval and as_whole,
+                idempotent=resolved.idempotent,
+                route=resolved.route,
+            )
         calls.append((call, answer))
     return calls
 
@@ -106,16 +113,26 @@ def list_outside(state: State) -> tuple[RequestedCall, ...]:
 
 def list_running(state: State) -> tuple[RequestedCall, ...]:
     """List the calls of the round that run: neither a person's decision nor a submitted result is waited for."""
-    if state.run is None or state.phase not in ("awaiting_tools", "awaiting_external"):
+    calls = state.run.tool_calls if state.run else ()
+    return tuple(call for call in calls if call.has_begun and not call.returned and not call.is_external)
+
+
+def list_ready(calls: Sequence[RequestedCall]) -> tuple[RequestedCall, ...]:
+    """List the calls of a round that may begin: a call that needs an approval has it.
+
+    If the round is approved as a whole, none begins before the last decision.
+    """
+    if any(call.holds_round for call in list_unapproved(calls)):
         return ()
-    return tuple(call for call in state.run.tool_calls if not call.returned and not call.is_external)
+    return tuple(call for call in calls if not (call.returned or call.needs_approval or call.has_begun))
 
 
 def open_outside(state: State, run: Run, at: Moment) -> Run:
-    """Let the calls of the round whose results come from outside wait for them from now on."""
+    """Let the ready calls of the round whose results come from outside wait for them from now on."""
+    ready = list_ready(run.tool_calls)
     calls = tuple(
         replace(call, expires_at=at.time + get_tool(state, call.name).timeout_seconds)
-        if call.is_outside and not call.returned
+        if call.is_outside and call in ready
         else call
         for call in run.tool_calls
     )
@@ -123,9 +140,12 @@ def open_outside(state: State, run: Run, at: Moment) -> Run:
 
 
 def make_effect(state: State, run: Run) -> RunTools | None:
-    """Make the effect that runs the open calls of the round; None if none is, those from outside aside."""
-    calls = tuple(_plan_call(state, run, call) for call in run.tool_calls if not (call.returned or call.is_outside))
-    return RunTools(calls=calls) if calls else None
+    """Make the effect that runs the ready calls of the round, beside those that run; None if none is to begin."""
+    starting = [call for call in list_ready(run.tool_calls) if not call.is_outside]
+    if not starting:
+        return None
+    calls = (call for call in run.tool_calls if call.is_running or call in starting)
+    return RunTools(calls=tuple(_plan_call(state, run, call) for call in calls))
 
 
 def _plan_call(state: State, run: Run, call: RequestedCall) -> PlannedCall:
@@ -153,15 +173,28 @@ def _plan_call(state: State, run: Run, call: RequestedCall) -> PlannedCall:
     return PlannedCall(run_tool, tool)
 
 
-def mark_scheduled(state: State) -> Decision:
-    """Record that the activities of the round are started: from now on its calls may have run."""
+def list_starting(state: State, effect: RunTools) -> tuple[PlannedCall, ...]:
+    """List the calls of an effect whose activities have not been started."""
+    calls = {call.tool_call_id: call for call in state.run.tool_calls} if state.run else {}
+    return tuple(planned for planned in effect.calls if not calls[planned.call.tool_call_id].scheduled)
+
+
+def mark_scheduled(state: State, effect: RunTools) -> Decision:
+    """Record that the activities of an effect are started: from now on its calls may have run."""
     run = state.run
     if run is None:
         return Decision(state)
-    calls = tuple(
-        call if call.returned or call.is_outside else replace(call, scheduled=True) for call in run.tool_calls
-    )
+    started = {planned.call.tool_call_id for planned in effect.calls}
+    calls = tuple(replace(call, scheduled=True) if call.tool_call_id in started else call for call in run.tool_calls)
     return Decision(replace(state, run=replace(run, tool_calls=calls)))
+
+
+def is_over(state: State, effect: RunTools) -> bool:
+    """Whether all calls of an effect have returned, and the run waits for people or for results from outside."""
+    calls = {call.tool_call_id: call for call in state.run.tool_calls} if state.run else {}
+    return all(
+        planned.call.tool_call_id in calls and calls[planned.call.tool_call_id].returned for planned in effect.calls
+    )
 
 
 def take_result(state: State, event: ToolReturned) -> Decision:

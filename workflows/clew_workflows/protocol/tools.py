@@ -92,7 +92,7 @@ class ResolvedTool(Value):
         timeout_seconds: The time for one attempt.
         max_attempts: Attempts, where an attempt failed.
         idempotent: A call may be repeated. A call of another tool is attempted once.
-        requires_approval: A person must approve each call.
+        requires_approval: A person must approve each call; `round`: before any call of its reply begins.
         route: How a call is carried out.
         tokens: The tokens of the schema in a context. None: the session counts them.
     """
@@ -101,7 +101,7 @@ class ResolvedTool(Value):
     timeout_seconds: float
     max_attempts: int
     idempotent: bool = True
-    requires_approval: bool = False
+    requires_approval: bool | Literal["round"] = False
     route: Route = FUNCTION
     tokens: int | None = None
 
@@ -181,6 +181,7 @@ class ToolAnswered(Value):
         note_tokens: The tokens of the note that says how a person has changed the call.
         pieces: The tokens of each piece of the text, if it is long enough to be cut.
         subagent: The subagent that has answered.
+        by: Who has submitted the result.
     """
 
     content: str
@@ -191,6 +192,7 @@ class ToolAnswered(Value):
     note_tokens: int | None = None
     pieces: tuple[int, ...] | None = None
     subagent: Subagent | None = None
+    by: str | None = None
 
 
 class ToolReturned(Value):

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from temporalio import workflow
 
 from clew_workflows.core import decisions, tool_rounds
-from clew_workflows.protocol import Failure, PlannedCall, RemoteRoute, RunTools, ToolAnswered, ToolReturned
+from clew_workflows.protocol import (
+    Failure,
+    PlannedCall,
+    RemoteRoute,
+    RunTools,
+    SessionEffect,
+    ToolAnswered,
+    ToolReturned,
+)
 from clew_workflows.shell import execution
 from clew_workflows.shell.background import start_background_task
 from clew_workflows.shell.remote_calls import await_remote_result
@@ -28,22 +37,30 @@ class ToolCalls:
     async def run(self, effect: RunTools) -> None:
         """Run the calls of a round in parallel. Returns when all have returned, or when their run has ended.
 
-        The activities of an ended run are cancelled. One that cannot stop may still return a result.
+        A call of the round that is approved meanwhile begins beside them. The activities of an ended run are
+        cancelled. One that cannot stop may still return a result.
         """
         runtime = self._runtime
-        runtime.apply(tool_rounds.mark_scheduled(runtime.state))
-        activities = []
-        for tool_call in effect.calls:
-            activity = execution.start(tool_call, runtime.time_left, runtime.state)
-            activities.append(activity)
-            start_background_task(self._commit(tool_call, activity))
+        activities: list[workflow.ActivityHandle[Any]] = []
+        current: SessionEffect | None = effect
         try:
-            await workflow.wait_condition(lambda: runtime.effect is not effect)
+            while isinstance(current, RunTools):
+                starting = tool_rounds.list_starting(runtime.state, current)
+                runtime.apply(tool_rounds.mark_scheduled(runtime.state, current))
+                for planned in starting:
+                    activity = execution.start(planned, runtime.time_left, runtime.state)
+                    activities.append(activity)
+                    start_background_task(self._commit(planned, activity))
+                await workflow.wait_condition(partial(self._has_changed, current))
+                current = runtime.effect
         finally:
             # Also where the workflow is cancelled.
             for activity in activities:
                 if not activity.done():
                     activity.cancel()
+
+    def _has_changed(self, effect: RunTools) -> bool:
+        return self._runtime.effect is not effect
 
     async def _commit(self, planned: PlannedCall, activity: workflow.ActivityHandle[Any]) -> None:
         is_remote = isinstance(planned.tool.route, RemoteRoute)

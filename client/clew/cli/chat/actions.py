@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clew.cli.chat.commands import Typed
+from clew.cli.options import find_login_name
 from clew.cli.reach import wait_for_answer
 from clew.contract.outputs import Context, SessionStatus, TranscriptMessage
 from clew.contract.receipts import Receipt
@@ -62,7 +63,7 @@ def _start(session: Session, typed: Typed) -> Coroutine[Any, Any, Answer]:
             return _decide(session, typed)
         case "submit":
             call_id, _, result = argument.partition(" ")
-            return session.submit_tool_result(call_id, result.strip())
+            return session.submit_tool_result(call_id, result.strip(), by=find_login_name())
         case "compact":
             return session.compact(op_id=make_id())
         case "switch":
@@ -88,5 +89,5 @@ async def _decide(session: Session, typed: Typed) -> Receipt:
             )
         call_id = waiting[0]
     if typed.name == "approve":
-        return await session.approve(call_id, reason=reason.strip() or None)
-    return await session.deny(call_id, reason=reason.strip() or None)
+        return await session.approve(call_id, reason=reason.strip() or None, by=find_login_name())
+    return await session.deny(call_id, reason=reason.strip() or None, by=find_login_name())

@@ -12,6 +12,7 @@ from clew.cli import reach
 from clew.cli.chat.blocks import WaitingBlock
 from clew.cli.chat.commands import Decision
 from clew.cli.chat.display import Display
+from clew.cli.options import find_login_name
 from clew.errors import ClewError
 from clew.session.session import Session
 
@@ -36,6 +37,7 @@ class Approving:
         self._display = display
         self._start = start
         self._draft = ""
+        self._by = find_login_name()
         self._decided: set[tuple[str, str]] = set()
 
     def prepare_line(self) -> str:
@@ -50,13 +52,14 @@ class Approving:
         if not undecided:
             return
         call = undecided[0]
+        session = self._get_session(call)
         match decision.verb:
             case "edit":
                 self.edited, self._draft = call, json.dumps(dict(call.arguments), ensure_ascii=False)
             case "approve":
-                self._resolve(call, self._get_session(call).approve(call.tool_call_id))
+                self._resolve(call, session.approve(call.tool_call_id, by=self._by))
             case "deny":
-                self._resolve(call, self._get_session(call).deny(call.tool_call_id, reason=decision.reason))
+                self._resolve(call, session.deny(call.tool_call_id, reason=decision.reason, by=self._by))
 
     def send_edited(self, line: str) -> None:
         """Approve the edited call with the typed arguments; an empty line leaves the question open."""
@@ -69,7 +72,8 @@ class Approving:
             problem = f"not valid JSON: {error}"
         else:
             if isinstance(arguments, dict):
-                self._resolve(call, self._get_session(call).approve(call.tool_call_id, arguments=arguments))
+                session = self._get_session(call)
+                self._resolve(call, session.approve(call.tool_call_id, arguments=arguments, by=self._by))
                 return
             problem = "arguments are a JSON object"
         self._display.print_note(problem, "warning")

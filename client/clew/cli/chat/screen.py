@@ -224,7 +224,8 @@ class Screen:
 
     def _change_status(self, event: StatusChanged) -> Iterator[Block]:
         self.status, self._request_id = event.status, event.request_id
-        if event.status != "awaiting_approval":
+        # Calls may wait while hooks check others of their reply.
+        if event.status not in ("awaiting_approval", "checking"):
             self._approvals.clear()
         if self.ended:
             self._own_requests.clear()

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import SkipValidation
 from pydantic_core import to_json
 
-from clew.contract.config import OnBusy, SessionConfig
+from clew.contract.config import ApprovalScope, OnBusy, SessionConfig
 from clew.contract.names import READ_RESULT
 from clew.contract.payloads.base import EntryKind, Json, Payload, Stored, stored
 from clew.contract.policy import ContextPolicy
@@ -68,6 +68,8 @@ class ConfigPayload(Payload):
         tool_names: The names of the tools as the configuration has them; absent: those of the schemas, but for
             `read_result`.
         require_approval: The tools whose calls wait for a person's decision.
+        approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
+            until the last decision (`round`).
         context_policy: The context policy (`ContextPolicy`), with every field.
         model_options: The options of model calls (`ModelOptions`) that are set.
         max_iterations: The most model calls of a run.
@@ -105,6 +107,7 @@ class ConfigPayload(Payload):
     metadata: dict[str, str]
     fallbacks: tuple[str, ...] = ()
     priority: int = 3
+    approval_scope: ApprovalScope = "call"
     tool_names: list[str] | None = None
     own: Json | None = None
     changes: list[str] | None = None

@@ -115,6 +115,7 @@ class ApprovalPayload(Payload):
         tool_call_id: The call.
         decision: Whether the tool may run.
         reason: The reason that the person gave.
+        by: Who decided, as the caller said.
         arguments: The arguments that replace the model's.
     """
 
@@ -123,6 +124,7 @@ class ApprovalPayload(Payload):
     tool_call_id: str
     decision: Literal["approve", "deny"]
     reason: str | None = None
+    by: str | None = None
     arguments: Json | None = None
 
 

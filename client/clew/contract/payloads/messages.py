@@ -166,6 +166,7 @@ class ToolMessage(MessagePayload):
         is_error: Whether the result describes a failure.
         in_doubt: Whether it is unknown if the tool has run.
         subagent: The subagent that was called.
+        by: Who submitted the result of an external call, as the caller said.
         late: Whether the result arrived after the end of its run; it replaces the result in doubt.
         note_tokens: Tokens of the note that says how the call was changed.
         pieces: Tokens of each piece of `content`, if it is long enough to be truncated.
@@ -179,6 +180,7 @@ class ToolMessage(MessagePayload):
     is_error: bool = False
     in_doubt: bool = False
     subagent: Subagent | None = None
+    by: str | None = None
     late: bool = False
     note_tokens: int | None = None
     pieces: tuple[int, ...] | None = None
