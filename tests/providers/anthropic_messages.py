@@ -130,12 +130,21 @@ def _merge_turns(body: Mapping[str, Any]) -> list[tuple[str, list[Block]]]:
     return turns
 
 
+VERSIONS = ("2023-06-01", "2026-10-21")
+"""The versions of the API. The newer one has no sampling parameters (platform.claude.com/docs/en/api/versioning)."""
+
+
 def demand_headers(exchange: Exchange) -> Iterator[Refusal]:
-    """Refuse requests without the key or the version."""
-    if exchange.headers.get("x-api-key") != "key-of-the-tests":
+    """Refuse requests without the key or a version, or with what the version does not have."""
+    headers = exchange.headers
+    if "key-of-the-tests" not in (headers.get("x-api-key"), headers.get("authorization", "").removeprefix("Bearer ")):
         yield Refusal("invalid x-api-key", status=401, type="authentication_error")
-    if exchange.headers.get("anthropic-version") != "2023-06-01":
+    version = headers.get("anthropic-version")
+    if version not in VERSIONS:
         yield Refusal("anthropic-version: header is required")
+    for name in ("temperature", "top_p", "top_k"):
+        if name in exchange.body and version == VERSIONS[-1]:
+            yield Refusal(f"{name}: Extra inputs are not permitted")
 
 
 def order_messages(exchange: Exchange) -> Iterator[Refusal]:

@@ -7,7 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from clew.local import TemporalServer
-from tests.providers.matrix import Matrix, run_matrix
+
+# Its assertions show the values that they compare, as those of test modules do.
+pytest.register_assert_rewrite("tests.providers.scenarios")
+
+from tests.providers.matrix import Matrix, run_matrix  # noqa: E402 - after the line above
 
 
 @pytest.fixture(scope="session")

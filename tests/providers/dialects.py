@@ -79,7 +79,7 @@ def match_type(params: Any, refuse: str, *ignored: str) -> Rule:
             yield Refusal(refuse.format(format_place(first["loc"])) + f": {first['msg']}")
             return
         for place in _compare(body, known):
-            if not any(place.endswith(f".{name}") for name in ignored):
+            if place.rpartition(".")[2] not in ignored:
                 yield Refusal(refuse.format(place))
 
     return rule
@@ -1070,7 +1070,7 @@ DIALECTS: tuple[Dialect, ...] = (
         wire=AnthropicMessages(),
         rules=(
             *messages_api.RULES,
-            match_type(MessageCreateParamsStreaming, "{}: Extra inputs are not permitted"),
+            match_type(MessageCreateParamsStreaming, "{}: Extra inputs are not permitted", "temperature"),
         ),
         losses=(*messages_api.LOSSES, find_foreign_thoughts("anthropic")),
         thinking_options={"reasoning_effort": "medium"},

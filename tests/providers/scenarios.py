@@ -199,10 +199,17 @@ def call_add(a: int, b: int) -> Call:
     return Call("add", {"a": a, "b": b})
 
 
-async def read_results(session: Session) -> list[str]:
-    """Read the texts of a session's tool results, in order."""
-    entries = await session.entries(kind="ai_message")
-    return [str(entry.payload["content"]) for entry in entries if entry.payload["role"] == "tool"]
+async def read_results(session: Session) -> list[tuple[str, str]]:
+    """Read the tool calls of a session: the tool's name and the text of its result, in the order of the calls."""
+    payloads = [entry.payload for entry in await session.entries(kind="ai_message")]
+    contents = {payload["tool_call_id"]: str(payload["content"]) for payload in payloads if payload["role"] == "tool"}
+    calls = [call for payload in payloads for call in payload.get("tool_calls") or ()]
+    return [(call["name"], contents.get(call["id"], "no result")) for call in calls]
+
+
+async def read_texts(session: Session) -> list[str]:
+    """Read the texts of the results, in the order of the calls."""
+    return [text for _, text in await read_results(session)]
 
 
 def assert_has(exchange: Exchange, *texts: str) -> None:
@@ -237,7 +244,7 @@ async def play_tool_loop(cell: Cell) -> None:
     session = await cell.open(system_prompt="You add.", tools=["add"])
     await cell.ask(session, "Add up to ten.")
     await cell.ask(session, "And one.")
-    assert await read_results(session) == ["3", "6", "10", "11"]
+    assert await read_texts(session) == ["3", "6", "10", "11"]
 
 
 async def play_parallel_tools(cell: Cell) -> None:
@@ -251,7 +258,7 @@ async def play_parallel_tools(cell: Cell) -> None:
     session = await cell.open(tools=["add", "repeat"])
     await cell.ask(session, "Do it all at once.")
     await cell.ask(session, "Thanks.")
-    assert await read_results(session) == ["3", "70", "abab", "11", "x"]
+    assert await read_texts(session) == ["3", "70", "abab", "11", "x"]
 
 
 async def play_steer_at_step(cell: Cell) -> None:
@@ -368,7 +375,7 @@ async def play_fallback(cell: Cell) -> None:
     assert outcome.fallback == cell.partner.full_model
     cell.server.retry_after = 0
     await cell.ask(session, "And one.")
-    assert await read_results(session) == ["3", "4", "7", "14", "21"]
+    assert await read_texts(session) == ["3", "4", "7", "14", "21"]
 
 
 # Answers
@@ -427,10 +434,10 @@ async def play_cut_call(cell: Cell) -> None:
     session = await cell.open(tools=["erase"])
     request = await session.message("Tidy up.")
     outcome = await cell.wait(request)
-    assert session.id not in plain_tools.runs, f"{cell.dialect.name}: {plain_tools.runs[session.id]}"
+    assert not plain_tools.runs.get(session.id), cell.dialect.name
     assert outcome.status == "completed", cell.describe(outcome)
     await cell.ask(session, "Good.")
-    assert session.id not in plain_tools.runs
+    assert not plain_tools.runs.get(session.id)
 
 
 # Tools that are hard to fit
@@ -450,9 +457,10 @@ async def play_hard_tools(cell: Cell) -> None:
     cell.play(call_all, call_render, Turn("All of them work."), Turn("Still."))
     session = await cell.open(tools=["mcp:hard/*", "3d_render"])
     await cell.ask(session, "Try them.")
-    results = await read_results(session)
-    assert results[-1] == "rendered at 7"
-    for (name, schema), result in zip(mcp_tools.HARD.items(), results, strict=False):
+    results = dict(await read_results(session))
+    assert results["3d_render"] == "rendered at 7"
+    for name, schema in mcp_tools.HARD.items():
+        result = results[f"mcp__hard__{name}"]
         try:
             jsonschema_rs.validate(schema, json.loads(result))
         except (ValueError, jsonschema_rs.ValidationError) as error:
@@ -470,7 +478,7 @@ async def play_many_tools(cell: Cell) -> None:
     cell.play(call_one, Turn("So many."))
     session = await cell.open(tools=["mcp:many/*"])
     await cell.ask(session, "Try one.")
-    assert await read_results(session) == ['{"a": 7}']
+    assert await read_texts(session) == ['{"a": 7}']
 
 
 # Options and faults
@@ -509,7 +517,7 @@ async def play_break(cell: Cell) -> None:
     )
     session = await cell.open(tools=["erase"])
     await cell.ask(session, "Tidy up.")
-    assert session.id not in plain_tools.runs
+    assert not plain_tools.runs.get(session.id)
 
 
 SCENARIOS: Mapping[str, Scenario] = {
