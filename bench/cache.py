@@ -293,7 +293,7 @@ async def measure_reading(
         request = ModelRequest(model="smollm2", messages=context.messages, tools=context.tool_spec, options=options)
         # The reply does not matter, only the prompt.
         with suppress(EmptyReply, OutputExhausted):
-            await stream(http, provider, request, RedactedDecoder(provider.make_decoder(), Redaction()))
+            await stream(http, provider, request, RedactedDecoder(provider.make_decoder(request), Redaction()))
     return (await Reading.fetch(counters)).subtract(before)
 
 

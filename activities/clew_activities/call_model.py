@@ -157,37 +157,42 @@ class ModelActivities:
         schema = context.output_schema
         if schema is not None and call.iteration == 1:
             await self._validation.check(schema)
-        form, decoder = prepare_reading(provider, schema, self._providers.redaction)
-        reading.meta, reading.decoder = context.meta, decoder
         request = ModelRequest(
             model=model,
             messages=context.messages,
             tools=context.tool_spec,
             options=call.options,
-            output_schema=form,
+            output_schema=schema,
             cache_key=_make_cache_key(call),
         )
+        request, decoder = prepare_call(provider, request, self._providers.redaction)
+        reading.meta, reading.decoder = context.meta, decoder
         settings = replace(DEFAULT, silence_seconds=SILENCE_BEFORE_FALLBACK) if call.has_fallback else DEFAULT
         try:
             reply = await stream(self._http, provider, request, decoder, settings=settings)
         finally:
             if decoder.begun_after is not None:
                 record_first_token(call.model, decoder.begun_after)
-        reply = add_price(reading.prices, fit_reply(reply))
+        reply = await reading.complete_usage(fit_reply(reply))
         problem = None
         if schema is not None and not reply.tool_calls:
             problem = await self._validation.find_problem(reply.content, schema)
         tokens = await count_reply(reply, call)
-        return make_answer(context.meta, reply, reading.prices, tokens=tokens, schema_problem=problem)
+        return make_answer(reading, reply, tokens=tokens, schema_problem=problem)
 
 
-def prepare_reading(
-    provider: Provider, schema: dict[str, Any] | None, redaction: Redaction
-) -> tuple[dict[str, Any] | None, RedactedDecoder]:
-    """Make the schema that the provider gets for an answer's schema, and the decoder of the reply."""
-    if schema is None or is_object_schema(schema):
-        return schema, RedactedDecoder(provider.make_decoder(), redaction)
-    return make_object_schema(schema), RedactedDecoder(AnswerDecoder(provider.make_decoder()), redaction)
+def prepare_call(
+    provider: Provider, request: ModelRequest, redaction: Redaction
+) -> tuple[ModelRequest, RedactedDecoder]:
+    """Give the answer's schema a root that providers accept, and make the decoder of the reply."""
+    schema = request.output_schema
+    if schema is None:
+        return request, RedactedDecoder(provider.make_decoder(request), redaction)
+    is_wrapped = not is_object_schema(schema)
+    if is_wrapped:
+        request = replace(request, output_schema=make_object_schema(schema))
+    decoder = AnswerDecoder(provider.make_decoder(request), is_wrapped=is_wrapped)
+    return request, RedactedDecoder(decoder, redaction)
 
 
 async def _fetch_context(call: CallModel) -> Context:
@@ -241,6 +246,8 @@ async def _make_failure(error: ProviderError, reading: ReplyInProgress) -> Appli
     failure = make_provider_failure(error)
     is_final = falls_back and _is_lasting(failure, reading)
     if not is_final and compute_retry_delay(failure, reading.time_left) is not None:
+        # The next attempt reads what this one has used: a failed attempt returns nothing else.
+        activity.heartbeat(*reading.describe())
         return failure
     interrupted = await reading.interrupt(keeps_text=error.type != ContentRefused.type and not falls_back)
     return make_provider_failure(error, interrupted, is_final=is_final)

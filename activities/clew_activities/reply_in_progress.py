@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -10,14 +12,20 @@ from pydantic_core import to_json
 from temporalio import activity
 
 from clew.contract.outputs import ContextMeta, ReplyProgress
-from clew.contract.payloads import AssistantMessage
+from clew.contract.payloads import AssistantMessage, Fitting
 from clew.model.prices import Prices, compute_cost_usd
 from clew.model.tokens import load_encoding
 from clew.outcomes import Usage
 from clew_activities.providers import RedactedDecoder
 from clew_activities.telemetry.attempts import TimeLeft
 from clew_activities.token_counts import count_tokens
-from clew_workflows.protocol import CallModel, ModelAnswered, ModelReply, RequestedTool, number_tool_calls
+from clew_workflows.protocol import (
+    CallModel,
+    ModelAnswered,
+    ModelReply,
+    RequestedTool,
+    number_tool_calls,
+)
 
 MAX_STREAMED_CHARACTERS = 32 * 1024
 """Most characters of an unfinished reply in one heartbeat."""
@@ -35,6 +43,7 @@ class ReplyInProgress:
         prices: The model's prices.
         meta: The measures of the context; None until it is fetched.
         decoder: The decoder of the reply; None until the request is made.
+        earlier_usage: The usage of earlier attempts, whose replies were lost or of no use; None: there was none.
     """
 
     def __init__(self, call: CallModel, prices: Prices) -> None:
@@ -42,6 +51,7 @@ class ReplyInProgress:
         self.prices = prices
         self.meta: ContextMeta | None = None
         self.decoder: RedactedDecoder | None = None
+        self.earlier_usage = _read_earlier_usage(activity.info().heartbeat_details)
         self._time_left = TimeLeft()
 
     @property
@@ -54,10 +64,11 @@ class ReplyInProgress:
         """The time since the call was scheduled, by the server's clock."""
         return self._time_left.since_scheduled
 
-    def describe(self) -> tuple[dict[str, Any], ...]:
+    def describe(self) -> tuple[Any, ...]:
         """Make a heartbeat's details: a `ReplyProgress`, and once the reply has begun the answer without its text.
 
-        If no attempt follows, the session makes the interrupted reply of both.
+        If no attempt follows, the session makes the interrupted reply of both. The third, if there was one, is the
+        usage of earlier attempts: the next attempt reads it, and that of this one.
         """
         decoder = self.decoder
         text, thinking = (decoder.text, decoder.thinking) if decoder else ("", "")
@@ -73,19 +84,20 @@ class ReplyInProgress:
             thinking=thinking[-MAX_STREAMED_CHARACTERS:] or None,
             tool_name=decoder.tool_name if decoder else None,
         ).as_json()
+        earlier = (self.earlier_usage.as_json(),) if self.earlier_usage else ()
         if not self._has_begun:
-            return (progress,)
+            return (progress, None, *earlier) if earlier else (progress,)
         answer = self._make_answer("", (len(text) + len(thinking)) // CHARACTERS_PER_TOKEN, None)
-        # Of unbounded size, and of use for audits alone.
-        answer = answer.model_copy(update={"truncated_tool_results": None})
-        return progress, answer.model_dump(mode="json", exclude_defaults=True)
+        # Their size has no bound, and only audits need them.
+        answer = answer.model_copy(update={"truncated_tool_results": None, "fitting": None})
+        return progress, answer.model_dump(mode="json", exclude_defaults=True), *earlier
 
     async def interrupt(self, *, keeps_text: bool = True) -> ModelAnswered | None:
-        """Make the answer from what was read so far, and count it; None: nothing was read.
+        """Make the answer from what was read so far, and count it; None: nothing was read or paid for.
 
         It has neither tool calls, which may be incomplete, nor thinking, which providers take back signed alone.
         """
-        if self.decoder is None or not self._has_begun:
+        if self.decoder is None or not (self._has_begun or self.earlier_usage):
             return None
         text, thinking = self.decoder.text, self.decoder.thinking
         message = AssistantMessage(context_ref="", role="assistant", content=text, interrupted=True)
@@ -104,9 +116,17 @@ class ReplyInProgress:
         )
 
     def _make_answer(self, content: str, output_tokens: int, tokens: int | None) -> ModelAnswered:
-        assert self.meta is not None, "a reply has a context"
-        reply = ModelReply(content=content, stop_reason="interrupted", usage=self._estimate_usage(output_tokens))
-        return make_answer(self.meta, reply, self.prices, tokens=tokens)
+        usage = self._estimate_usage(output_tokens) if self._has_begun else Usage()
+        reply = ModelReply(content=content, stop_reason="interrupted", usage=usage)
+        return make_answer(self, reply, tokens=tokens)
+
+    async def complete_usage(self, reply: ModelReply) -> ModelReply:
+        """Estimate what the provider has not reported of a complete reply's usage, and add the cost."""
+        usage = reply.usage
+        if not (usage.input_tokens and usage.output_tokens):
+            encoding, texts = load_encoding(self.call.encoding), (reply.content, reply.thinking or "")
+            usage = self._estimate_usage(await asyncio.to_thread(lambda: sum(map(encoding.count, texts))))
+        return reply.model_copy(update={"usage": add_cost(self.prices, usage)})
 
     def _estimate_usage(self, output_tokens: int) -> Usage:
         """Estimate the usage: what the provider has not reported is counted as it has counted before."""
@@ -114,7 +134,7 @@ class ReplyInProgress:
         assert decoder is not None
         assert meta is not None
         reported = decoder.usage
-        if not (decoder.ended and reported.output_tokens):
+        if not (decoder.ended and reported.input_tokens and reported.output_tokens):
             output_tokens += decoder.arguments_size // CHARACTERS_PER_TOKEN
             reported = reported.model_copy(
                 update={
@@ -126,18 +146,26 @@ class ReplyInProgress:
         return add_cost(self.prices, reported)
 
 
+def _read_earlier_usage(details: Sequence[Any]) -> Usage | None:
+    """Read the usage of all earlier attempts from the last heartbeat of the one before; None: nothing was used."""
+    usage = Usage()
+    with suppress(ValueError):
+        if len(details) > 1 and details[1]:
+            usage = usage.plus(ModelAnswered.model_validate(details[1]).reply.usage)
+        if len(details) > 2:
+            usage = usage.plus(Usage.model_validate(details[2]))
+    return usage if usage != Usage() else None
+
+
 def make_answer(
-    meta: ContextMeta,
-    reply: ModelReply,
-    prices: Prices,
-    *,
-    tokens: int | None,
-    schema_problem: str | None = None,
+    reading: ReplyInProgress, reply: ModelReply, *, tokens: int | None, schema_problem: str | None = None
 ) -> ModelAnswered:
     """Make the answer of a model call from its reply and the measures of its context."""
+    meta, fitting = reading.meta, reading.decoder.fitting if reading.decoder else None
+    assert meta is not None, "a reply has a context"
     return ModelAnswered(
         reply=reply,
-        prices=prices,
+        prices=reading.prices,
         digest=meta.digest,
         policy_hash=meta.policy_hash,
         input_tokens=meta.estimated_tokens,
@@ -149,6 +177,8 @@ def make_answer(
         schema_problem=schema_problem,
         needs_summary=meta.needs_summary,
         tokens=tokens,
+        earlier_usage=reading.earlier_usage,
+        fitting=fitting if fitting and fitting != Fitting(dialect=fitting.dialect) else None,
     )
 
 

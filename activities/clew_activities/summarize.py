@@ -25,6 +25,7 @@ from clew_activities.heartbeat import send_heartbeats
 from clew_activities.model_table import find_family
 from clew_activities.prices import find_prices
 from clew_activities.providers import ModelRequest, ProviderError, Providers, RedactedDecoder, stream
+from clew_activities.providers.errors import ContextLengthExceeded
 from clew_activities.thread_source import Threads
 from clew_activities.token_counts import count_tokens
 from clew_workflows.protocol import Summarize, WrittenSummary
@@ -67,21 +68,21 @@ class SummaryActivities:
             tokens = await asyncio.to_thread(encoding.count, summary)
             source.tokens += tokens
             piece: list[str] = []
-            max_tokens = _compute_piece_tokens(request)
-            room = max_tokens - tokens
+            window = _Window(_compute_piece_tokens(request), encoding)
+            room = window.tokens - tokens
             async for entry in self._read_entries(request):
                 source.add(entry)
                 for part, size in await asyncio.to_thread(
-                    _split_text, _describe_message(entry.message), max(max_tokens // 2, 1), encoding
+                    _split_text, _describe_message(entry.message), max(window.tokens // 2, 1), encoding
                 ):
                     if size >= room and piece:
-                        summary, spent = await self._write_summary(request, summary, piece)
+                        summary, spent = await self._write_summary(request, summary, piece, window)
                         usage, piece = usage.plus(spent), []
-                        room = max_tokens - await asyncio.to_thread(encoding.count, summary)
+                        room = window.tokens - await asyncio.to_thread(encoding.count, summary)
                     piece.append(part)
                     room -= size + 1
             if piece:
-                summary, spent = await self._write_summary(request, summary, piece)
+                summary, spent = await self._write_summary(request, summary, piece, window)
                 usage = usage.plus(spent)
             tokens = await asyncio.to_thread(encoding.count, summary)
             if tokens >= max(source.tokens, 1):
@@ -119,7 +120,27 @@ class SummaryActivities:
             if matches(entry) and not (withdrawn and isinstance(entry.body, UserMessage)):
                 yield entry
 
-    async def _write_summary(self, request: Summarize, basis: str, piece: list[str]) -> tuple[str, Usage]:
+    async def _write_summary(
+        self, request: Summarize, basis: str, piece: list[str], window: _Window
+    ) -> tuple[str, Usage]:
+        """Summarize a piece. One that the provider refuses as too long is summarized in halves, one after the other.
+
+        Raises:
+            ApplicationError: The provider's failure, or `unusable_summary`: the summary is empty.
+        """
+        try:
+            return await self._call_model(request, basis, piece)
+        except ContextLengthExceeded as error:
+            halves = await asyncio.to_thread(window.halve, piece)
+            if halves is None:
+                raise make_provider_failure(error) from None
+        usage = Usage()
+        for half in halves:
+            basis, spent = await self._write_summary(request, basis, half, window)
+            usage = usage.plus(spent)
+        return basis, usage
+
+    async def _call_model(self, request: Summarize, basis: str, piece: list[str]) -> tuple[str, Usage]:
         name, _, model = request.model.partition(":")
         conversation = "\n".join(piece)
         content = f"The conversation:\n\n{conversation}"
@@ -133,14 +154,40 @@ class SummaryActivities:
             provider = self._providers.get(name)
             options = ModelOptions(max_output_tokens=request.max_output_tokens)
             model_request = ModelRequest(model=model, messages=messages, tools=(), options=options)
-            decoder = RedactedDecoder(provider.make_decoder(), self._providers.redaction)
+            decoder = RedactedDecoder(provider.make_decoder(model_request), self._providers.redaction)
             reply = await stream(self._http, provider, model_request, decoder)
+        except ContextLengthExceeded:
+            raise
         except ProviderError as error:
             raise make_provider_failure(error) from None
         if not reply.content.strip():
             raise ApplicationError("the model wrote no summary", type="unusable_summary", non_retryable=True)
         usage = add_price(find_prices(request.model), reply).usage
         return reply.content.strip(), usage.model_copy(update={"model_calls": 1})
+
+
+@dataclass
+class _Window:
+    """How much of the conversation fits into one call.
+
+    Attributes:
+        tokens: The most tokens of a piece; fewer after each refusal.
+        encoding: The encoding that they are counted under.
+    """
+
+    tokens: int
+    encoding: Encoding
+
+    def halve(self, piece: list[str]) -> list[list[str]] | None:
+        """Divide a piece that was refused as too long; None: it is so short that the refusal has another reason."""
+        tokens = sum(map(self.encoding.count, piece))
+        if tokens <= MIN_PIECE_TOKENS:
+            return None
+        self.tokens = max(min(self.tokens, tokens) // 2, MIN_PIECE_TOKENS)
+        if len(piece) > 1:
+            return [piece[: len(piece) // 2], piece[len(piece) // 2 :]]
+        middle = len(piece[0]) // 2
+        return [[piece[0][:middle]], [piece[0][middle:]]]
 
 
 @dataclass
@@ -172,10 +219,13 @@ def _make_payload(request: Summarize, summary: str) -> SummaryPayload:
 
 
 def _compute_piece_tokens(request: Summarize) -> int:
-    """Compute how many tokens of the conversation fit into one call."""
+    """Compute how many tokens of the conversation fit into one call: by the table, and by what was learned."""
     family = find_family(request.model)
     window = family.window if family else request.max_input_tokens
-    return max(window - request.max_output_tokens - PROMPT_TOKENS, MIN_PIECE_TOKENS)
+    room = int((window - request.max_output_tokens) / (request.token_ratio or 1))
+    if request.learned_budget is not None:
+        room = min(room, request.learned_budget)
+    return max(room - PROMPT_TOKENS, MIN_PIECE_TOKENS)
 
 
 def _get_session_id() -> str:

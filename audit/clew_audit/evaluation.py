@@ -27,7 +27,7 @@ from clew.outcomes import Usage
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
 from clew.tools import ToolDefinition
-from clew_activities.call_model import add_price, prepare_reading
+from clew_activities.call_model import add_price, prepare_call
 from clew_activities.model_table import choose_policy
 from clew_activities.prices import find_prices
 from clew_activities.providers import ModelRequest, ProviderError, Providers, make_http_client, stream
@@ -219,14 +219,14 @@ class _Caller:
     async def _call_once(self, context: Projection) -> TurnReply:
         provider_name, _, name = self.model.partition(":")
         provider = self.providers.get(provider_name)
-        form, decoder = prepare_reading(provider, context.output_schema, self.providers.redaction)
         request = ModelRequest(
             model=name,
             messages=context.messages,
             tools=context.tool_spec,
             options=self.options,
-            output_schema=form,
+            output_schema=context.output_schema,
         )
+        request, decoder = prepare_call(provider, request, self.providers.redaction)
         reply = add_price(find_prices(self.model), await stream(self.http, provider, request, decoder))
         calls = tuple((call.name, call.arguments) for call in reply.tool_calls)
         return TurnReply(reply.content, calls, reply.usage.model_copy(update={"model_calls": 1}))

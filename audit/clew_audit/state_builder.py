@@ -146,9 +146,7 @@ class StateBuilder:
     def _learn(self, recipe: Recipe) -> None:
         assert self._config is not None
         policy = self._config.policy.overlay(recipe.policy)
-        self._learned = budgets.learn_ratio(
-            self._learned, recipe.model, policy, recipe.input_tokens, recipe.usage.input_tokens
-        )
+        self._learned = budgets.learn_ratio(self._learned, recipe.model, policy, recipe.input_tokens, recipe.usage)
 
     def _count_calls(self, tool_call_ids: Iterable[str]) -> None:
         for tool_call_id in tool_call_ids:

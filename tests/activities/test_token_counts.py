@@ -69,7 +69,7 @@ def test_a_reply_is_counted_as_in_its_session(name: str, content: str, tools: li
     data: Any = {"provider": "scripted", "blocks": [{"text": content}]}
     reply = ModelReply(content=content, tool_calls=requested, provider_data=data)
     tokens = asyncio.run(reply_in_progress.count_reply(reply, session.call))
-    calls = tuple(call for call, _ in tool_rounds.open_calls(session.state, requested))
+    calls = tuple(call for call, _ in tool_rounds.open_calls(session.state, reply))
     draft = drafts.draft_assistant_message(session.state, run, make_reply(**dict(reply)), calls)
     assert commit(replace(draft, tokens=tokens), name) == commit(draft, name)
 

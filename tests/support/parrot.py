@@ -14,6 +14,7 @@ from typing import Any
 
 from clew.model.messages import Message
 from clew.outcomes import Usage
+from clew_activities.providers.dialects import ToolLimits
 from clew_activities.providers.errors import (
     ErrorAnswer,
     Overloaded,
@@ -22,7 +23,8 @@ from clew_activities.providers.errors import (
     classify_response,
     parse_retry_after,
 )
-from clew_activities.providers.interface import HttpRequest, ModelRequest, make_safe_name
+from clew_activities.providers.fit_tools import fit_name
+from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.reply import DraftDecoder, StopReason, get_member, parse_event, read_count, read_string
 from clew_activities.providers.sanitize import clean, parse_json
 from clew_activities.providers.variables import read_key, read_url
@@ -69,7 +71,7 @@ class Parrot:
             body["tricks"] = [{"name": tool["name"], "shape": tool["parameters"]} for tool in request.tools]
         return HttpRequest("/speak", {"x-parrot-token": self.key} if self.key else {}, body)
 
-    def make_decoder(self) -> ParrotDecoder:
+    def make_decoder(self, request: ModelRequest) -> ParrotDecoder:
         return ParrotDecoder()
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
@@ -112,7 +114,8 @@ def _line(message: Message) -> dict[str, Any]:
     line: dict[str, Any] = {"from": message["role"], "says": message["content"]}
     if calls := message.get("tool_calls"):
         line["does"] = [
-            {"trick": make_safe_name(call["name"]), "id": call["id"], "with": call["arguments"]} for call in calls
+            {"trick": fit_name(call["name"], ToolLimits()), "id": call["id"], "with": call["arguments"]}
+            for call in calls
         ]
     if message["role"] == "tool":
         line["about"] = message.get("tool_call_id")

@@ -8,7 +8,9 @@ from pydantic import TypeAdapter
 
 from clew.contract import ModelOptions
 from clew.model.messages import Message, ToolSpec
-from clew_activities.providers.interface import Decoder, ModelRequest
+from clew_activities.providers import Redaction
+from clew_activities.providers.interface import Decoder, ModelRequest, Provider
+from clew_activities.providers.redacted_decoder import RedactedDecoder
 from clew_workflows.protocol import ModelReply
 
 ADD: ToolSpec = {
@@ -41,6 +43,10 @@ def make_request(
         output_schema=output_schema,
         cache_key=cache_key,
     )
+
+
+def make_redacted_decoder(provider: Provider, redaction: Redaction | None = None) -> RedactedDecoder:
+    return RedactedDecoder(provider.make_decoder(make_request()), redaction or Redaction())
 
 
 def make_call(name: str = "add", call_id: str = "tc_1", content: str = "", **arguments: Any) -> Message:

@@ -1,12 +1,17 @@
-"""Schemas whose root is no object: providers get an object with the member `value`, sessions get the value. Pure.
+"""Answers with a schema: what providers get of the schema, and where the value stands in the reply. Pure.
 
-OpenAI and Anthropic accept only a schema whose root is an object. The thread holds the caller's schema and an answer
-of that form; both follow from each other, so that the recipe of a model call is still complete.
+OpenAI and Anthropic accept only a schema whose root is an object. For another one providers get the schema of an
+object with the member `value`. The thread holds the caller's schema and an answer of that form; both follow from each
+other, so that the recipe of a model call is still complete.
+
+Models put the value into a fence of Markdown, or between sentences. The answer is the value alone.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -19,9 +24,21 @@ from clew_workflows.protocol import ModelReply
 # Keywords that providers refuse at the root.
 _COMBINING = frozenset(("$ref", "allOf", "anyOf", "oneOf", "not", "enum", "const", "if"))
 _DEFINITIONS = ("$defs", "definitions")
-_MEMBER = "value"
-_OPENING = re.compile(rf'\s*{{\s*"{_MEMBER}"\s*:\s*')
-_COMPACT_OPENING = f'{{"{_MEMBER}":'
+MEMBER = "value"
+"""The member of the object that stands for a value of another form."""
+_OPENING = re.compile(rf'\s*{{\s*"{MEMBER}"\s*:\s*')
+_FENCE = re.compile(r"```[a-zA-Z0-9]*[ \t]*\r?\n(.*?)\r?\n?[ \t]*```", re.DOTALL)
+_END_OF_THINKING = "</think>"
+_BRACKET = re.compile(r"[{\[]")
+_MOST_TRIES = 64
+_DECODER = json.JSONDecoder()
+_COMPACT_OPENING = f'{{"{MEMBER}":'
+
+
+def describe_schema(schema: dict[str, Any]) -> str:
+    """Describe a schema for the model, where the provider does not take it."""
+    text = json.dumps(schema, ensure_ascii=False)
+    return f"Answer with a JSON value alone. It follows this JSON Schema: {text}"
 
 
 def is_object_schema(schema: dict[str, Any]) -> bool:
@@ -40,8 +57,8 @@ def make_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     }
     wrapped = {
         "type": "object",
-        "properties": {_MEMBER: inner},
-        "required": [_MEMBER],
+        "properties": {MEMBER: inner},
+        "required": [MEMBER],
         "additionalProperties": False,
         **definitions,
     }
@@ -49,13 +66,14 @@ def make_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class AnswerDecoder:
-    """Wraps a decoder and reads the value from the object that the model was asked for.
+    """Wraps a decoder and reads the value from the reply: where it stands, and if it `is_wrapped` from its object.
 
-    A model may answer with the bare value, since some servers ignore the schema: then its text stays as it is.
+    A model may answer with the bare value, since some servers ignore the schema.
     """
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, *, is_wrapped: bool = True) -> None:
         self._decoder = decoder
+        self._is_wrapped = is_wrapped
 
     def feed(self, event: str, data: str) -> None:
         """Take one event, as `Decoder.feed` says."""
@@ -65,6 +83,8 @@ class AnswerDecoder:
     def text(self) -> str:
         """The value's text so far, without an end that may belong to the object."""
         text = self._decoder.text
+        if not self._is_wrapped:
+            return text
         opening = _OPENING.match(text)
         if opening:
             return _cut_end(text[opening.end() :])
@@ -98,14 +118,54 @@ class AnswerDecoder:
     def finish(self) -> ModelReply:
         """The reply with the value as its text; raises as `Decoder.finish` says."""
         reply = self._decoder.finish()
-        return reply.model_copy(update={"content": _read_value(reply.content)})
+        if reply.tool_calls:
+            return reply
+        text = find_value(reply.content)
+        return reply.model_copy(update={"content": _read_value(text) if self._is_wrapped else text})
+
+
+def find_value(text: str) -> str:
+    """Find the JSON value of an answer where it stands: alone, in a fence, or between sentences.
+
+    Of several the last fence is taken, or the longest object or array. A text without one stays as it is.
+    """
+    text_after = text.rpartition(_END_OF_THINKING)[2]
+    candidates = [text, text_after, *(match[1] for match in reversed(list(_FENCE.finditer(text_after))))]
+    for candidate in candidates:
+        if _is_json(candidate):
+            return candidate.strip()
+    return max(_list_values(text_after), key=len, default=text)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _list_values(text: str) -> Iterator[str]:
+    """List the objects and arrays in a text."""
+    position = 0
+    for _ in range(_MOST_TRIES):
+        opening = _BRACKET.search(text, position)
+        if opening is None:
+            return
+        try:
+            _, end = _DECODER.raw_decode(text, opening.start())
+        except (ValueError, RecursionError):
+            position = opening.end()
+        else:
+            yield text[opening.start() : end]
+            position = end
 
 
 def _move_reference(subschema: dict[str, Any]) -> dict[str, Any]:
     reference = subschema.get("$ref")
     if not isinstance(reference, str) or reference.startswith(tuple(f"#/{keyword}/" for keyword in _DEFINITIONS)):
         return subschema
-    return {**subschema, "$ref": f"#/properties/{_MEMBER}{reference[1:]}"}
+    return {**subschema, "$ref": f"#/properties/{MEMBER}{reference[1:]}"}
 
 
 def _read_value(text: str) -> str:
@@ -114,7 +174,7 @@ def _read_value(text: str) -> str:
         answer = from_json(text)
     except ValueError:
         return text
-    if not isinstance(answer, dict) or answer.keys() != {_MEMBER}:
+    if not isinstance(answer, dict) or answer.keys() != {MEMBER}:
         return text
     opening = _OPENING.match(text)
     try:
@@ -122,7 +182,7 @@ def _read_value(text: str) -> str:
         from_json(value)
     except ValueError:
         # The name is escaped, or there twice.
-        return to_json(answer[_MEMBER]).decode()
+        return to_json(answer[MEMBER]).decode()
     return value
 
 

@@ -23,18 +23,22 @@ changes them in normal operation, so requests tell the API to drop such blocks i
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from clew.contract.payloads import Fitting
 from clew.model.messages import Message, ToolSpec
+from clew_activities.providers.answer_object import describe_schema
 from clew_activities.providers.anthropic_schema import make_closed_schema
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
+from clew_activities.providers.dialects import ANTHROPIC
 from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
-from clew_activities.providers.interface import HttpRequest, ModelRequest, make_safe_name
+from clew_activities.providers.fit_messages import CONTINUE, OMITTED, choose_call_ids, get_own_data
+from clew_activities.providers.fit_tools import FittedTools, fit_tools
+from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.variables import read_key, read_url
 
 _OFFICIAL_URL = "https://api.anthropic.com"
@@ -50,8 +54,6 @@ _BLOCKS_SENT_BACK = frozenset({"thinking", "redacted_thinking", "text"})
 
 # A cache breakpoint. The API accepts four in a request.
 _BREAKPOINT = {"type": "ephemeral"}
-# The API requires the first message to be a user's.
-_OMITTED = "(earlier messages are not shown)"
 
 
 def make_providers(environ: Mapping[str, str]) -> Iterable[Anthropic]:
@@ -91,14 +93,15 @@ class Anthropic:
 
     def encode(self, request: ModelRequest) -> HttpRequest:
         """Encode the request as the body of `POST /v1/messages`."""
+        fitted = fit_tools(request.tools, ANTHROPIC.tools)
         body: dict[str, Any] = {
             "model": request.model,
             # This breakpoint moves with the conversation; the next request reads the prefix before it from the cache.
             "cache_control": _BREAKPOINT,
-            "messages": _encode_messages(request.messages, self.name),
+            "messages": _encode_messages(request.messages, fitted, self.name),
             "stream": True,
         }
-        tools, system = [_encode_tool(spec) for spec in request.tools], _encode_system(request.messages)
+        tools, system = [_encode_tool(spec) for spec in fitted.specs], _encode_system(request.messages)
         # Further breakpoints after the parts that stay when the conversation is truncated: tools, system prompt,
         # summary.
         for stable in system[:2] or tools[-1:]:
@@ -108,18 +111,19 @@ class Anthropic:
             body["system"] = system
         if tools:
             body["tools"] = tools
-        body |= _encode_options(request, self.name)
+        body |= _encode_options(request, fitted, self.name)
         version = _VERSION_WITH_TEMPERATURE if "temperature" in body else _VERSION
         headers = {"anthropic-version": version}
         if "block_binding" in body.get("thinking", {}):
             headers["anthropic-beta"] = _BINDING_BETA
         if self.api_key:
             headers["x-api-key"] = self.api_key
-        return HttpRequest("/v1/messages", headers, body)
+        fitting = Fitting(dialect=ANTHROPIC.name, tools=dict(fitted.changes), tools_left_out=dict(fitted.left_out))
+        return HttpRequest("/v1/messages", headers, body, fitting)
 
-    def make_decoder(self) -> AnthropicDecoder:
-        """Make a decoder for one reply."""
-        return AnthropicDecoder(self.name)
+    def make_decoder(self, request: ModelRequest) -> AnthropicDecoder:
+        """Make a decoder for the reply to a request."""
+        return AnthropicDecoder(self.name, fit_tools(request.tools, ANTHROPIC.tools))
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
         """Classify an error response by the tables in `errors`."""
@@ -150,7 +154,7 @@ def _find_generation(model: str) -> _Generation:
     return _Generation(adaptive=version >= (4, 6), temperature=version < (4, 7), binds=version >= (5, 1))
 
 
-def _encode_options(request: ModelRequest, provider: str) -> dict[str, Any]:
+def _encode_options(request: ModelRequest, tools: FittedTools, provider: str) -> dict[str, Any]:
     options = request.options
     generation = _find_generation(request.model)
     max_tokens = options.max_output_tokens
@@ -167,7 +171,7 @@ def _encode_options(request: ModelRequest, provider: str) -> dict[str, Any]:
         "temperature": options.temperature if generation.temperature and thinking is None else None,
         "thinking": thinking,
         "output_config": output_config or None,
-        "tool_choice": _encode_tool_choice(options.tool_choice) if request.tools else None,
+        "tool_choice": _encode_tool_choice(options.tool_choice, tools) if tools.by_name else None,
     }
     return {name: value for name, value in options_by_name.items() if value is not None}
 
@@ -216,19 +220,17 @@ def _encode_system(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 def _describe_schema(schema: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Describe, for the model, a schema that the API does not accept in any form."""
-    if schema is None or make_closed_schema(schema):
-        return []
-    text = json.dumps(schema, ensure_ascii=False)
-    return [_make_text(f"Answer with a JSON value alone. It follows this JSON Schema: {text}")]
+    return [] if schema is None or make_closed_schema(schema) else [_make_text(describe_schema(schema))]
 
 
-def _encode_messages(messages: Iterable[Message], provider: str) -> list[dict[str, Any]]:
-    """Group messages into turns of alternating roles, a user's first; tool results come first in a user's turn."""
+def _encode_messages(messages: Sequence[Message], tools: FittedTools, provider: str) -> list[dict[str, Any]]:
+    """Group messages into turns of alternating roles, a user's first and last; tool results come first in a turn."""
+    ids = choose_call_ids(messages, provider, ANTHROPIC)
     blocks = (
         (message["role"] == "assistant", block)
-        for message in messages
+        for message, call_ids in zip(messages, ids, strict=True)
         if message["role"] != "system"
-        for block in _encode_blocks(message, provider)
+        for block in _encode_blocks(message, call_ids, tools, provider)
     )
     turns = [
         {
@@ -240,15 +242,19 @@ def _encode_messages(messages: Iterable[Message], provider: str) -> list[dict[st
         for assistant, group in groupby(blocks, key=lambda pair: pair[0])
     ]
     if not turns or turns[0]["role"] == "assistant":
-        turns.insert(0, {"role": "user", "content": [_make_text(_OMITTED)]})
+        turns.insert(0, {"role": "user", "content": [_make_text(OMITTED)]})
+    if turns[-1]["role"] == "assistant":
+        turns.append({"role": "user", "content": [_make_text(CONTINUE)]})
     return turns
 
 
-def _encode_blocks(message: Message, provider: str) -> list[dict[str, Any]]:
+def _encode_blocks(
+    message: Message, call_ids: Sequence[str], tools: FittedTools, provider: str
+) -> list[dict[str, Any]]:
     """Encode a message as content blocks. The API refuses a text block of white space alone, so it is omitted."""
     content = message["content"]
     if message["role"] == "tool":
-        result = {"type": "tool_result", "tool_use_id": message.get("tool_call_id", "")}
+        result = {"type": "tool_result", "tool_use_id": call_ids[0]}
         return [result | ({"content": content} if content.strip() else {})]
     if message["role"] == "user":
         return [_make_text(content)] if content.strip() else []
@@ -260,19 +266,16 @@ def _encode_blocks(message: Message, provider: str) -> list[dict[str, Any]]:
         blocks = [block for block in blocks if block["type"] != "text"]
     if content.strip():
         blocks.append(_make_text(content))
-    blocks += [
-        {"type": "tool_use", "id": call["id"], "name": make_safe_name(call["name"]), "input": call["arguments"]}
-        for call in message.get("tool_calls", [])
-    ]
+    for call, call_id in zip(message.get("tool_calls", []), call_ids, strict=True):
+        name, arguments = tools.encode_call(call["name"], call["arguments"], ANTHROPIC.tools)
+        blocks.append({"type": "tool_use", "id": call_id, "name": name, "input": arguments})
     return blocks
 
 
 def _find_own_blocks(message: Message, provider: str) -> list[dict[str, Any]]:
     """Select the blocks that this provider sent and expects back unchanged; none if another provider sent them."""
-    data = message.get("provider_data")
-    if data is None or data["provider"] != provider:
-        return []
-    return [block for block in data["blocks"] if block.get("type") in _BLOCKS_SENT_BACK]
+    data = get_own_data(message, provider)
+    return [block for block in data["blocks"] if block.get("type") in _BLOCKS_SENT_BACK] if data else []
 
 
 def _make_text(text: str) -> dict[str, Any]:
@@ -283,8 +286,9 @@ def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
     return {"name": spec["name"], "description": spec["description"], "input_schema": spec["parameters"]}
 
 
-def _encode_tool_choice(choice: str | None) -> dict[str, Any] | None:
-    if choice is None:
-        return None
+def _encode_tool_choice(choice: str | None, tools: FittedTools) -> dict[str, Any] | None:
     kinds = {"auto": "auto", "none": "none", "required": "any"}
-    return {"type": kinds[choice]} if choice in kinds else {"type": "tool", "name": choice}
+    if choice in kinds:
+        return {"type": kinds[choice]}
+    tool = tools.by_name.get(choice or "")
+    return {"type": "tool", "name": tool.spec["name"]} if tool else None

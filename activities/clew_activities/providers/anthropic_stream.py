@@ -1,7 +1,7 @@
 """Folds the Messages API's event stream into a reply.
 
-A reply's `provider_data` holds its thinking blocks unchanged, and the text blocks before the last of them: the API
-verifies that thinking blocks come back unchanged and in their positions.
+A reply's `provider_data` holds the ids of its tool calls, its thinking blocks unchanged, and the text blocks before
+the last of them: the API verifies that thinking blocks come back unchanged and in their positions.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from clew.model.messages import ProviderData
 from clew.outcomes import Usage
 from clew_activities.providers.errors import classify_event
+from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.reply import (
     PROVIDER_DATA_LIMIT,
     Call,
@@ -70,9 +71,9 @@ class _Block:
 class AnthropicDecoder(DraftDecoder):
     """Folds the events of a message, or one complete `message`."""
 
-    def __init__(self, provider: str) -> None:
+    def __init__(self, provider: str, tools: FittedTools | None = None) -> None:
         self._provider = provider
-        super().__init__()
+        super().__init__(tools)
         self._budget = Budget(PROVIDER_DATA_LIMIT)
         self._blocks: dict[int, _Block] = {}
         self._too_many_blocks = False
@@ -154,11 +155,11 @@ class AnthropicDecoder(DraftDecoder):
         self._draft.stop_reason = _STOP_REASONS.get(reason, "stop")
 
     def _count(self, usage: object) -> None:
-        """Store token counts. Each count is of the complete message; an omitted one keeps its value."""
+        """Store token counts. Each is of the complete message so far; compatible servers also send zeros later."""
         for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"):
             count = read_count(get_member(usage, name))
             if count is not None:
-                self._usage[name] = count
+                self._usage[name] = max(count, self._usage.get(name, 0))
         read_tokens = self._usage.get("cache_read_input_tokens", 0)
         written_tokens = self._usage.get("cache_creation_input_tokens", 0)
         self._draft.usage = Usage(
@@ -169,8 +170,16 @@ class AnthropicDecoder(DraftDecoder):
         )
 
     def _make_provider_data(self) -> ProviderData | None:
+        blocks, calls = self._list_signed_blocks(), [{"id": call.id} for call in self._draft.calls]
+        data: ProviderData = {"provider": self._provider, "blocks": blocks}
+        if any(call["id"] for call in calls):
+            data["calls"] = calls
+        return data if blocks or "calls" in data else None
+
+    def _list_signed_blocks(self) -> list[dict[str, Any]]:
+        """List the blocks that go back; none if one of them is incomplete, or they are too large."""
         if self._too_many_blocks:
-            return None
+            return []
         blocks = list(self._blocks.values())
         last = max((index for index, block in enumerate(blocks) if block.needs_seal), default=-1)
         retained = [block for block in blocks[: last + 1] if block.needs_seal or block.kind == "text"]
@@ -178,11 +187,9 @@ class AnthropicDecoder(DraftDecoder):
         if not retained or any(
             block.overflowed or (block.needs_seal and not block.seal.so_far) for block in retained
         ):
-            return None
+            return []
         encoded = [block.encode() for block in retained]
-        if len(json.dumps(encoded, ensure_ascii=False).encode()) > PROVIDER_DATA_LIMIT:
-            return None
-        return {"provider": self._provider, "blocks": encoded}
+        return encoded if len(json.dumps(encoded, ensure_ascii=False).encode()) <= PROVIDER_DATA_LIMIT else []
 
 
 def _describe_refusal(details: object) -> str:

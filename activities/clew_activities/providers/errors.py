@@ -243,6 +243,19 @@ _BY_BODY: tuple[_Rule, ...] = (
     _Rule(ContextLengthExceeded, frozenset({"context_length_exceeded", "exceed_context_size_error"})),
     # Messages of a 429 about tokens per minute use similar wording.
     *(_Rule(ContextLengthExceeded, wording=pattern, not_statuses=frozenset({429})) for pattern in _OVERFLOWS),
+    # The template of the model refuses the messages, with 500 at llama.cpp: the same request would fail again.
+    _Rule(
+        BadRequest,
+        wording=_match_any(
+            r"\b(?:chat|prompt|jinja) template\b",
+            r"\bjinja\b",
+            r"raise_exception",
+            r"roles must alternate",
+            r"system (?:message|role)\b.{0,60}(?:not supported|at the beginning|must be)",
+            r"no user query found",
+        ),
+        not_statuses=frozenset({401, 403, 404, 429}),
+    ),
     _Rule(ContentRefused, frozenset({"content_filter", "content_policy_violation"})),
     _Rule(UnknownModel, frozenset({"model_not_found"})),
     _Rule(
@@ -303,6 +316,9 @@ class ErrorAnswer:
 def classify_response(answer: ErrorAnswer) -> ProviderError:
     """Make the error of a response, by the body's codes and wording, or else by the status alone."""
     payload = parse_json(answer.body)
+    # Gemini's error is the only item of a list.
+    if isinstance(payload, list) and payload:
+        payload = payload[0]
     fields = payload if isinstance(payload, dict) else {"message": answer.body}
     return _classify(fields, answer.status, parse_retry_after(answer.headers, answer.at))
 
@@ -338,8 +354,9 @@ _LOOKS_SECRET = re.compile(r"(?P<label>\bbearer\s+)[^\s'\",;{}]{4,}|\bsk-[\w*.-]
 
 
 def _classify(payload: Mapping[str, Any], http_status: int | None, wait: float | None) -> ProviderError:
-    inner = payload.get("error")
-    fields = inner if isinstance(inner, dict) else payload
+    fields = _find_fields(payload)
+    if (upstream := _find_upstream_error(fields)) is not None:
+        payload, fields = upstream, _find_fields(upstream)
     words = frozenset(value for key in ("type", "code") if isinstance(value := fields.get(key), str))
     message = _find_message(payload, fields)[:_RAW_LIMIT]
     status = http_status if http_status is not None else _infer_status(fields)
@@ -355,10 +372,25 @@ def _find_message(payload: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
     for value in (fields.get("message"), payload.get("error"), payload.get("detail"), payload.get("message")):
         if isinstance(value, str) and value.strip():
             return value
-        if isinstance(value, list) and value:
+        if isinstance(value, list | dict) and value and value is not fields:
             with suppress(RecursionError):
                 return str(value)
     return ", ".join(str(fields[key]) for key in ("type", "code") if isinstance(fields.get(key), str | int))
+
+
+def _find_fields(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    inner = payload.get("error")
+    return inner if isinstance(inner, dict) else payload
+
+
+def _find_upstream_error(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Find the error of the provider behind a router, which has it as a text in `metadata`; None: there is none."""
+    metadata = fields.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    upstream = parse_json(raw) if isinstance(raw, str) else raw
+    if isinstance(upstream, list) and upstream:
+        upstream = upstream[0]
+    return upstream if isinstance(upstream, dict) and ("error" in upstream or "message" in upstream) else None
 
 
 def _infer_status(fields: Mapping[str, Any]) -> int:

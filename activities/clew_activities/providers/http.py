@@ -29,7 +29,7 @@ from clew_activities.providers.errors import (
     ProviderUnavailable,
     TruncatedStream,
 )
-from clew_activities.providers.interface import ModelRequest, Provider
+from clew_activities.providers.interface import HttpRequest, ModelRequest, Provider
 from clew_activities.providers.redacted_decoder import RedactedDecoder
 from clew_workflows.protocol import ModelReply
 
@@ -122,7 +122,9 @@ async def _send_and_read(
 ) -> None:
     settings = limits.settings
     with _translate_errors(settings):
-        http_request = _build_request(client, provider, request, settings)
+        encoded = _encode(provider, request)
+        decoder.fitting = encoded.fitting
+        http_request = _build_request(client, provider, encoded, settings)
         response = await client.send(http_request, stream=True, follow_redirects=False)
     async with aclosing(response):
         status = response.status_code
@@ -137,18 +139,28 @@ async def _send_and_read(
         await _read_reply(response, decoder, limits)
 
 
-def _build_request(
-    client: httpx.AsyncClient, provider: Provider, request: ModelRequest, settings: HttpSettings
-) -> httpx.Request:
+def _encode(provider: Provider, request: ModelRequest) -> HttpRequest:
     """Encode the request. A failure is final: encoders are pure, so a retry would fail too."""
+    with _translate_encoding_errors(provider):
+        return provider.encode(request)
+
+
+@contextmanager
+def _translate_encoding_errors(provider: Provider) -> Iterator[None]:
     try:
-        encoded = provider.encode(request)
-        content = _dump_body(encoded.body)
+        yield
     except ProviderError:
         raise
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
         raise BadRequest(f"provider {provider.name!r} cannot encode the request ({message})") from error
+
+
+def _build_request(
+    client: httpx.AsyncClient, provider: Provider, encoded: HttpRequest, settings: HttpSettings
+) -> httpx.Request:
+    with _translate_encoding_errors(provider):
+        content = _dump_body(encoded.body)
     return client.build_request(
         "POST",
         provider.base_url + encoded.path,

@@ -11,6 +11,10 @@ providers are defined in the same way and use the same modules:
 | `interface` | this contract |
 | `errors` | the errors to raise, and `classify_response` and `classify_event`, which classify most servers' errors |
 | `reply` | `ReplyDraft`, which folds pieces into a reply and keeps every size within its bound, and `DraftDecoder` |
+| `answer_object` | functions for answers with a schema |
+| `dialects` | the table of what each server accepts and sends |
+| `fit_messages` | `fit_messages`, which gives messages an order that a dialect accepts, and `choose_call_ids` |
+| `fit_tools` | `fit_tools`, which makes the tools of any session acceptable to a dialect |
 | `rewrite_schema` | `rewrite_schema`, which changes each subschema of a JSON Schema |
 | `sanitize` | functions that make texts and JSON values safe to store |
 | `variables` | `read_key` and `read_url`, for the variables that configure a provider |
@@ -19,7 +23,9 @@ The steps of one model call:
 
     request = provider.encode(model_request)
     `http` sends the POST
-    status 200:  decoder = provider.make_decoder(); decoder.feed(event, data) for each event; decoder.finish()
+    status 200:  decoder = provider.make_decoder(model_request)
+                 decoder.feed(event, data) for each event
+                 decoder.finish()
     status 3xx:  an error; redirects are not followed
     otherwise:   provider.read_error(answer)
 
@@ -56,12 +62,12 @@ sets the size of its context.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from clew.contract import ModelOptions
+from clew.contract.payloads import Fitting
 from clew.model.messages import Message, ToolSpec
 from clew.outcomes import Usage
 from clew_activities.providers.errors import ErrorAnswer, ProviderError
@@ -74,7 +80,6 @@ __all__ = [
     "ModelRequest",
     "Provider",
     "ProvidersModule",
-    "make_safe_name",
 ]
 
 
@@ -108,11 +113,13 @@ class HttpRequest:
         path: Appended to the provider's base URL. It begins with a slash and may contain a query.
         headers: Names in lower case. `http` adds `accept`, `accept-encoding` and `content-type`.
         body: A JSON object.
+        fitting: What the request has otherwise than its context; None: nothing.
     """
 
     path: str
     headers: Mapping[str, str] = field(repr=False)
     body: dict[str, Any]
+    fitting: Fitting | None = None
 
 
 class Decoder(Protocol):
@@ -213,8 +220,8 @@ class Provider(Protocol):
         """
         ...
 
-    def make_decoder(self) -> Decoder:
-        """Make a decoder for one reply."""
+    def make_decoder(self, request: ModelRequest) -> Decoder:
+        """Make a decoder for the reply to a request."""
         ...
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
@@ -236,12 +243,3 @@ class ProvidersModule(Protocol):
             ValueError: A variable's value cannot be used. The message names the variable, never the value.
         """
         ...
-
-
-def make_safe_name(name: str) -> str:
-    """Make a tool's name valid for every provider.
-
-    A model may call a tool by an invalid name, such as `my tool`. The thread keeps the call, and providers, also the
-    one that returned the name, refuse every later request that contains it.
-    """
-    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "unnamed"

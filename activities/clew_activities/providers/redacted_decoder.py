@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from clew.contract.payloads import Fitting
 from clew.outcomes import Usage
 from clew_activities.providers.interface import Decoder
 from clew_activities.providers.redaction import GrowingText, Redaction
@@ -15,6 +16,7 @@ class RedactedDecoder:
 
     Attributes:
         begun_after: Seconds until the reply began; None: it has not begun.
+        fitting: What the request had otherwise than its context; None until it is sent.
     """
 
     def __init__(self, decoder: Decoder, redaction: Redaction) -> None:
@@ -24,6 +26,7 @@ class RedactedDecoder:
         self._thinking = GrowingText(redaction)
         self._made_at = time.monotonic()
         self.begun_after: float | None = None
+        self.fitting: Fitting | None = None
 
     def feed(self, event: str, data: str) -> None:
         """Take one event, as `Decoder.feed` says. Its errors may quote what was received."""
@@ -83,8 +86,10 @@ class RedactedDecoder:
 
     def _screen(self, call: RequestedTool) -> RequestedTool:
         malformed = call.malformed
-        return RequestedTool(
-            name=self.redaction.redact_text(call.name),
-            arguments=self.redaction.redact_value(call.arguments),
-            malformed=None if malformed is None else self.redaction.redact_text(malformed),
+        return call.model_copy(
+            update={
+                "name": self.redaction.redact_text(call.name),
+                "arguments": self.redaction.redact_value(call.arguments),
+                "malformed": None if malformed is None else self.redaction.redact_text(malformed),
+            }
         )

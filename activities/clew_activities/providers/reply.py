@@ -9,17 +9,22 @@ fit is malformed. Provider data over its cap is dropped: the provider would refu
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
+from clew.model.canonical import canonicalize
 from clew.model.messages import ProviderData
 from clew.model.texts import truncate_utf8
 from clew.outcomes import Usage
 from clew_activities.providers.errors import ContentRefused, EmptyReply, OutputExhausted, TruncatedStream
+from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.sanitize import (
     BoundedText,
     Budget,
     ObjectEnd,
     clean,
+    clean_value,
     parse_json,
     parse_object,
 )
@@ -32,15 +37,23 @@ THINKING_LIMIT = 256 * 1024
 MAX_TOOL_CALLS = 64
 
 _NAME_LIMIT = 256
+_ID_LIMIT = 256
 
 StopReason = Literal["stop", "length", "tool_calls"]
 
 
 class Call:
-    """An unfinished tool call. `id` is the provider's, and only distinguishes calls."""
+    """An unfinished tool call.
+
+    Attributes:
+        id: The provider's id; it goes back to that provider alone.
+        name: The tool, as the provider knows it.
+        own: Further fields that the provider sent with the call, and wants back.
+    """
 
     def __init__(self, call_id: str, name: str, budget: Budget) -> None:
         self.id = call_id
+        self.own: dict[str, Any] = {}
         self.rename(name)
         self.raw = BoundedText(budget)
         self._end = ObjectEnd()
@@ -66,24 +79,139 @@ class Call:
             self._is_object = isinstance(parse_json(self.raw.so_far), dict)
         return self._is_object
 
-    def make_tool_request(self) -> RequestedTool:
-        """The call as the session sees it. No arguments at all mean an empty object."""
+    def make_tool_request(self, reached_limit: bool) -> RequestedTool:
+        """The call as the session sees it. No arguments at all mean an empty object.
+
+        `reached_limit`: the reply reached its limit of tokens within this call, so that its arguments are missing if
+        there are none.
+        """
         name = self.name or "unnamed"
         raw = self.raw.finish()
         if not raw.strip():
-            return RequestedTool(name=name)
+            return RequestedTool(name=name, malformed="", cut=True) if reached_limit else RequestedTool(name=name)
         arguments = None if self.raw.overflowed else parse_object(raw, ARGUMENTS_LIMIT)
-        return (
-            RequestedTool(name=name, malformed=raw)
-            if arguments is None
-            else RequestedTool(name=name, arguments=arguments)
-        )
+        if arguments is not None:
+            return RequestedTool(name=name, arguments=arguments)
+        return RequestedTool(name=name, malformed=raw, cut=self._end.is_open and not self.raw.overflowed)
+
+
+class OwnData:
+    """The fields of a message that its provider wants back, while they arrive. All share one budget.
+
+    Texts are joined, and so are neighbours in a list that are pieces of one part: servers stream a part of
+    `reasoning_details` in many of the same `type` and `index`.
+    """
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._left = PROVIDER_DATA_LIMIT
+
+    def has(self, name: str) -> bool:
+        """Whether a field has come."""
+        return name in self._fields
+
+    def add(self, name: str, value: object) -> None:
+        """Take a piece of a field. After one too many nothing more is kept."""
+        self._left -= _measure(value)
+        if self._left < 0:
+            return
+        known = self._fields.get(name)
+        if isinstance(value, str):
+            pieces = known if isinstance(known, _Pieces) else _Pieces()
+            pieces.append(value)
+            self._fields[name] = pieces
+        elif isinstance(value, list):
+            parts = known if isinstance(known, list) and not isinstance(known, _Pieces) else []
+            for part in value:
+                _append_part(parts, part)
+            self._fields[name] = parts
+        elif isinstance(value, dict):
+            self._fields[name] = (known if isinstance(known, dict) else {}) | value
+
+    def make_provider_data(self, provider: str, model: str, calls: list[dict[str, Any]]) -> ProviderData | None:
+        """Make the provider data of a message with tool calls; None: there is nothing, or too much.
+
+        Of too much, the ids of the calls are kept: the provider refuses a part of its other data.
+        """
+        ids = [{"id": clean(call["id"])[:_ID_LIMIT]} if "id" in call else {} for call in calls]
+        fields = _join_pieces(self._fields) if self._left >= 0 else {}
+        own: tuple[dict[str, Any], list[dict[str, Any]]] = ({}, ids)
+        with suppress(ValueError, RecursionError):
+            cleaned = clean_value([fields, calls])
+            if len(canonicalize(cleaned)) <= PROVIDER_DATA_LIMIT:
+                own = (cleaned[0], cleaned[1])
+        fields, calls = own
+        if not fields and not any(calls):
+            return None
+        data: ProviderData = {"provider": provider, "blocks": [fields] if fields else [], "calls": calls}
+        if fields or any(call.keys() - {"id"} for call in calls):
+            data["model"] = model
+        return data
+
+
+def _measure(value: object) -> int:
+    try:
+        return len(value) if isinstance(value, str) else len(json.dumps(value))
+    except RecursionError:
+        return PROVIDER_DATA_LIMIT
+
+
+class _Pieces(list[str]):
+    """The pieces of a text."""
+
+
+def _append_part(parts: list[Any], part: Any) -> None:
+    """Append a part, or join it to the last one if both are pieces of one part."""
+    last = parts[-1] if parts else None
+    is_piece = (
+        isinstance(part, dict)
+        and isinstance(last, dict)
+        and all(part.get(name) == last.get(name) for name in ("type", "index"))
+    )
+    if not is_piece:
+        parts.append(_split_texts(part))
+        return
+    assert isinstance(last, dict), "a piece has a part before it"
+    for name, value in part.items():
+        known = last.get(name)
+        if isinstance(known, _Pieces) and isinstance(value, str):
+            known.append(value)
+        elif name == "thinking" and isinstance(known, list) and isinstance(value, list):
+            for inner in value:
+                _append_part(known, inner)
+        elif value is not None:
+            last |= _split_texts({name: value})
+
+
+def _split_texts(part: Any) -> Any:
+    """Copy a part, with its growing texts as pieces."""
+    if not isinstance(part, dict):
+        return part
+    copy: dict[str, Any] = {}
+    for name, value in part.items():
+        if name in ("text", "summary", "data") and isinstance(value, str):
+            copy[name] = _Pieces([value])
+        elif name == "thinking" and isinstance(value, list):
+            copy[name] = list(map(_split_texts, value))
+        else:
+            copy[name] = value
+    return copy
+
+
+def _join_pieces(value: Any) -> Any:
+    if isinstance(value, _Pieces):
+        return "".join(value)
+    if isinstance(value, dict):
+        return {name: _join_pieces(inner) for name, inner in value.items()}
+    return list(map(_join_pieces, value)) if isinstance(value, list) else value
 
 
 class ReplyDraft:
-    """The state of a decoder that does not depend on the provider."""
+    """The state of a decoder that does not depend on the provider. `tools`: how the request has the tools."""
 
-    def __init__(self) -> None:
+    def __init__(self, tools: FittedTools) -> None:
+        self._tools = tools
+        self._own_names = tools.own_names
         self.usage = Usage()
         self.stop_reason: StopReason | None = None
         self.refusal: str | None = None
@@ -107,8 +235,14 @@ class ReplyDraft:
 
     @property
     def tool_name(self) -> str | None:
-        """The name of the newest tool call."""
-        return self._calls[-1].name if self._calls else None
+        """The session's name of the newest call's tool."""
+        name = self._calls[-1].name if self._calls else None
+        return None if name is None else self._own_names.get(name, name)
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The tool calls that are kept."""
+        return self._calls
 
     def add_text(self, piece: object) -> None:
         """Take a piece of the text; a value that is not a string is ignored."""
@@ -149,8 +283,11 @@ class ReplyDraft:
         text = self._text.finish()
         if self._calls_dropped:
             text += f"[truncated: {self._calls_dropped} tool calls]"
-        calls = tuple(call.make_tool_request() for call in self._calls)
         reason = self.stop_reason or "stop"
+        calls = tuple(
+            self._tools.decode_call(call.make_tool_request(reason == "length" and call is self._calls[-1]))
+            for call in self._calls
+        )
         if not calls and not text.strip():
             if reason == "length":
                 raise OutputExhausted("the reply reached its limit before any text: raise max_output_tokens")
@@ -169,10 +306,13 @@ class ReplyDraft:
 
 
 class DraftDecoder:
-    """The part of a decoder that every provider's decoder shares: what has arrived stands in a `ReplyDraft`."""
+    """The part of a decoder that every provider's decoder shares: what has arrived stands in a `ReplyDraft`.
 
-    def __init__(self) -> None:
-        self._draft = ReplyDraft()
+    `tools`: how the request has the tools, if `fit_tools` changed them; their calls are changed back.
+    """
+
+    def __init__(self, tools: FittedTools | None = None) -> None:
+        self._draft = ReplyDraft(tools or FittedTools())
 
     @property
     def text(self) -> str:
@@ -230,6 +370,40 @@ def get_member(value: object, key: str) -> Any:
 def read_count(value: object) -> int | None:
     """Return a number of tokens; None: the value is not one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+
+
+_INPUT_NAMES = ("prompt_tokens", "input_tokens", "prompt_eval_count")
+_OUTPUT_NAMES = ("completion_tokens", "output_tokens", "eval_count", "predicted_n")
+
+
+def find_best_usage(known: Usage, reported: Mapping[str, Any]) -> Usage:
+    """Take the larger of the known figures and of those that a server of Chat Completions reports.
+
+    Some servers report zeros before or after the real figures, or figures so far. Some leave the tokens of reasoning
+    out of those of the reply, and only the total has them.
+    """
+
+    def read(*names: str) -> int:
+        return max((count for name in names if (count := read_count(reported.get(name)))), default=0)
+
+    prompt, output = read(*_INPUT_NAMES), read(*_OUTPUT_NAMES)
+    # llama.cpp's `timings` count the part of the prompt that its cache had apart.
+    prompt = max(prompt, read("prompt_n") + read("cache_n"))
+    if prompt:
+        output = max(output, read("total_tokens") - prompt)
+    details = reported.get("prompt_tokens_details") or reported.get("input_tokens_details")
+    cached = max(
+        read_count(get_member(details, "cached_tokens")) or 0,
+        read("prompt_cache_hit_tokens", "cached_tokens", "cache_n"),
+    )
+    prompt = max(known.input_tokens, prompt)
+    return known.model_copy(
+        update={
+            "input_tokens": prompt,
+            "output_tokens": max(known.output_tokens, output),
+            "cached_input_tokens": max(known.cached_input_tokens, min(cached, prompt)),
+        }
+    )
 
 
 def read_string(value: object) -> str:

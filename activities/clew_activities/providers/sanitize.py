@@ -44,7 +44,7 @@ def parse_object(text: str, limit: int) -> dict[str, Any] | None:
     characters and returns with 16.
     """
     try:
-        value = _clean_value(json.loads(text), MAX_DEPTH)
+        value = clean_value(json.loads(text), MAX_DEPTH)
         if not isinstance(value, dict) or len(canonicalize(value)) > limit:
             return None
     except (ValueError, RecursionError):
@@ -130,6 +130,11 @@ class ObjectEnd:
         self._in_string = False
         self._half = ""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether an object has begun and has not ended."""
+        return self._depth > 0
+
     def add(self, piece: str) -> None:
         """Take a piece. Braces are counted, so a text that is not JSON may seem to be an object."""
         if self._closed:
@@ -153,13 +158,18 @@ class ObjectEnd:
 _MARKS = re.compile(r'\\.?|["{}]', re.DOTALL)
 
 
-def _clean_value(value: Any, depth: int) -> Any:
+def clean_value(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """Clean all texts of a JSON value.
+
+    Raises:
+        ValueError: The value has more than `depth` levels.
+    """
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict | list):
         if depth == 0:
             raise ValueError("nested too deeply")
         if isinstance(value, list):
-            return [_clean_value(item, depth - 1) for item in value]
-        return {clean(key): _clean_value(item, depth - 1) for key, item in value.items()}
+            return [clean_value(item, depth - 1) for item in value]
+        return {clean(key): clean_value(item, depth - 1) for key, item in value.items()}
     return value

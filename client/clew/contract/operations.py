@@ -35,15 +35,19 @@ class SnapshotToolCall(Input):
 
 
 class SnapshotProviderData(Input):
-    """Blocks of a snapshot's message that go back to their provider verbatim.
+    """The part of a snapshot's message that goes back to its provider as it came.
 
     Attributes:
-        provider: The provider; no other one gets the blocks.
-        blocks: The blocks as the provider sent them.
+        provider: The provider; no other one gets it.
+        blocks: The content blocks, or the fields of the message, as the provider sent them.
+        calls: What the provider sent with each tool call of the message, in order.
+        model: The model that sent it; absent: any model of the provider takes it back.
     """
 
     provider: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     blocks: list[dict[str, Any]]
+    calls: list[dict[str, Any]] | None = None
+    model: Annotated[str, StringConstraints(max_length=200)] | None = None
 
 
 class SnapshotMessage(Input):

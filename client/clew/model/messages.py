@@ -28,15 +28,19 @@ class ToolCall(TypedDict):
 
 
 class ProviderData(TypedDict):
-    """Blocks of a reply that go back to its provider verbatim; no other provider gets them.
+    """The part of a reply that goes back to its provider as it came; no other provider gets it.
 
     Attributes:
         provider: The provider.
-        blocks: The blocks as the provider sent them.
+        blocks: The content blocks, or the fields of the message, as the provider sent them.
+        calls: What the provider sent with each tool call of the message, in order: its `id`, and signatures.
+        model: The model that sent it, without its provider. Absent: any model of the provider takes it back.
     """
 
     provider: str
     blocks: list[dict[str, Any]]
+    calls: NotRequired[list[dict[str, Any]]]
+    model: NotRequired[str]
 
 
 class Message(TypedDict, total=False):

@@ -248,6 +248,7 @@ def test_a_stream_is_folded_with_its_thinking_kept_verbatim() -> None:
             {"type": "thinking", "thinking": "Let me think.", "signature": "c2ln"},
             {"type": "redacted_thinking", "data": "ZGF0YQ=="},
         ],
+        "calls": [{"id": "toolu_1"}, {"id": "toolu_2"}],
     }
     usage = reply.usage
     assert (usage.input_tokens, usage.cached_input_tokens, usage.output_tokens) == (100, 70, 33)
@@ -400,6 +401,6 @@ def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events:
 
 def test_without_a_prompt_the_tools_are_what_stays() -> None:
     """They are cached apart from the conversation, which may be truncated."""
-    body = PROVIDER.encode(make_request(HELLO, tools=[ADD, ADD])).body
+    body = PROVIDER.encode(make_request(HELLO, tools=[ADD, {**ADD, "name": "also"}])).body
     assert [tool.get("cache_control") for tool in body["tools"]] == [None, {"type": "ephemeral"}]
     assert "system" not in body

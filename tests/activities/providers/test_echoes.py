@@ -10,12 +10,13 @@ import pytest
 
 from clew_activities.providers import RedactedDecoder
 from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.dialects import DIALECTS
 from clew_activities.providers.errors import BadRequest, ProviderError, ProviderUnavailable
 from clew_activities.providers.http import stream
 from clew_activities.providers.interface import HttpRequest, ModelRequest, Provider
 from clew_activities.providers.openai import OpenAI, OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
-from tests.support.provider_calls import make_request
+from tests.support.provider_calls import make_redacted_decoder, make_request
 from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, find_leaks
 from tests.support.provider_server import FakeServer
 
@@ -33,7 +34,7 @@ def test_every_form_is_a_leak_where_it_is_not_redacted() -> None:
 
 async def collect_outcome(client: httpx.AsyncClient, provider: Provider) -> str:
     """Collect all results of a call: the reply, or the error with its causes and details."""
-    decoder = RedactedDecoder(provider.make_decoder(), REDACTION)
+    decoder = make_redacted_decoder(provider, REDACTION)
     try:
         reply = await stream(client, provider, make_request(), decoder)
     except ProviderError as caught:
@@ -55,7 +56,7 @@ async def test_no_failure_tells_the_key(
     for form, encode in FORMS.items():
         caplog.clear()
         FAILURES[part](server, encode(KEY))
-        said = await collect_outcome(client, OpenAI("openai", server.url, is_official=True, api_key=KEY))
+        said = await collect_outcome(client, OpenAI("openai", server.url, DIALECTS["openai"], api_key=KEY))
         assert said.startswith("Traceback"), form
         assert not find_leaks(said + caplog.text, KEY), form
 
@@ -65,7 +66,7 @@ async def test_no_reply_tells_the_key(part: str, server: FakeServer, client: htt
     """Neither its text, nor its thinking, nor its tool calls, nor what could be seen of them before their end."""
     for form, encode in FORMS.items():
         REPLIES[part](server, encode(KEY))
-        said = await collect_outcome(client, OpenAI("openai", server.url, is_official=True, api_key=KEY))
+        said = await collect_outcome(client, OpenAI("openai", server.url, DIALECTS["openai"], api_key=KEY))
         assert "content" in said, form
         assert not find_leaks(said, KEY), form
 
@@ -90,7 +91,7 @@ class Broken(OpenAIDecoder):
 async def test_an_error_that_nobody_foresaw_is_redacted_too(server: FakeServer, client: httpx.AsyncClient) -> None:
     """It comes as a failure that can be retried, with its type and its place in the code."""
     server.answer(b"data: {}\n\n")
-    provider = OpenAI("openai", server.url, is_official=True, api_key=KEY)
+    provider = OpenAI("openai", server.url, DIALECTS["openai"], api_key=KEY)
     with pytest.raises(ProviderUnavailable, match="LookupError") as caught:
         await stream(client, provider, make_request(), RedactedDecoder(Broken(), REDACTION))
     said = "".join(traceback.format_exception(caught.value))
@@ -107,8 +108,8 @@ class Unable(OpenAI):
 
 async def test_a_request_that_cannot_be_encoded_is_final(server: FakeServer, client: httpx.AsyncClient) -> None:
     """Encoders are pure: another attempt would fail alike. No request is sent."""
-    provider = Unable("openai", server.url, is_official=True, api_key=KEY)
+    provider = Unable("openai", server.url, DIALECTS["openai"], api_key=KEY)
     with pytest.raises(BadRequest, match="LookupError") as caught:
-        await stream(client, provider, make_request(), RedactedDecoder(provider.make_decoder(), REDACTION))
+        await stream(client, provider, make_request(), make_redacted_decoder(provider, REDACTION))
     assert not find_leaks(caught.value.message, KEY)
     assert not server.received

@@ -17,6 +17,7 @@ import pytest
 
 from clew_activities.providers import RedactedDecoder
 from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.dialects import STRICT
 from clew_activities.providers.errors import BadRequest, ProviderError, TruncatedStream
 from clew_activities.providers.http import HttpSettings, stream
 from clew_activities.providers.interface import Provider
@@ -33,7 +34,7 @@ SIZE = 1024 * 1024
 
 
 def openai(server: FakeServer) -> Provider:
-    return OpenAI("openai", server.url, is_official=False, api_key=KEY)
+    return OpenAI("openai", server.url, STRICT, api_key=KEY)
 
 
 def anthropic(server: FakeServer) -> Provider:
@@ -136,7 +137,7 @@ async def end_call(
     client: httpx.AsyncClient, provider: Provider, monotonic: Callable[[], float] = time.monotonic, **settings: Any
 ) -> ModelReply | ProviderError:
     """How a call ends, which is looked at all the while as heartbeats do."""
-    decoder = RedactedDecoder(provider.make_decoder(), Redaction([KEY]))
+    decoder = RedactedDecoder(provider.make_decoder(make_request()), Redaction([KEY]))
     try:
         bounds = HttpSettings(**settings)
         return await stream(client, provider, make_request(), decoder, settings=bounds, monotonic=monotonic)
@@ -199,7 +200,7 @@ async def test_a_large_event_is_folded_beside_the_event_loop(
 
     with suppress(ProviderError):
         called = provider(server)
-        await stream(client, called, make_request(), Noted(called.make_decoder(), Redaction([KEY])))
+        await stream(client, called, make_request(), Noted(called.make_decoder(make_request()), Redaction([KEY])))
     assert threads
     assert all(large != on_loop for large, on_loop in threads)
 

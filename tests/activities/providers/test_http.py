@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.dialects import DIALECTS, STRICT
 from clew_activities.providers.errors import (
     BadRequest,
     ContentRefused,
@@ -32,7 +33,7 @@ KEY = "sk-test-hunter2"
 
 
 def openai(server: FakeServer) -> OpenAI:
-    return OpenAI("openai", server.url, is_official=True, api_key=KEY)
+    return OpenAI("openai", server.url, DIALECTS["openai"], api_key=KEY)
 
 
 def anthropic(server: FakeServer) -> Anthropic:
@@ -40,7 +41,7 @@ def anthropic(server: FakeServer) -> Anthropic:
 
 
 def make_screened(provider: Provider) -> RedactedDecoder:
-    return RedactedDecoder(provider.make_decoder(), Redaction(provider.secrets))
+    return RedactedDecoder(provider.make_decoder(make_request()), Redaction(provider.secrets))
 
 
 async def call_provider(client: httpx.AsyncClient, provider: Provider, **settings: Any) -> ModelReply:
@@ -80,13 +81,13 @@ async def test_a_reply_is_the_same_wherever_its_bytes_are_split(
     events = [make_chunk(content="ü€\U0001f600"), *TOOL_STREAM]
     wire = b": a comment" + newline * 2 + encode_events(events).replace(b"\n", newline)
     server.answer(*(wire[at : at + size] for at in range(0, len(wire), size)))
-    assert await call_provider(client, openai(server)) == decode(openai(server).make_decoder(), events)
+    assert await call_provider(client, openai(server)) == decode(openai(server).make_decoder(make_request()), events)
 
 
 async def test_anthropics_named_events_are_folded(server: FakeServer, client: httpx.AsyncClient) -> None:
     server.answer(encode_events(ANTHROPIC_STREAM))
     reply = await call_provider(client, anthropic(server))
-    assert reply == decode(anthropic(server).make_decoder(), ANTHROPIC_STREAM)
+    assert reply == decode(anthropic(server).make_decoder(make_request()), ANTHROPIC_STREAM)
     assert server.received[0].path == "/v1/messages"
     assert server.received[0].headers["x-api-key"] == KEY
 
@@ -189,7 +190,7 @@ async def test_the_error_of_the_library_is_named(server: FakeServer, client: htt
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://no-such-host.invalid"])
 async def test_a_server_that_is_not_there_is_unavailable(client: httpx.AsyncClient, url: str) -> None:
-    error = await fail_call(client, OpenAI("local", url, is_official=False))
+    error = await fail_call(client, OpenAI("local", url, STRICT))
     assert isinstance(error, ProviderUnavailable)
     assert "ConnectError" in error.message
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from clew.model.messages import Message
-from clew_activities.providers import Provider, RedactedDecoder, Redaction, load_providers, stream
+from clew_activities.providers import Provider, load_providers, stream
 from clew_activities.providers.errors import BadRequest, ContextLengthExceeded
-from tests.support.provider_calls import ADD, HELLO, make_call, make_request, make_result
+from tests.support.provider_calls import ADD, HELLO, make_call, make_redacted_decoder, make_request, make_result
 
 SERVE = """
 import sys, xllamacpp
@@ -67,7 +67,7 @@ def messages(url: str) -> Provider:
 
 
 async def test_a_reply_arrives_with_its_usage_and_its_limit_holds(local: Provider, client: httpx.AsyncClient) -> None:
-    decoder = RedactedDecoder(local.make_decoder(), Redaction())
+    decoder = make_redacted_decoder(local)
     reply = await stream(client, local, make_request(max_output_tokens=5, temperature=0.0, seed=1), decoder)
     assert reply.content == decoder.text
     assert (reply.stop_reason, reply.usage.output_tokens) == ("length", 5)
@@ -88,7 +88,7 @@ async def test_a_conversation_with_tools_and_every_option_is_taken(
         *conversation, tools=[ADD], tool_choice="auto", max_output_tokens=4, stop=("END",), temperature=0.0, seed=1
     )
     for provider in (local, messages):
-        reply = await stream(client, provider, model_request, RedactedDecoder(provider.make_decoder(), Redaction()))
+        reply = await stream(client, provider, model_request, make_redacted_decoder(provider))
         assert reply.content
         assert 0 < reply.usage.output_tokens <= 4
         assert reply.usage.input_tokens > 0
@@ -97,7 +97,7 @@ async def test_a_conversation_with_tools_and_every_option_is_taken(
 async def test_a_schema_shapes_the_reply(local: Provider, client: httpx.AsyncClient) -> None:
     schema = {"type": "object", "properties": {"n": {"enum": [1]}}, "required": ["n"]}
     model_request = make_request(output_schema=schema, max_output_tokens=8, temperature=0.0)
-    reply = await stream(client, local, model_request, RedactedDecoder(local.make_decoder(), Redaction()))
+    reply = await stream(client, local, model_request, make_redacted_decoder(local))
     assert reply.content.lstrip().startswith("{")
 
 
@@ -107,7 +107,7 @@ async def test_a_context_that_is_too_long_is_told_with_both_numbers(
     long: Message = {"role": "user", "content": "word " * 9000}
     for provider in (local, messages):
         with pytest.raises(ContextLengthExceeded) as caught:
-            await stream(client, provider, make_request(long), RedactedDecoder(provider.make_decoder(), Redaction()))
+            await stream(client, provider, make_request(long), make_redacted_decoder(provider))
         assert caught.value.details["limit"] == 4096
         assert caught.value.details["actual"] > 9000
 
@@ -117,6 +117,4 @@ async def test_what_the_server_does_not_take_is_final_and_in_its_own_words(
 ) -> None:
     schema = {"type": "nonsense"}
     with pytest.raises(BadRequest, match="nonsense"):
-        await stream(
-            client, local, make_request(output_schema=schema), RedactedDecoder(local.make_decoder(), Redaction())
-        )
+        await stream(client, local, make_request(output_schema=schema), make_redacted_decoder(local))

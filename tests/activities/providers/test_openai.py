@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 
 from clew.model.messages import Message
+from clew_activities.providers.dialects import DIALECTS, STRICT
 from clew_activities.providers.errors import ProviderError, TruncatedStream
 from clew_activities.providers.openai import OpenAI, OpenAIDecoder
 from clew_activities.providers.reply import MAX_TOOL_CALLS
@@ -25,8 +26,8 @@ from tests.support.provider_calls import (
 from tests.support.provider_server import FakeServer
 from tests.support.provider_streams import HELLO_STREAM, TOOL_STREAM, make_chunk, make_tool
 
-OFFICIAL = OpenAI("openai", "https://api.openai.com/v1", is_official=True, api_key="sk-secret")
-LOCAL = OpenAI("local", "http://127.0.0.1:1/v1", is_official=False)
+OFFICIAL = OpenAI("openai", "https://api.openai.com/v1", DIALECTS["openai"], api_key="sk-secret")
+LOCAL = OpenAI("local", "http://127.0.0.1:1/v1", STRICT)
 
 CONVERSATION: list[Message] = [
     {"role": "system", "content": "Be brief."},

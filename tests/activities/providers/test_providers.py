@@ -3,6 +3,7 @@ import pytest
 import clew_activities.providers as providers_package
 from clew_activities.providers import load_providers
 from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.dialects import DIALECTS
 from clew_activities.providers.errors import UnknownModel
 from clew_activities.providers.openai import OpenAI
 
@@ -37,27 +38,38 @@ def test_keys_and_urls_go_to_their_own_provider() -> None:
         "CLEW_PROVIDER_GROQ_API_KEY": "gsk",
     }
     providers = load_providers(environ)
-    assert providers.get("openai") == OpenAI("openai", "https://api.openai.com/v1", True, "sk-one")
+    assert providers.get("openai") == OpenAI("openai", "https://api.openai.com/v1", DIALECTS["openai"], "sk-one")
     assert providers.get("anthropic") == Anthropic("anthropic", "https://api.anthropic.com", "sk-two")
-    assert providers.get("local") == OpenAI("local", "http://localhost:8080/v1", False, None)
-    assert providers.get("groq") == OpenAI("groq", "https://groq.example/v1", False, "gsk")
+    assert providers.get("local") == OpenAI("local", "http://localhost:8080/v1", DIALECTS["llamacpp"], None)
+    assert providers.get("groq") == OpenAI("groq", "https://groq.example/v1", DIALECTS["groq"], "gsk")
 
 
 @pytest.mark.parametrize(
-    ("url", "official"),
+    ("url", "dialect"),
     [
-        ("https://api.openai.com/v1", True),
-        ("https://eu.api.openai.com/v1", True),
-        ("https://me.openai.azure.com/openai/v1", True),
-        ("https://openai.com.evil.example/v1", False),
-        ("https://notopenai.com/v1", False),
-        ("http://localhost:4000", False),
+        ("https://api.openai.com/v1", "openai"),
+        ("https://eu.api.openai.com/v1", "openai"),
+        ("https://me.openai.azure.com/openai/v1", "azure"),
+        ("https://api.mistral.ai/v1", "mistral"),
+        ("https://openai.com.evil.example/v1", "strict"),
+        ("https://notopenai.com/v1", "strict"),
+        ("http://localhost:4000", "strict"),
     ],
 )
-def test_openais_own_hosts_are_official(url: str, official: bool) -> None:
+def test_a_host_has_its_dialect_and_a_strangers_has_the_strictest(url: str, dialect: str) -> None:
     provider = load_providers({"OPENAI_BASE_URL": url}).get("openai")
     assert isinstance(provider, OpenAI)
-    assert provider.is_official is official
+    assert provider.dialect.name == dialect
+
+
+def test_a_variable_names_another_dialect() -> None:
+    environ = {"CLEW_PROVIDER_MINE_BASE_URL": "http://x/v1", "OPENAI_BASE_URL": "http://y/v1"}
+    dialects = {"CLEW_PROVIDER_MINE_DIALECT": "Mistral", "CLEW_PROVIDER_OPENAI_DIALECT": "openai"}
+    providers = load_providers(environ | dialects)
+    for name, dialect in (("mine", "mistral"), ("openai", "openai")):
+        provider = providers.get(name)
+        assert isinstance(provider, OpenAI)
+        assert provider.dialect.name == dialect
 
 
 def test_no_repr_shows_a_key() -> None:
@@ -97,6 +109,8 @@ def test_an_unknown_provider_is_an_unknown_model_and_says_what_to_set(name: str,
         ("OPENAI_API_KEY", "hunter2ü"),
         ("CLEW_PROVIDER_LOCAL_API_KEY", "hunter2"),
         ("CLEW_PROVIDER_OPENAI_BASE_URL", "https://x"),
+        ("CLEW_PROVIDER_OPENAI_DIALECT", "openai"),
+        ("CLEW_PROVIDER_LOCAL_DIALECT", "mistral"),
     ],
 )
 def test_a_variable_that_cannot_be_used_is_refused_by_name_and_without_its_value(variable: str, value: str) -> None:

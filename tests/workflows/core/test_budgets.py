@@ -13,6 +13,7 @@ from clew.context.contexts import rebuild_context
 from clew.contract import ModelOptions
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
+from clew.outcomes import Usage
 from clew.thread.entries import Entry
 from clew_workflows.core import budgets
 from clew_workflows.core.learned import EIGHTHS, Learned
@@ -241,13 +242,13 @@ def test_a_ratio_is_steady() -> None:
     learned: Mapping[str, Learned] = {}
     hashes = []
     for theirs in (1_000, 1_260, 1_200, 1_150, 1_255, 1_130, 1_040, 1_010):
-        learned = budgets.learn_ratio(learned, MODEL, policy, 1_000, theirs)
+        learned = budgets.learn_ratio(learned, MODEL, policy, 1_000, Usage(input_tokens=theirs))
         hashes.append(learned[MODEL].eighths if learned else EIGHTHS)
     assert hashes == [8, 10, 10, 10, 10, 10, 10, 8]
 
 
 def test_a_ratio_has_an_end() -> None:
-    learned = budgets.learn_ratio({}, MODEL, SMALL, 1_000, 10**15)
+    learned = budgets.learn_ratio({}, MODEL, SMALL, 1_000, Usage(input_tokens=10**15))
     assert learned[MODEL].ratio == 4
     assert Learned(eighths=32).reduce(3) == 1
 

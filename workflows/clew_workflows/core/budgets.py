@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from clew.contract.policy import ContextPolicy
+from clew.outcomes import Usage
 from clew_workflows.core.learned import EIGHTHS, Learned
 from clew_workflows.core.run import Request
 from clew_workflows.core.state import State
@@ -41,21 +42,22 @@ def make_call_policy(state: State, request: Request) -> ContextPolicy | None:
 
 def note_reply(state: State, call: CallModel, answer: ModelAnswered) -> State:
     """Learn from a reply how its provider counts tokens."""
-    policy = state.policy.overlay(call.context_policy)
-    theirs = answer.reply.usage.input_tokens
-    return replace(state, learned=learn_ratio(state.learned, call.model, policy, answer.input_tokens, theirs))
+    policy, usage = state.policy.overlay(call.context_policy), answer.reply.usage
+    return replace(state, learned=learn_ratio(state.learned, call.model, policy, answer.input_tokens, usage))
 
 
 def learn_ratio(
-    learned: Mapping[str, Learned], model: str, policy: ContextPolicy, ours: int, theirs: int
+    learned: Mapping[str, Learned], model: str, policy: ContextPolicy, ours: int, usage: Usage
 ) -> Mapping[str, Learned]:
-    """Learn a model's ratio from a context that has `ours` tokens by our count and `theirs` by the provider's.
+    """Learn a model's ratio from a context that has `ours` tokens by our count, and from the usage of its call.
 
-    A context that fills less than half of its budget is ignored: the tokens that a provider adds to every prompt
-    weigh too much there. A count below half of ours is ignored: the provider has left out cached tokens. The ratio
-    rises at once, and falls only by `MIN_STEPS_DOWN` eighths or more.
+    An estimated usage is ignored: it is our own count. A context that fills less than half of its budget is ignored:
+    the tokens that a provider adds to every prompt weigh too much there. A count below half of ours is ignored: the
+    provider has left out cached tokens. The ratio rises at once, and falls only by `MIN_STEPS_DOWN` eighths or more.
     """
-    known = learned.get(model, NOTHING_LEARNED)
+    known, theirs = learned.get(model, NOTHING_LEARNED), usage.input_tokens
+    if usage.estimated_calls:
+        return learned
     if ours <= 0 or 2 * ours < policy.budget or 2 * theirs < ours or policy.token_estimator != "exact":
         return learned
     measured = min(max(-(-EIGHTHS * (theirs - ours // IGNORED_DIFFERENCE) // ours), EIGHTHS), MAX_EIGHTHS)

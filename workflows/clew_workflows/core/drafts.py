@@ -345,6 +345,8 @@ def _make_recipe(run: Run, answer: ModelAnswered) -> Recipe:
         digest=answer.digest,
         input_tokens=answer.input_tokens,
         usage=answer.reply.usage,
+        earlier_usage=answer.earlier_usage,
+        fitting=answer.fitting,
         attempt=answer.attempt,
         stop_reason=answer.reply.stop_reason,
         epoch=answer.epoch,

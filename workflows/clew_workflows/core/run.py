@@ -131,6 +131,7 @@ class Run:
         failed_models: The models of the run that had an outage. The request's model is the next one.
         reply_reason: The termination reason of the run if its newest reply is the answer.
         schema_problem: How its newest reply violates the request's `output_schema`.
+        cut_replies: The newest replies that ended within a tool call, without another between them.
         checking: What hooks are checking; None: nothing.
         checked_seq: The seq of the newest answer that the hooks have accepted.
         unchecked: Hooks have to check the run's messages, which were committed before the session knew of the hooks.
@@ -158,6 +159,7 @@ class Run:
     failed_models: tuple[str, ...] = ()
     reply_reason: str = ""
     schema_problem: str | None = None
+    cut_replies: int = 0
     checking: Checking | None = None
     checked_seq: int | None = None
     unchecked: bool = False

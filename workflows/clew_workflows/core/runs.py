@@ -40,6 +40,9 @@ from clew_workflows.protocol import (
     ToolReturned,
 )
 
+MAX_CUT_REPLIES = 3
+"""Replies in a row that end within a tool call, after which the run fails: each of them was paid for."""
+
 
 def open_next_run(state: State, at: Moment) -> Decision:
     """Open the run of the first request in the queue, if the session is idle."""
@@ -198,8 +201,8 @@ def take_reply(state: State, answer: ModelAnswered, at: Moment) -> Decision:
     run, reply = get_run(state), answer.reply
     if run.call:
         state = budgets.note_reply(state, run.call, answer)
-    used = reply.usage.model_copy(update={"model_calls": 1})
-    calls = tool_rounds.open_calls(state, reply.tool_calls)
+    used = answer.usage
+    calls = tool_rounds.open_calls(state, reply)
     calls_of_round = tuple(call for call, _ in calls)
     message = drafts.draft_assistant_message(state, run, answer, calls_of_round)
     refused = tuple(drafts.draft_tool_message(state, run, call, result) for call, result in calls if result)
@@ -210,6 +213,7 @@ def take_reply(state: State, answer: ModelAnswered, at: Moment) -> Decision:
         tool_calls=calls_of_round,
         reply_reason="max_output_tokens" if reply.stop_reason == "length" else "final_answer",
         schema_problem=answer.schema_problem,
+        cut_replies=run.cut_replies + 1 if any(tool.cut for tool in reply.tool_calls) else 0,
     )
     state = replace(
         state,
@@ -219,6 +223,8 @@ def take_reply(state: State, answer: ModelAnswered, at: Moment) -> Decision:
         summary_due=run.request.context_ref if answer.needs_summary and state.policy.writes_summaries else None,
     )
     committed = Decision(state, (message, *refused))
+    if run.cut_replies >= MAX_CUT_REPLIES:
+        return committed.then(lambda state, at: fail_run(state, _make_cut_failure(run), at), at)
     if calls_of_round and not _is_exhausted(run):
         return committed.then(start_tools, at)
     return committed.then(follow_reply, at)
@@ -331,6 +337,16 @@ def make_timeout(run: Run, last: str | None = None) -> Failure:
     """Make the failure of a request whose time is over. `last` describes what was being done."""
     message = f"no answer within {run.request.timeout_seconds} seconds"
     return Failure(type="timeout", message=f"{message}: {last}" if last else message, retryable=True)
+
+
+def _make_cut_failure(run: Run) -> Failure:
+    """Make the failure of a request whose model does not keep its tool calls within the limit of a reply."""
+    limit = run.request.options.max_output_tokens
+    message = (
+        f"{run.cut_replies} replies in a row ended within a tool call: raise max_output_tokens ({limit}), or ask for "
+        "less at once"
+    )
+    return Failure(type="max_output_tokens", message=message)
 
 
 def get_run(state: State) -> Run:

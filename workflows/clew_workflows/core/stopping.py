@@ -54,6 +54,6 @@ def commit_unfinished(state: State, event: Event) -> Decision:
     if run.call and answer.reply.stop_reason != "interrupted":
         state = budgets.note_reply(state, run.call, answer)
     message = drafts.draft_assistant_message(state, run, answer, ())
-    used = reply.usage.model_copy(update={"model_calls": 1})
+    used = answer.usage
     state = replace(state, run=replace(run, usage=run.usage.plus(used)), usage=state.usage.plus(used))
     return Decision(state, (message,) if reply.content.strip() else ())

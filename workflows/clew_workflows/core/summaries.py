@@ -23,6 +23,7 @@ from clew.errors import Archived, Busy, InvalidInput, NothingToSummarize
 from clew.thread.entries import Draft, Refs
 from clew.thread.lane import Group, Lane
 from clew.thread.thread import Thread
+from clew_workflows.core import budgets
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Moment, State, Summarizing, remember_operation
 from clew_workflows.protocol import Failure, Summarize, Summarized
@@ -87,13 +88,17 @@ def _begin(
 def _make_effect(state: State, policy: ContextPolicy, lane: str) -> Summarize:
     """Make the effect of a summary, without its range."""
     max_output_tokens = max(min(policy.budget // 4, policy.reserve_output_tokens or policy.budget), 1)
+    model = policy.summarization_model or state.model
+    learned = state.learned.get(model, budgets.NOTHING_LEARNED)
     return Summarize(
         summary_id=f"summary-{state.summaries + 1}",
         context_ref=lane,
-        model=policy.summarization_model or state.model,
+        model=model,
         encoding=state.config.encoding,
         max_input_tokens=policy.max_input_tokens,
         max_output_tokens=max_output_tokens,
+        learned_budget=learned.budget,
+        token_ratio=learned.ratio if learned.ratio > 1 else None,
     )
 
 

@@ -21,6 +21,7 @@ from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import (
     Failure,
     FunctionRoute,
+    ModelReply,
     PlannedCall,
     RequestedTool,
     ResolvedTool,
@@ -45,13 +46,14 @@ _UNKNOWN_OUTCOME = ("timeout", "worker_lost", "cancelled")
 """Failures after which it is not known whether the tool has run."""
 
 
-def open_calls(state: State, tools: Sequence[RequestedTool]) -> list[tuple[RequestedCall, ToolAnswered | None]]:
+def open_calls(state: State, reply: ModelReply) -> list[tuple[RequestedCall, ToolAnswered | None]]:
     """Number the tool calls of a reply. A call that cannot be run has its answer beside it, an error."""
+    tools = reply.tool_calls
     known = {resolved.spec["name"]: resolved for resolved in state.tools or ()}
     calls: list[tuple[RequestedCall, ToolAnswered | None]] = []
     checks = ArgumentChecks(len(tools))
     for tool, numbered in zip(tools, number_tool_calls(tools, state.tool_calls), strict=True):
-        problem = _find_problem(known, tool, checks)
+        problem = _describe_cut(state, reply) if tool.cut else _find_problem(known, tool, checks)
         answer = ToolAnswered(content=f"error: {problem}", is_error=True) if problem else None
         call = RequestedCall(numbered["id"], tool.name, tool.arguments, returned=answer is not None)
         if answer is None:
@@ -61,6 +63,14 @@ def open_calls(state: State, tools: Sequence[RequestedTool]) -> list[tuple[Reque
             call = replace(call, needs_approval=needs_approval, idempotent=resolved.idempotent, route=resolved.route)
         calls.append((call, answer))
     return calls
+
+
+def _describe_cut(state: State, reply: ModelReply) -> str:
+    """Describe, for the model, why a call that ended within its arguments was not run."""
+    call = state.run.call if state.run else None
+    limit = f" of {call.options.max_output_tokens} tokens" if call and call.options.max_output_tokens else ""
+    reason = f"the reply reached its limit{limit}" if reply.stop_reason == "length" else "the reply ended"
+    return f"{reason} within the arguments of this call, so it was not run: call again with shorter arguments"
 
 
 def _find_problem(known: Mapping[str, ResolvedTool], tool: RequestedTool, checks: ArgumentChecks) -> str | None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer
 
 from clew.contract import ModelOptions
+from clew.contract.payloads import Fitting
 from clew.contract.policy import ContextPolicy
 from clew.hooks import HookPoint
 from clew.model.messages import ProviderData, ToolCall
@@ -89,11 +90,13 @@ class RequestedTool(Value):
         name: The tool.
         arguments: The arguments.
         malformed: The arguments' text where it was not a JSON object; `arguments` is empty then.
+        cut: The reply ended within the arguments, whose text so far is `malformed`.
     """
 
     name: str
     arguments: dict[str, Any] = Field(default={})
     malformed: str | None = None
+    cut: bool = False
 
 
 class ModelReply(Value):
@@ -136,6 +139,8 @@ class ModelAnswered(Value):
         schema_problem: How the answer violates the request's `output_schema`; None if it does not.
         needs_summary: The lane has reached the policy's threshold for a summary.
         tokens: The tokens of the reply's message. None: the session counts them.
+        earlier_usage: The usage of earlier attempts of the call, whose replies were lost or of no use.
+        fitting: What the request had otherwise than the context; None: nothing.
     """
 
     reply: ModelReply
@@ -151,6 +156,14 @@ class ModelAnswered(Value):
     schema_problem: str | None = None
     needs_summary: bool = False
     tokens: int | None = None
+    earlier_usage: ReportedUsage | None = None
+    fitting: Annotated[Fitting, PlainSerializer(Fitting.as_json, when_used="json")] | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """The usage of the call with all its attempts, counted as one model call."""
+        usage = self.reply.usage.plus(self.earlier_usage) if self.earlier_usage else self.reply.usage
+        return usage.model_copy(update={"model_calls": 1})
 
 
 class ModelStopped(Value):

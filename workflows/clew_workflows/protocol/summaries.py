@@ -16,6 +16,8 @@ class Summarize(Value):
         encoding: The encoding that both limits are counted under.
         max_input_tokens: The model's window, for a worker that does not know it.
         max_output_tokens: The longest summary.
+        learned_budget: The longest prompt that the model is known to take, in tokens of `encoding`; None: not known.
+        token_ratio: The provider's token counts divided by ours; None where it counts no more than we do.
         compacts: The summary replaces the lane's context, as a snapshot.
         from_seq: The first entry; None until the range is determined.
         to_seq: The last entry; None until the range is determined.
@@ -30,6 +32,8 @@ class Summarize(Value):
     encoding: str
     max_input_tokens: int
     max_output_tokens: int
+    learned_budget: int | None = None
+    token_ratio: float | None = None
     compacts: bool = False
     from_seq: int | None = None
     to_seq: int | None = None

@@ -60,7 +60,7 @@ def make_stopped(error: ActivityError) -> ModelStopped:
 
 def _read_heartbeat(details: Sequence[Any]) -> ModelAnswered | None:
     """Read what was read of a reply from a heartbeat of `call_model`; None: the reply had not begun."""
-    if len(details) != 2 or (answer := _parse_answer(details[1])) is None:
+    if len(details) < 2 or (answer := _parse_answer(details[1])) is None:
         return None
     try:
         progress = ReplyProgress.model_validate(details[0])

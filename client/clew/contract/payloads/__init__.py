@@ -42,7 +42,7 @@ from clew.contract.payloads.operations import (
     OperationPayload,
     StoredSnapshot,
 )
-from clew.contract.payloads.recipe import Recipe
+from clew.contract.payloads.recipe import Fitting, Recipe
 from clew.contract.payloads.summary import SummaryPayload
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "ConfigTokens",
     "EntryKind",
     "ErrorPayload",
+    "Fitting",
     "ForkPayload",
     "InputPayload",
     "MessagePayload",

@@ -4,10 +4,35 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from clew.contract.payloads.base import Json, Stored, Usage, stored
 from clew.contract.policy import ContextPolicy
 from clew.model.prices import Price
 from clew.outcomes import Usage as UsageOutput
+
+
+@stored
+class Fitting(Stored):
+    """What a request has otherwise than its context, because the provider refuses the context as it is.
+
+    Attributes:
+        dialect: The dialect that the request follows; `docs/models.md` lists them.
+        merged: Messages that were joined to another one: system messages, and neighbours of one role.
+        added: Messages that stand in the request alone, where the provider wants one.
+        dropped: Messages without any text, which are not in the request.
+        tools: Tools whose name, description or schema was changed, and how.
+        tools_left_out: Tools that are not in the request, and why.
+        options_left_out: Options that are not in the request.
+    """
+
+    dialect: str
+    merged: int = 0
+    added: int = 0
+    dropped: int = 0
+    tools: dict[str, str] = Field(default_factory=dict)
+    tools_left_out: dict[str, str] = Field(default_factory=dict)
+    options_left_out: tuple[str, ...] = ()
 
 
 @stored
@@ -22,7 +47,9 @@ class Recipe(Stored):
         policy_hash: The hash of the context policy in force.
         digest: SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`.
         input_tokens: Tokens of the context under the session's encoding.
-        usage: The usage that the provider reported; of an interrupted reply an estimate (`estimated_calls`).
+        usage: The usage that the provider reported; an estimate (`estimated_calls`) of an interrupted reply, and
+            where the provider reported none.
+        earlier_usage: The usage of earlier attempts of the call, whose replies were lost or of no use.
         attempt: The number of the attempt that returned the reply, from 1 on.
         stop_reason: `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools;
             `interrupted`: the call was cancelled, or failed.
@@ -36,6 +63,7 @@ class Recipe(Stored):
         prices: The list prices that the cost was computed from, by rising `above`; absent where the worker knew none.
         token_ratio: The ratio of the provider's tokens to those counted here, if it is larger than 1.
         output_schema_seq: The seq of the user message whose `output_schema` the answer was to follow.
+        fitting: What the request had otherwise than the context; absent: nothing.
     """
 
     context_ref: str
@@ -56,6 +84,8 @@ class Recipe(Stored):
     prices: tuple[Price, ...] = ()
     token_ratio: float | None = None
     output_schema_seq: int | None = None
+    earlier_usage: Usage | None = None
+    fitting: Fitting | None = None
 
     @property
     def policy(self) -> ContextPolicy | None:
@@ -75,5 +105,6 @@ class Recipe(Stored):
 
     @property
     def call_usage(self) -> UsageOutput:
-        """The usage of the call, counted as one model call."""
-        return self.usage.model_copy(update={"model_calls": 1})
+        """The usage of the call with all its attempts, counted as one model call."""
+        usage = self.usage.plus(self.earlier_usage) if self.earlier_usage else self.usage
+        return usage.model_copy(update={"model_calls": 1})

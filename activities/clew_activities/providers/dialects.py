@@ -1,0 +1,480 @@
+"""The table of dialects: what a server of Chat Completions, or the template of a family of models, accepts and sends.
+
+A server that calls itself compatible with OpenAI seldom takes all that OpenAI takes. So a provider has a dialect, the
+first of these:
+
+1. the one that `CLEW_PROVIDER_<NAME>_DIALECT` names,
+2. the one of its host, such as `api.mistral.ai`,
+3. the one of its name, such as `mistral`,
+4. `strict`, which every server that is known accepts.
+
+Where a server passes messages to the templates of many models, the model's family changes the dialect further. The
+families are found by the model's name.
+
+A rule of a provider stands here, or in the codec of its format, and nowhere else. The page that a rule comes from is
+named beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
+_COMMON_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
+_VISIBLE_ID = re.compile(r"[!-~]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolLimits:
+    """What a dialect accepts of tools.
+
+    Attributes:
+        count: The most tools of a request.
+        name: The names of tools.
+        name_characters: The longest name.
+        description_characters: The longest description of a tool; None: any.
+        property_name: The names of properties; None: any.
+        keywords: The keywords of schemas that are accepted; None: all but those that are `refused`.
+        refused: Keywords that are refused. `items as a list` is the tuple of older drafts.
+        unsaid: Keywords that a description does not repeat when they are taken out.
+        formats: The values of `format` that are accepted; None: all.
+        references: Whether `$ref` is accepted.
+        type_lists: Whether `type` may be a list.
+        nullable: Whether `nullable` stands for a type that may be null.
+        text_enums: Whether the values of `enum` are texts alone.
+        typed: Whether every subschema needs a type.
+        lone_unions: Whether nothing may stand beside `anyOf`.
+    """
+
+    count: int = 128
+    name: re.Pattern[str] = _NAME
+    name_characters: int = 64
+    description_characters: int | None = 1024
+    property_name: re.Pattern[str] | None = None
+    keywords: frozenset[str] | None = None
+    refused: frozenset[str] = frozenset()
+    unsaid: frozenset[str] = frozenset()
+    formats: frozenset[str] | None = None
+    references: bool = True
+    type_lists: bool = True
+    nullable: bool = False
+    text_enums: bool = False
+    typed: bool = False
+    lone_unions: bool = False
+
+    def allows(self, keyword: str) -> bool:
+        """Whether a schema may have a keyword."""
+        return keyword not in self.refused and (self.keywords is None or keyword in self.keywords)
+
+
+_PLAIN_TOOLS = ToolLimits(refused=frozenset({"items as a list"}))
+
+# Keywords that at least one server's grammar cannot express. llama.cpp and vLLM make grammars of the arguments'
+# schemas, and answer 400 to one that they cannot convert.
+_STRICT_TOOLS = ToolLimits(
+    keywords=frozenset(
+        (
+            "type",
+            "description",
+            "title",
+            "properties",
+            "required",
+            "additionalProperties",
+            "items",
+            "enum",
+            "anyOf",
+            "minimum",
+            "maximum",
+            "minLength",
+            "maxLength",
+            "minItems",
+            "maxItems",
+            "default",
+        )
+    ),
+    property_name=re.compile(r"[a-zA-Z0-9_.-]{1,64}"),
+    references=False,
+    type_lists=False,
+    text_enums=True,
+    typed=True,
+    lone_unions=True,
+    name=re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}"),
+)
+
+# Gemini: ai.google.dev/api/caching#Schema lists the fields of its own type `Schema`, to which the endpoint converts.
+_GEMINI_TOOLS = replace(
+    _STRICT_TOOLS,
+    keywords=frozenset(
+        (
+            "type",
+            "format",
+            "title",
+            "description",
+            "nullable",
+            "enum",
+            "items",
+            "maxItems",
+            "minItems",
+            "properties",
+            "required",
+            "minimum",
+            "maximum",
+            "minLength",
+            "maxLength",
+            "pattern",
+            "anyOf",
+        )
+    ),
+    unsaid=frozenset(("additionalProperties", "title", "examples")),
+    formats=frozenset(("enum", "date-time", "int32", "int64", "float", "double")),
+    nullable=True,
+)
+
+# Anthropic: platform.claude.com/docs/en/agents-and-tools/tool-use, and the pattern that its errors quote.
+_ANTHROPIC_TOOLS = ToolLimits(
+    count=10_000,
+    name=re.compile(r"[a-zA-Z0-9_-]{1,128}"),
+    name_characters=128,
+    description_characters=None,
+    property_name=re.compile(r"[a-zA-Z0-9_.-]{1,64}"),
+    refused=frozenset({"items as a list"}),
+)
+
+# Moonshot: its errors speak of "moonshot flavored json schema": every part has a type, and a union has its types
+# inside.
+_KIMI_TOOLS = replace(_STRICT_TOOLS, text_enums=False, property_name=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What one server, or one family of models, accepts and sends. The defaults are the strictest.
+
+    Attributes:
+        name: The name, as `CLEW_PROVIDER_<NAME>_DIALECT` has it.
+        system: Where system messages may stand: anywhere; first, and several; as one at the beginning; nowhere, so
+            that their text precedes the first user's.
+        alternates: Neighbours of one role, except for tool results, are refused.
+        user_first: The first message after the system's must be a user's.
+        user_last: The last message must not be an assistant's.
+        bridges_results: A user's message right after a tool's result is refused.
+        ids: The ids of tool calls that are accepted, whoever made them.
+        own_ids: The ids of tool calls that the provider takes back, if it made them.
+        names_results: A tool's message has the tool's name.
+        fills_results: A tool's message must not be empty.
+        returned: The fields of an assistant's message with tool calls that go back as they came.
+        call_fields: The fields of a tool call that go back as they came, beside its id; None: all.
+        required: The field that every assistant's message with tool calls must have; empty where it never came.
+        signature: What stands for the signature of a tool call that another model has made, as fields of the first
+            call of a message.
+        tools: What is accepted of tools.
+        declares_called_tools: Tools that were called earlier must be declared.
+        token_limit: The name of the option that limits the reply.
+        options_left_out: Options of Clew that are refused.
+        efforts: The accepted values of `reasoning_effort`, by Clew's; one that is absent is left out. None: all.
+        tools_effort: The `reasoning_effort` of requests with tools: as it is, left out, or `none`.
+        seed: The name of the option `seed`.
+        any_tool: The `tool_choice` that forces some tool.
+        forces_tools: Whether a tool can be forced.
+        answer: How an answer's schema is sent: as a JSON Schema, as JSON of any kind with the schema in the prompt,
+            or in the prompt alone.
+        answer_with_tools: Whether the answer's schema may stand beside tools; otherwise it stands in the prompt.
+        cache_key: Whether `prompt_cache_key` is accepted.
+        asks_usage: Whether `stream_options` are accepted, without which most servers report no usage.
+    """
+
+    name: str
+    system: Literal["anywhere", "first", "one", "user"] = "one"
+    alternates: bool = True
+    user_first: bool = True
+    user_last: bool = True
+    bridges_results: bool = True
+    ids: re.Pattern[str] = _SHORT_ID
+    own_ids: re.Pattern[str] = _VISIBLE_ID
+    names_results: bool = False
+    fills_results: bool = True
+    returned: tuple[str, ...] = ("reasoning_content", "reasoning_details", "reasoning", "thinking_blocks")
+    call_fields: tuple[str, ...] | None = None
+    required: str | None = None
+    signature: Mapping[str, Any] = field(default_factory=dict)
+    tools: ToolLimits = _STRICT_TOOLS
+    declares_called_tools: bool = False
+    token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    options_left_out: frozenset[str] = frozenset()
+    efforts: Mapping[str, str] | None = None
+    tools_effort: Literal["keep", "omit", "none"] = "keep"
+    seed: str = "seed"
+    any_tool: str = "required"
+    forces_tools: bool = True
+    answer: Literal["json_schema", "json_object", "prompt"] = "json_schema"
+    answer_with_tools: bool = False
+    cache_key: bool = False
+    asks_usage: bool = True
+
+
+STRICT = Dialect(name="strict")
+
+_OPENAI = Dialect(
+    name="openai",
+    system="anywhere",
+    alternates=False,
+    user_first=False,
+    user_last=False,
+    bridges_results=False,
+    ids=_COMMON_ID,
+    fills_results=False,
+    returned=(),
+    call_fields=(),
+    tools=_PLAIN_TOOLS,
+    token_limit="max_completion_tokens",
+    answer_with_tools=True,
+    cache_key=True,
+)
+"""developers.openai.com/api/reference, and the errors of its API."""
+
+# Gemini 3 refuses a call whose signature is missing; ai.google.dev/gemini-api/docs/thought-signatures has the text
+# that stands for the signature of a call by another model.
+_FOREIGN_SIGNATURE = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
+
+ANTHROPIC = Dialect(name="anthropic", ids=_COMMON_ID, fills_results=False, tools=_ANTHROPIC_TOOLS)
+"""The Messages API, whose codec makes the order of messages itself."""
+
+DIALECTS: Mapping[str, Dialect] = {
+    dialect.name: dialect
+    for dialect in (
+        STRICT,
+        _OPENAI,
+        # Its content filter and versions differ, not what is used here; some versions lack `prompt_cache_key`.
+        replace(_OPENAI, name="azure", cache_key=False),
+        Dialect(
+            name="gemini",
+            system="one",
+            bridges_results=False,
+            ids=_COMMON_ID,
+            returned=("extra_content",),
+            call_fields=("extra_content",),
+            tools=_GEMINI_TOOLS,
+            signature=_FOREIGN_SIGNATURE,
+            options_left_out=frozenset({"seed"}),
+        ),
+        # docs.mistral.ai/api, and the validator of the package mistral-common. Unknown fields are refused with 422.
+        Dialect(
+            name="mistral",
+            own_ids=_SHORT_ID,
+            names_results=True,
+            returned=("content",),
+            call_fields=(),
+            tools=replace(_PLAIN_TOOLS, description_characters=None),
+            options_left_out=frozenset({"reasoning_effort"}),
+            seed="random_seed",
+            any_tool="any",
+            asks_usage=False,
+        ),
+        # api-docs.deepseek.com/guides/thinking_mode: reasoning beside tool calls must come back in all later turns.
+        Dialect(
+            name="deepseek",
+            ids=_COMMON_ID,
+            returned=("reasoning_content",),
+            call_fields=(),
+            required="reasoning_content",
+            tools=replace(_PLAIN_TOOLS, description_characters=1024),
+            options_left_out=frozenset({"seed"}),
+            forces_tools=False,
+            answer="json_object",
+            efforts={"minimal": "low", "low": "low", "medium": "high", "high": "high"},
+        ),
+        # docs.x.ai: reasoning models refuse `stop`, and most of them `reasoning_effort`.
+        replace(
+            _OPENAI,
+            name="xai",
+            fills_results=True,
+            tools=replace(_PLAIN_TOOLS, description_characters=None),
+            token_limit="max_tokens",
+            options_left_out=frozenset({"stop"}),
+            efforts={"low": "low", "minimal": "low", "high": "high", "medium": "high"},
+            answer_with_tools=False,
+            cache_key=False,
+        ),
+        # openrouter.ai/docs/use-cases/reasoning-tokens: `reasoning_details` come back unmodified.
+        Dialect(name="openrouter", returned=("reasoning_details", "reasoning")),
+        # platform.moonshot.ai/docs: ids are `functions.<name>:<number>`; reasoning must come back beside tool calls.
+        Dialect(
+            name="kimi",
+            ids=_COMMON_ID,
+            names_results=True,
+            returned=("reasoning_content",),
+            call_fields=(),
+            required="reasoning_content",
+            tools=_KIMI_TOOLS,
+            options_left_out=frozenset({"seed", "reasoning_effort"}),
+            forces_tools=False,
+            answer="json_object",
+            cache_key=True,
+        ),
+        # docs.z.ai: `tool_choice` is `auto` alone, `stop` has one text, answers are JSON of any kind.
+        Dialect(
+            name="glm",
+            returned=("reasoning_content",),
+            call_fields=(),
+            options_left_out=frozenset({"seed", "stop", "reasoning_effort"}),
+            forces_tools=False,
+            answer="json_object",
+        ),
+        # platform.minimax.io/docs: reasoning stands in the text between <think> tags, or in `reasoning_details`.
+        Dialect(
+            name="minimax",
+            returned=("reasoning_details", "reasoning_content"),
+            call_fields=(),
+            options_left_out=frozenset({"seed", "stop", "reasoning_effort"}),
+            forces_tools=False,
+            answer="prompt",
+        ),
+        # help.aliyun.com/zh/model-studio: thinking models refuse a forced tool, and `response_format`.
+        Dialect(
+            name="qwen",
+            returned=("reasoning_content",),
+            call_fields=(),
+            options_left_out=frozenset({"reasoning_effort"}),
+            forces_tools=False,
+            answer="prompt",
+        ),
+        # console.groq.com/docs: an unknown property of a message is refused, and JSON beside tools.
+        replace(
+            _OPENAI,
+            name="groq",
+            tools=replace(_STRICT_TOOLS, lone_unions=False, typed=False, text_enums=False),
+            answer_with_tools=False,
+            cache_key=False,
+            efforts={"minimal": "low", "low": "low", "medium": "medium", "high": "high"},
+        ),
+        # inference-docs.cerebras.ai: unknown properties are refused with 422, and JSON beside tools.
+        replace(
+            _OPENAI,
+            name="cerebras",
+            tools=replace(_STRICT_TOOLS, text_enums=False),
+            answer_with_tools=False,
+            cache_key=False,
+        ),
+        Dialect(name="vllm", returned=("reasoning", "reasoning_content")),
+        Dialect(name="llamacpp", returned=("reasoning_content",), call_fields=()),
+        Dialect(name="ollama", returned=("reasoning",), call_fields=()),
+        # docs.litellm.ai: it refuses calls in the history without `tools`, for Anthropic's and Bedrock's models.
+        Dialect(name="litellm", declares_called_tools=True),
+    )
+}
+"""All dialects of Chat Completions, by their names."""
+
+_ALIASES: Mapping[str, str] = {
+    "alibaba": "qwen",
+    "azure_openai": "azure",
+    "bigmodel": "glm",
+    "dashscope": "qwen",
+    "google": "gemini",
+    "grok": "xai",
+    "llama_cpp": "llamacpp",
+    "local": "llamacpp",
+    "moonshot": "kimi",
+    "zai": "glm",
+    "zhipu": "glm",
+}
+"""Further names of providers, and their dialects."""
+
+_HOSTS: Mapping[str, str] = {
+    "openai.com": "openai",
+    "openai.azure.com": "azure",
+    "services.ai.azure.com": "azure",
+    "generativelanguage.googleapis.com": "gemini",
+    "aiplatform.googleapis.com": "gemini",
+    "mistral.ai": "mistral",
+    "deepseek.com": "deepseek",
+    "x.ai": "xai",
+    "openrouter.ai": "openrouter",
+    "moonshot.ai": "kimi",
+    "moonshot.cn": "kimi",
+    "z.ai": "glm",
+    "bigmodel.cn": "glm",
+    "minimax.io": "minimax",
+    "minimaxi.com": "minimax",
+    "aliyuncs.com": "qwen",
+    "groq.com": "groq",
+    "cerebras.ai": "cerebras",
+}
+"""The dialects of hosts, and of their subdomains."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """A family of models.
+
+    Attributes:
+        pattern: Matches the names of its models, without what stands before a slash.
+        dialects: The dialects that it changes; None: those that pass messages to the templates of many models.
+        changes: What differs.
+    """
+
+    pattern: re.Pattern[str]
+    changes: Mapping[str, Any]
+    dialects: frozenset[str] | None = None
+
+
+_TEMPLATED = frozenset({"strict", "vllm", "llamacpp", "ollama", "litellm", "openrouter"})
+_OF_OPENAI = frozenset({"strict", "openai", "azure", "litellm", "openrouter"})
+_REASONING = {"token_limit": "max_completion_tokens", "options_left_out": frozenset({"temperature", "stop"})}
+
+_FAMILIES: tuple[_Family, ...] = (
+    # OpenAI's reasoning models refuse `max_tokens`, a temperature and `stop`, also behind a gateway.
+    _Family(re.compile(r"o[1-9](-|$)"), _REASONING, _OF_OPENAI),
+    _Family(re.compile(r"gpt-([5-9]|\d\d)(?!.*chat)"), _REASONING, _OF_OPENAI),
+    _Family(
+        re.compile(r"gpt-(5\.[1-9]|[6-9]|\d\d)(?!.*chat)"),
+        {"efforts": {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}},
+        _OF_OPENAI,
+    ),
+    # These refuse function tools together with reasoning in Chat Completions.
+    _Family(re.compile(r"gpt-5\.[45]"), {"tools_effort": "omit"}, _OF_OPENAI),
+    _Family(re.compile(r"gpt-(5\.[6-9]|[6-9]|\d\d)"), {"tools_effort": "none"}, _OF_OPENAI),
+    _Family(re.compile(r"(mistral|mixtral|ministral|magistral|codestral|devstral|pixtral)"), {"own_ids": _SHORT_ID}),
+    _Family(re.compile(r"gemma-?[12](\D|$)"), {"system": "user"}),
+    _Family(re.compile(r"gemini-"), {"signature": _FOREIGN_SIGNATURE, "tools": _GEMINI_TOOLS}),
+    _Family(re.compile(r"deepseek-(?!chat)"), {"required": "reasoning_content"}, frozenset({"strict"})),
+    _Family(re.compile(r"kimi-"), {"required": "reasoning_content", "tools": _KIMI_TOOLS}, frozenset({"strict"})),
+    # It takes no temperature but its own.
+    _Family(
+        re.compile(r"kimi-k2(\.[5-9]|-thinking)"),
+        {"options_left_out": frozenset({"temperature", "seed", "reasoning_effort"})},
+        frozenset({"kimi"}),
+    ),
+    # Its replies outside of thinking have no reasoning.
+    _Family(re.compile(r"deepseek-chat"), {"required": None, "forces_tools": True}, frozenset({"deepseek"})),
+)
+
+
+def find_dialect(name: str, base_url: str, configured: str | None = None) -> Dialect:
+    """Find the dialect of a provider, by its configured dialect, its host or its name.
+
+    Raises:
+        ValueError: There is no dialect of the configured name.
+    """
+    if configured:
+        known = configured.strip().lower().replace("-", "_").replace("llama.cpp", "llamacpp")
+        if (dialect := DIALECTS.get(_ALIASES.get(known, known))) is None:
+            raise ValueError(f"no dialect {configured[:40]!r}: one of {', '.join(sorted(DIALECTS))}")
+        return dialect
+    host = f".{urlsplit(base_url).hostname or ''}"
+    by_host = next((dialect for suffix, dialect in _HOSTS.items() if host.endswith(f".{suffix}")), None)
+    # `openai` is also the name of the provider that people point at any server.
+    by_name = _ALIASES.get(name, name if name != "openai" else "strict")
+    return DIALECTS.get(by_host or by_name, STRICT)
+
+
+def specialize(dialect: Dialect, model: str) -> Dialect:
+    """Change a dialect as the family of a model needs it."""
+    bare = model.lower().rpartition("/")[2]
+    for family in _FAMILIES:
+        if dialect.name in (family.dialects or _TEMPLATED) and family.pattern.match(bare):
+            dialect = replace(dialect, **family.changes)
+    return dialect

@@ -1,0 +1,169 @@
+"""Makes the messages of any context acceptable to a dialect: their order, their roles, the ids of tool calls. Pure.
+
+A thread may have two messages of a user in a row, a user's message right after a tool's result, and several system
+messages. Many servers refuse that, because the template of their model cannot express it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from clew.model.messages import Message, ProviderData, list_call_ids
+from clew_activities.providers.dialects import Dialect
+
+OMITTED = "(earlier messages are not shown)"
+"""The first message of a conversation whose own first one, an assistant's, must not be the first."""
+BRIDGE = "(the conversation goes on)"
+"""An assistant's message between a tool's result and a user's message."""
+CONTINUE = "(continue)"
+"""The last message of a conversation whose own last one, an assistant's, must not be the last."""
+
+_SEPARATOR = "\n\n"
+_SHORT_ID_CHARACTERS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class FittedMessages:
+    """The messages of a request.
+
+    Attributes:
+        messages: The messages, in an order that the dialect accepts.
+        merged: Messages that were joined to another one.
+        added: Messages that the context does not have.
+        dropped: Messages without any text, which are left out.
+    """
+
+    messages: list[Message]
+    merged: int = 0
+    added: int = 0
+    dropped: int = 0
+
+
+def fit_messages(messages: Sequence[Message], dialect: Dialect) -> FittedMessages:
+    """Put messages into an order and into roles that a dialect accepts. Nothing of their text is lost."""
+    shown = [message for message in messages if message["content"].strip() or _may_be_empty(message)]
+    system = [message for message in shown if message["role"] == "system"]
+    others = [message for message in shown if message["role"] != "system"]
+    added = merged = 0
+    if not others or (dialect.user_first and others[0]["role"] == "assistant"):
+        others.insert(0, {"role": "user", "content": OMITTED})
+        added += 1
+    if dialect.user_last and others[-1]["role"] == "assistant":
+        others.append({"role": "user", "content": CONTINUE})
+        added += 1
+    if dialect.bridges_results:
+        bridged = _bridge_results(others)
+        added += len(bridged) - len(others)
+        others = bridged
+    if dialect.alternates:
+        joined = _merge_neighbours(others)
+        merged += len(others) - len(joined)
+        others = joined
+    if dialect.system == "anywhere":
+        ordered = _restore_system(shown, others)
+    else:
+        ordered = _place_system(system, others, dialect)
+        merged += len(system) + len(others) - len(ordered)
+    return FittedMessages(ordered, merged, added, len(messages) - len(shown))
+
+
+def _may_be_empty(message: Message) -> bool:
+    return message["role"] == "tool" or bool(message.get("tool_calls"))
+
+
+def _restore_system(shown: Sequence[Message], others: Sequence[Message]) -> list[Message]:
+    """Put system messages back where they stood, between messages of which none was joined or moved."""
+    if [message for message in shown if message["role"] != "system"] == others:
+        return list(shown)
+    # Those before the conversation stand first; the few later ones stand there, too.
+    return [*(message for message in shown if message["role"] == "system"), *others]
+
+
+def _place_system(system: Sequence[Message], others: Sequence[Message], dialect: Dialect) -> list[Message]:
+    if not system:
+        return list(others)
+    if dialect.system == "first":
+        return [*system, *others]
+    text = _SEPARATOR.join(message["content"] for message in system)
+    if dialect.system == "one":
+        return [{"role": "system", "content": text}, *others]
+    first, *rest = others
+    if first["role"] != "user":
+        return [{"role": "user", "content": text}, first, *rest]
+    return [{"role": "user", "content": f"{text}{_SEPARATOR}{first['content']}"}, *rest]
+
+
+def _bridge_results(messages: Iterable[Message]) -> list[Message]:
+    """Put an assistant's message between a tool's result and a user's message."""
+    bridged: list[Message] = []
+    for message in messages:
+        if message["role"] == "user" and bridged and bridged[-1]["role"] == "tool":
+            bridged.append({"role": "assistant", "content": BRIDGE})
+        bridged.append(message)
+    return bridged
+
+
+def _merge_neighbours(messages: Iterable[Message]) -> list[Message]:
+    """Join neighbours of one role, except for tool results. No results follow a first one of two assistants'."""
+    joined: list[Message] = []
+    for message in messages:
+        last = joined[-1] if joined else None
+        if last is None or last["role"] != message["role"] or message["role"] == "tool":
+            joined.append(message)
+            continue
+        text = _SEPARATOR.join(filter(str.strip, (last["content"], message["content"])))
+        joined[-1] = {**message, "content": text}
+    return joined
+
+
+def get_own_data(message: Message, provider: str) -> ProviderData | None:
+    """Return what goes back to a provider with a message; None: nothing, or it is another provider's."""
+    data = message.get("provider_data")
+    return data if data is not None and data["provider"] == provider else None
+
+
+def list_own_calls(message: Message, provider: str) -> list[dict[str, Any]]:
+    """List what goes back to a provider with each tool call of a message; an empty object where there is nothing."""
+    data = get_own_data(message, provider)
+    calls = list_call_ids(message)
+    own = (data.get("calls") or []) if data else []
+    # Of another number, they belong to other calls.
+    return list(own) if len(own) == len(calls) else [{} for _ in calls]
+
+
+def choose_call_ids(messages: Sequence[Message], provider: str, dialect: Dialect) -> list[list[str]]:
+    """Choose the ids of tool calls in a request, for each message: of its calls, or of the one that it answers.
+
+    A provider gets its own id back if it is unique in the request. Other ids are Clew's, which are unique in a
+    thread, or a caller's. One that the dialect refuses, or that stands there twice, is replaced by one made from it.
+    """
+    own_ids = [[str(own.get("id") or "") for own in list_own_calls(message, provider)] for message in messages]
+    counts = Counter(own_id for ids in own_ids for own_id in ids)
+    used = {own_id for own_id, count in counts.items() if count == 1 and dialect.own_ids.fullmatch(own_id)}
+    own = set(used)
+    current: dict[str, str] = {}
+    chosen: list[list[str]] = []
+    for message, ids in zip(messages, own_ids, strict=True):
+        if message["role"] == "tool":
+            call_id = message.get("tool_call_id", "")
+            chosen.append([current.get(call_id) or _make_id(call_id, dialect, used)])
+            continue
+        row = []
+        for call_id, own_id in zip(list_call_ids(message), ids, strict=True):
+            current[call_id] = own_id if own_id in own else _make_id(call_id, dialect, used)
+            row.append(current[call_id])
+        chosen.append(row)
+    return chosen
+
+
+def _make_id(call_id: str, dialect: Dialect, used: set[str]) -> str:
+    candidate, number = call_id, 0
+    while candidate in used or not dialect.ids.fullmatch(candidate):
+        candidate = sha256(f"{number} {call_id}".encode()).hexdigest()[:_SHORT_ID_CHARACTERS]
+        number += 1
+    used.add(candidate)
+    return candidate

@@ -1,0 +1,420 @@
+"""Makes the tools of any session acceptable to a dialect: names, descriptions, schemas and their number. Pure.
+
+A tool is changed only so far that its meaning stays. A name that the dialect refuses is mapped there and back, and so
+are the names of properties. A schema whose root is a union becomes the schema of an object with the union as its only
+member, and calls are unwrapped. A keyword that the dialect refuses moves to the description, where the model reads
+it; the session validates the arguments against the tool's own schema all the same. A tool that cannot be fitted is
+left out, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from clew.contract import READ_RESULT
+from clew.model.canonical import canonicalize
+from clew.model.messages import ToolSpec
+from clew_activities.providers.answer_object import MEMBER, is_object_schema, make_object_schema
+from clew_activities.providers.dialects import ToolLimits
+from clew_workflows.protocol import RequestedTool
+
+SHORTENED = " [shortened]"
+"""Follows a description of which the dialect takes only the beginning."""
+MAX_SUBSCHEMAS = 5_000
+"""Most subschemas of a tool after its references are replaced by what they refer to."""
+
+_HASH_CHARACTERS = 8
+_DEFINITIONS = ("$defs", "definitions")
+_SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_NO_MEANING = frozenset(("$schema", "$id", "$comment"))
+"""Keywords without a meaning for a model."""
+
+
+class _NotFitting(Exception):
+    """The tool cannot be fitted; the message says why."""
+
+
+@dataclass(frozen=True)
+class FittedTool:
+    """A tool as a request has it.
+
+    Attributes:
+        spec: The name, the description and the schema that the provider gets.
+        wrapped: The arguments are the only member of an object.
+        properties: The names of properties that were changed, by the name that the provider gets.
+    """
+
+    spec: ToolSpec
+    wrapped: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FittedTools:
+    """The tools of a request.
+
+    Attributes:
+        by_name: The fitted tools, by the session's name.
+        changes: How a tool was changed, by the session's name.
+        left_out: Why a tool is not in the request, by the session's name.
+    """
+
+    by_name: Mapping[str, FittedTool] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def specs(self) -> list[ToolSpec]:
+        """The tools that the provider gets."""
+        return [tool.spec for tool in self.by_name.values()]
+
+    @property
+    def own_names(self) -> dict[str, str]:
+        """The session's names, by the names that the provider has."""
+        return {tool.spec["name"]: name for name, tool in self.by_name.items()}
+
+    def encode_call(self, name: str, arguments: dict[str, Any], limits: ToolLimits) -> tuple[str, dict[str, Any]]:
+        """Make the name and the arguments of an earlier call as the provider knows them."""
+        tool = self.by_name.get(name)
+        if tool is None:
+            return fit_name(name, limits, {other.spec["name"] for other in self.by_name.values()}), arguments
+        renamed = {own: sent for sent, own in tool.properties.items()}
+        sent = _rename(arguments, renamed)
+        return tool.spec["name"], {MEMBER: sent} if tool.wrapped else sent
+
+    def decode_call(self, call: RequestedTool) -> RequestedTool:
+        """Make a call as the session knows it."""
+        name = self.own_names.get(call.name)
+        if name is None:
+            return call
+        tool, arguments = self.by_name[name], call.arguments
+        if tool.wrapped and arguments.keys() == {MEMBER} and isinstance(arguments[MEMBER], dict):
+            arguments = arguments[MEMBER]
+        return call.model_copy(update={"name": name, "arguments": _rename(arguments, tool.properties)})
+
+
+def fit_tools(tools: Sequence[ToolSpec], limits: ToolLimits) -> FittedTools:
+    """Fit tools into the limits of a dialect. Of too many, the first are kept, and the reader of large results."""
+    by_name: dict[str, FittedTool] = {}
+    changes: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    used: set[str] = set()
+    for number, tool in enumerate(sorted(tools, key=lambda tool: tool["name"] != READ_RESULT)):
+        name = tool["name"]
+        if number >= limits.count:
+            left_out[name] = f"the provider takes at most {limits.count} tools"
+            continue
+        try:
+            fitted = _fit_tool(tool, limits, used)
+        except _NotFitting as error:
+            left_out[name] = str(error)
+            continue
+        used.add(fitted.spec["name"])
+        by_name[name] = fitted
+        if change := _describe_change(tool, fitted):
+            changes[name] = change
+    ordered = {tool["name"]: by_name[tool["name"]] for tool in tools if tool["name"] in by_name}
+    return FittedTools(ordered, changes, left_out)
+
+
+def fit_name(name: str, limits: ToolLimits, used: Set[str] = frozenset()) -> str:
+    """Make the name of a tool valid for a dialect, also one that a model has made up. A valid one stays as it is.
+
+    `used`: names that other tools have.
+    """
+    safe = name
+    if not limits.name.fullmatch(name):
+        safe = re.sub(r"[^a-zA-Z0-9_-]", "_", name)[: limits.name_characters] or "unnamed"
+        if not limits.name.fullmatch(safe):
+            safe = f"_{safe}"[: limits.name_characters]
+    if safe not in used:
+        return safe
+    return f"{safe[: limits.name_characters - _HASH_CHARACTERS - 1]}_{_hash(name)}"
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]
+
+
+def _fit_tool(tool: ToolSpec, limits: ToolLimits, used: set[str]) -> FittedTool:
+    schema, wrapped = dict(tool["parameters"]), False
+    if not is_object_schema(schema):
+        schema, wrapped = make_object_schema(schema), True
+    fitting = _SchemaFitting(schema, limits)
+    fitted = fitting.fit(schema, ())
+    description = tool["description"]
+    if limits.description_characters is not None and len(description) > limits.description_characters:
+        description = description[: limits.description_characters - len(SHORTENED)] + SHORTENED
+    spec: ToolSpec = {
+        "name": fit_name(tool["name"], limits, used),
+        "description": description,
+        "parameters": fitted,
+    }
+    return FittedTool(spec, wrapped, fitting.properties)
+
+
+def _describe_change(tool: ToolSpec, fitted: FittedTool) -> str | None:
+    """Describe how a tool was changed; None: it was not."""
+    spec = fitted.spec
+    parts = {
+        f"name {spec['name']}": spec["name"] != tool["name"],
+        "description shortened": spec["description"] != tool["description"],
+        "schema wrapped": fitted.wrapped,
+        "properties renamed": bool(fitted.properties),
+        "schema": not fitted.wrapped
+        and not fitted.properties
+        and canonicalize(spec["parameters"]) != canonicalize(tool["parameters"]),
+    }
+    return ", ".join(part for part, holds in parts.items() if holds) or None
+
+
+def _rename(value: Any, names: Mapping[str, str]) -> Any:
+    """Rename the members of objects, at any depth."""
+    if not names:
+        return value
+    if isinstance(value, dict):
+        return {names.get(name, name): _rename(inner, names) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_rename(inner, names) for inner in value]
+    return value
+
+
+class _SchemaFitting:
+    """The fitting of one schema.
+
+    Attributes:
+        properties: The names of properties that were changed, by the name that the provider gets.
+    """
+
+    def __init__(self, schema: Mapping[str, Any], limits: ToolLimits) -> None:
+        self.properties: dict[str, str] = {}
+        self._root = schema
+        self._limits = limits
+        self._count = 0
+
+    def fit(self, schema: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        """Fit a subschema. `path`: the references that have led to it.
+
+        Raises:
+            _NotFitting: The schema is too large without references, or two properties would have the same name.
+        """
+        self._count += 1
+        if self._count > MAX_SUBSCHEMAS:
+            raise _NotFitting(f"its schema has over {MAX_SUBSCHEMAS} parts without references")
+        if not isinstance(schema, Mapping):
+            # `true` allows every value, `false` none.
+            schema = {} if schema else {"description": "leave this out"}
+        schema = {keyword: content for keyword, content in schema.items() if keyword not in _NO_MEANING}
+        if "$ref" in schema and not self._limits.references:
+            return self._fit_reference(schema, path)
+        fitted: dict[str, Any] = {}
+        notes: dict[str, Any] = {}
+        schema = self._replace_keywords(schema, notes)
+        for keyword, content in schema.items():
+            if keyword in _DEFINITIONS and not self._limits.references:
+                continue
+            if not self._limits.allows(keyword):
+                notes[keyword] = content
+            else:
+                fitted[keyword] = self._fit_content(keyword, content, path)
+        self._complete(fitted)
+        self._add_notes(fitted, notes)
+        return self._move_into_branches(fitted)
+
+    def _fit_reference(self, schema: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        """Replace a reference by what it refers to; a recursive one by any value of the same type."""
+        reference, rest = schema["$ref"], {key: value for key, value in schema.items() if key != "$ref"}
+        target = self._resolve(reference)
+        if reference in path:
+            kind = target.get("type") if isinstance(target, Mapping) else None
+            hint = {"type": kind} if isinstance(kind, str) else {"type": "object"}
+            rest.setdefault("description", f"as {reference.rpartition('/')[2]} above, recursively")
+            return self.fit({**hint, **rest}, path)
+        merged = {**target, **rest} if isinstance(target, Mapping) else rest
+        return self.fit(merged, (*path, reference))
+
+    def _resolve(self, reference: object) -> Any:
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            raise _NotFitting(f"its schema refers to {reference!r}")
+        target: Any = self._root
+        for part in filter(None, reference[1:].split("/")):
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(target, Mapping) and name in target:
+                target = target[name]
+            elif isinstance(target, list) and name.isdigit() and int(name) < len(target):
+                target = target[int(name)]
+            else:
+                raise _NotFitting(f"its schema refers to {reference!r}, which it does not have")
+        return target
+
+    def _replace_keywords(self, schema: dict[str, Any], notes: dict[str, Any]) -> dict[str, Any]:
+        """Replace keywords by others of the same meaning, where the dialect refuses the first."""
+        limits, replaced = self._limits, dict(schema)
+        if isinstance(replaced.get("items"), list) and not limits.allows("items as a list"):
+            replaced["prefixItems"] = replaced.pop("items")
+        if "prefixItems" in replaced and not limits.allows("prefixItems"):
+            notes["prefixItems"] = replaced.pop("prefixItems")
+        if "const" in replaced and not limits.allows("const"):
+            replaced.setdefault("enum", [replaced.pop("const")])
+        if "oneOf" in replaced and not limits.allows("oneOf") and "anyOf" not in replaced:
+            replaced["anyOf"] = replaced.pop("oneOf")
+        kinds = replaced.get("type")
+        if isinstance(kinds, list) and not limits.type_lists:
+            replaced = _split_types(replaced, limits)
+        values = replaced.get("enum")
+        if isinstance(values, list) and limits.text_enums:
+            replaced = _keep_texts(replaced, notes)
+        if limits.formats is not None and replaced.get("format", "") not in ("", *limits.formats):
+            notes["format"] = replaced.pop("format")
+        return replaced
+
+    def _fit_content(self, keyword: str, content: Any, path: tuple[str, ...]) -> Any:
+        if keyword in _DEFINITIONS and isinstance(content, Mapping):
+            return {name: self.fit(inner, path) for name, inner in content.items()}
+        if keyword == "properties" and isinstance(content, Mapping):
+            return {self._fit_property(name): self.fit(inner, path) for name, inner in content.items()}
+        if keyword == "required" and isinstance(content, list):
+            return [self._fit_property(name) for name in dict.fromkeys(content)]
+        if keyword in _SUBSCHEMAS and isinstance(content, list):
+            return [self.fit(inner, path) for inner in content]
+        if keyword in ("items", "not", "contains", "additionalItems"):
+            parts = content if isinstance(content, list) else [content]
+            fitted = [self.fit(inner, path) for inner in parts]
+            return fitted if isinstance(content, list) else fitted[0]
+        if keyword == "additionalProperties" and isinstance(content, Mapping):
+            return self.fit(content, path)
+        return content
+
+    def _fit_property(self, name: str) -> str:
+        if self._limits.property_name is None or self._limits.property_name.fullmatch(name):
+            return name
+        known = next((sent for sent, own in self.properties.items() if own == name), None)
+        if known:
+            return known
+        sent = re.sub(r"[^a-zA-Z0-9_]", "_", name).strip("_")[:40] or "property"
+        sent = f"{sent}_{_hash(name)}"
+        if sent in self.properties:
+            raise _NotFitting(f"its properties {name!r} and {self.properties[sent]!r} cannot be told apart")
+        self.properties[sent] = name
+        return sent
+
+    def _complete(self, fitted: dict[str, Any]) -> None:
+        """Add what a dialect wants to read, although JSON Schema has it by default."""
+        if fitted.get("type") == "object" or "properties" in fitted:
+            properties = fitted.setdefault("properties", {})
+            for name in fitted.get("required", ()):
+                properties.setdefault(name, self.fit({}, ()))
+        if fitted.get("type") == "array" and "prefixItems" not in fitted:
+            fitted.setdefault("items", self.fit({}, ()))
+        if self._limits.typed and not {"type", "anyOf", "$ref"} & fitted.keys():
+            fitted["type"] = _guess_type(fitted)
+            if fitted["type"] == "string" and "enum" not in fitted:
+                note = "any JSON value, as text"
+                fitted["description"] = f"{fitted['description']} ({note})" if "description" in fitted else note
+
+    def _add_notes(self, fitted: dict[str, Any], notes: Mapping[str, Any]) -> None:
+        """Say in the description what the schema could not."""
+        texts = [
+            f"{keyword}: {json.dumps(content, ensure_ascii=False)}"
+            for keyword, content in notes.items()
+            if keyword not in self._limits.unsaid
+        ]
+        if texts:
+            note = "{" + ", ".join(texts) + "}"
+            fitted["description"] = f"{fitted['description']}\n{note}" if fitted.get("description") else note
+
+    def _move_into_branches(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        """Move what stands beside `anyOf` into its branches, where the dialect takes `anyOf` alone."""
+        if not self._limits.lone_unions or "anyOf" not in fitted or len(fitted) == 1:
+            return fitted
+        beside = {keyword: content for keyword, content in fitted.items() if keyword != "anyOf"}
+        return {"anyOf": [_merge_branch(beside, branch) for branch in fitted["anyOf"]]}
+
+
+def _merge_branch(beside: Mapping[str, Any], branch: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {**beside, **branch}
+    if "properties" in beside and "properties" in branch:
+        merged["properties"] = {**beside["properties"], **branch["properties"]}
+    if "required" in beside and "required" in branch:
+        merged["required"] = list(dict.fromkeys((*beside["required"], *branch["required"])))
+    return merged
+
+
+def _split_types(schema: dict[str, Any], limits: ToolLimits) -> dict[str, Any]:
+    """Write a list of types as one type that may be null, or as a union."""
+    kinds = [kind for kind in schema["type"] if kind != "null"]
+    is_nullable = len(kinds) < len(schema["type"])
+    rest = {keyword: content for keyword, content in schema.items() if keyword != "type"}
+    if len(kinds) == 1 and is_nullable and limits.nullable:
+        return {**rest, "type": kinds[0], "nullable": True}
+    if "anyOf" in rest:
+        return {**rest, "type": kinds[0] if kinds else "null"}
+    shared: dict[str, Any] = {name: rest.pop(name) for name in ("description", "title", "default") if name in rest}
+    return {**shared, "anyOf": [_keep_keywords(rest, kind) for kind in schema["type"]]}
+
+
+_KEYWORDS_OF_TYPE: Mapping[str, tuple[str, ...]] = {
+    "object": (
+        "properties",
+        "required",
+        "additionalProperties",
+        "patternProperties",
+        "minProperties",
+        "maxProperties",
+    ),
+    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"),
+    "string": ("pattern", "format", "minLength", "maxLength"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+
+
+def _keep_keywords(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Make the branch of a union for one type, with the keywords that mean something for it."""
+    own = _KEYWORDS_OF_TYPE.get("number" if kind == "integer" else kind, ())
+    others = {keyword for keywords in _KEYWORDS_OF_TYPE.values() for keyword in keywords} - set(own)
+    branch = {keyword: content for keyword, content in schema.items() if keyword not in others}
+    if "enum" in branch and not (values := [value for value in branch["enum"] if _has_type(value, kind)]):
+        del branch["enum"]
+    elif "enum" in branch:
+        branch["enum"] = values
+    return {"type": kind, **branch}
+
+
+_TYPE_CHECKS: Mapping[str, Callable[[object], bool]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "string": lambda value: isinstance(value, str),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+
+
+def _has_type(value: object, kind: str) -> bool:
+    return kind in _TYPE_CHECKS and _TYPE_CHECKS[kind](value)
+
+
+def _keep_texts(schema: dict[str, Any], notes: dict[str, Any]) -> dict[str, Any]:
+    """Keep an enumeration only if all its values are texts; others are said in the description."""
+    values = schema["enum"]
+    texts = [value for value in values if isinstance(value, str) and value]
+    if len(texts) == len(values) and values:
+        return schema if "type" in schema else {**schema, "type": "string"}
+    rest = {keyword: content for keyword, content in schema.items() if keyword != "enum"}
+    notes["enum"] = values
+    if "type" not in rest and "anyOf" not in rest:
+        kinds = (kind for kind in _TYPE_CHECKS if values and all(_has_type(value, kind) for value in values))
+        rest["type"] = next(kinds, "string")
+    return rest
+
+
+def _guess_type(schema: Mapping[str, Any]) -> str:
+    if "properties" in schema:
+        return "object"
+    return "array" if "items" in schema else "string"
