@@ -114,7 +114,7 @@ class ChatCompletions:
         if not thinking:
             return
         half = len(thinking) // 2
-        for piece in (thinking[:half], thinking[half:]):
+        for is_first, piece in ((True, thinking[:half]), (False, thinking[half:])):
             match self.thinking:
                 case "reasoning_details":
                     detail = {"type": "reasoning.text", "text": piece, "format": "google-gemini-v1", "index": 0}
@@ -122,7 +122,7 @@ class ChatCompletions:
                 case "thinking_chunks":
                     yield {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": piece}]}]}
                 case "tags":
-                    yield {"content": f"<think>{piece}" if piece is thinking[:half] else f"{piece}</think>\n\n"}
+                    yield {"content": f"<think>{piece}" if is_first else f"{piece}</think>\n\n"}
                 case field_name:
                     yield {"content": None, field_name: piece}
         if self.thinking == "reasoning_details":
