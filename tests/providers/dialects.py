@@ -985,7 +985,7 @@ STRANGER: tuple[Rule, ...] = (
     take_kimi_schemas,
     be_schemas("Invalid tool schema: {}"),
     choose_tools(("auto", "none"), "tool_choice {} is not supported", by_name=False),
-    limit_stops(1, "stop: at most one"),
+    limit_stops(4, "stop: at most four"),
     refuse_when(lambda body: not 0 <= body.get("temperature", 1) <= 1, "temperature must be in [0, 1]"),
 )
 
@@ -1110,7 +1110,8 @@ DIALECTS: tuple[Dialect, ...] = (
     ),
     _make_dialect(
         "deepseek",
-        "deepseek-chat",
+        # It thinks unless it is told not to.
+        "deepseek-v4-pro",
         ChatCompletions(returns=True, make_id=make_id("call_00_", 24)),
         DEEPSEEK,
         base_path="",
