@@ -1013,6 +1013,22 @@ UPSTREAM_ERROR = {
     "choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}],
 }
 
+
+def _leave_to(row: str) -> dict[str, str]:
+    """Name the scenarios in which a model family differs in nothing from another row."""
+    names = (
+        "plain turns",
+        "structured answer",
+        "cut answer",
+        "cut call",
+        "hard tools",
+        "many tools",
+        "faults",
+        "break",
+    )
+    return dict.fromkeys(names, f"the row {row!r} has it: the model changes nothing here")
+
+
 VLLM_WIRE = ChatCompletions(thinking="reasoning", make_id=make_id("chatcmpl-tool-", 22), refuse=_make_vllm_error)
 LLAMACPP_WIRE = ChatCompletions(make_id=make_id("", 32), refuse=_make_llamacpp_error)
 
@@ -1043,6 +1059,7 @@ DIALECTS: tuple[Dialect, ...] = (
         provider="openai_newest",
         thinks=False,
         environ={"CLEW_PROVIDER_OPENAI_NEWEST_DIALECT": "openai"},
+        left_out=_leave_to("openai"),
     ),
     _make_dialect(
         "azure",
@@ -1123,6 +1140,7 @@ DIALECTS: tuple[Dialect, ...] = (
         DEEPSEEK_R1,
         provider="deepseek_r1",
         environ={"CLEW_PROVIDER_DEEPSEEK_R1_DIALECT": "deepseek"},
+        left_out=_leave_to("deepseek"),
     ),
     _make_dialect(
         "xai",
@@ -1233,6 +1251,7 @@ DIALECTS: tuple[Dialect, ...] = (
         ChatCompletions(make_id=make_id("", 9), refuse=_make_vllm_error),
         (*VLLM, *make_template_rules("mistral"), VLLM_MISTRAL_IDS),
         environ={"CLEW_PROVIDER_VLLM_MISTRAL_DIALECT": "vllm"},
+        left_out=_leave_to("vllm"),
         thinks=False,
     ),
     _make_dialect(
@@ -1241,6 +1260,7 @@ DIALECTS: tuple[Dialect, ...] = (
         VLLM_WIRE,
         (*VLLM, *make_template_rules("gemma")),
         environ={"CLEW_PROVIDER_VLLM_GEMMA_DIALECT": "vllm"},
+        left_out=_leave_to("vllm"),
         thinks=False,
     ),
     _make_dialect(
@@ -1249,6 +1269,7 @@ DIALECTS: tuple[Dialect, ...] = (
         VLLM_WIRE,
         (*VLLM, *make_template_rules("qwen")),
         environ={"CLEW_PROVIDER_VLLM_QWEN_DIALECT": "vllm"},
+        left_out=_leave_to("vllm"),
     ),
     _make_dialect("llamacpp", "gpt-oss-20b", LLAMACPP_WIRE, LLAMACPP),
     _make_dialect(
@@ -1257,6 +1278,7 @@ DIALECTS: tuple[Dialect, ...] = (
         LLAMACPP_WIRE,
         (*LLAMACPP, *make_template_rules("mistral", status=500)),
         environ={"CLEW_PROVIDER_LLAMACPP_MISTRAL_DIALECT": "llamacpp"},
+        left_out=_leave_to("llamacpp"),
         thinks=False,
     ),
     _make_dialect(
@@ -1265,6 +1287,7 @@ DIALECTS: tuple[Dialect, ...] = (
         LLAMACPP_WIRE,
         (*LLAMACPP, *make_template_rules("gemma", status=500)),
         environ={"CLEW_PROVIDER_LLAMACPP_GEMMA_DIALECT": "llamacpp"},
+        left_out=_leave_to("llamacpp"),
         thinks=False,
     ),
     _make_dialect(
@@ -1273,6 +1296,7 @@ DIALECTS: tuple[Dialect, ...] = (
         LLAMACPP_WIRE,
         (*LLAMACPP, *make_template_rules("qwen", status=500)),
         environ={"CLEW_PROVIDER_LLAMACPP_QWEN_DIALECT": "llamacpp"},
+        left_out=_leave_to("llamacpp"),
     ),
     _make_dialect(
         "ollama",

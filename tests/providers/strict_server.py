@@ -114,7 +114,7 @@ class Dialect:
         thinks: Whether the model thinks.
         thinking_options: The model options with which it does.
         reports_usage: Whether the server sends usage.
-        not_offered: The scenarios that the real server does not offer, each with the reason.
+        left_out: The scenarios without a cell, each with the reason.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Dialect:
     thinks: bool = True
     thinking_options: Mapping[str, Any] = field(default_factory=dict)
     reports_usage: bool = True
-    not_offered: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def full_model(self) -> str:

@@ -15,14 +15,14 @@ ROWS = {dialect.name: dialect for dialect in DIALECTS}
 
 
 def list_cells(*, fast: bool) -> list[Any]:
-    """List the cells of the table. One that the real server does not offer says why."""
+    """List the cells of the table. One that is left out is shown as skipped, with the reason."""
     cells = []
     for name, scenario in SCENARIOS.items():
         if scenario.is_fast != fast:
             continue
         for dialect in DIALECTS:
-            reason = dialect.not_offered.get(name)
-            marks = [pytest.mark.skip(reason=f"not offered: {reason}")] if reason else []
+            reason = dialect.left_out.get(name)
+            marks = [pytest.mark.skip(reason=reason)] if reason else []
             cells.append(pytest.param(dialect, scenario, id=f"{dialect.name}-{name.replace(' ', '_')}", marks=marks))
     return cells
 
