@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 from pydantic_core import to_json
@@ -43,7 +44,6 @@ class ReplyInProgress:
         prices: The model's prices.
         meta: The measures of the context; None until it is fetched.
         decoder: The decoder of the reply; None until the request is made.
-        earlier_usage: The usage of earlier attempts, whose replies were lost or of no use; None: there was none.
     """
 
     def __init__(self, call: CallModel, prices: Prices) -> None:
@@ -51,8 +51,12 @@ class ReplyInProgress:
         self.prices = prices
         self.meta: ContextMeta | None = None
         self.decoder: RedactedDecoder | None = None
-        self.earlier_usage = _read_earlier_usage(activity.info().heartbeat_details)
         self._time_left = TimeLeft()
+
+    @cached_property
+    def earlier_usage(self) -> Usage | None:
+        """The usage of earlier attempts, whose replies were lost or of no use; None: there was none."""
+        return _read_earlier_usage(activity.info().heartbeat_details)
 
     @property
     def time_left(self) -> timedelta | None:

@@ -378,6 +378,7 @@ _ALIASES: Mapping[str, str] = {
     "llama_cpp": "llamacpp",
     "local": "llamacpp",
     "moonshot": "kimi",
+    "scripted": "openai",
     "zai": "glm",
     "zhipu": "glm",
 }

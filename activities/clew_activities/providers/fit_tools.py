@@ -224,7 +224,7 @@ class _SchemaFitting:
                 fitted[keyword] = self._fit_content(keyword, content, path)
         self._complete(fitted)
         self._add_notes(fitted, notes)
-        return self._move_into_branches(fitted)
+        return fitted
 
     def _fit_reference(self, schema: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
         """Replace a reference by what it refers to; a recursive one by any value of the same type."""
@@ -271,6 +271,12 @@ class _SchemaFitting:
             replaced = _keep_texts(replaced, notes)
         if limits.formats is not None and replaced.get("format", "") not in ("", *limits.formats):
             notes["format"] = replaced.pop("format")
+        if limits.lone_unions and isinstance(replaced.get("anyOf"), list):
+            branches = replaced.pop("anyOf")
+            self._add_notes(replaced, notes)
+            notes.clear()
+            # What stands beside a union, its own notes included, holds for each branch.
+            return {"anyOf": [inner for branch in branches for inner in _list_branches(branch, replaced)]}
         return replaced
 
     def _fit_content(self, keyword: str, content: Any, path: tuple[str, ...]) -> Any:
@@ -328,12 +334,14 @@ class _SchemaFitting:
             note = "{" + ", ".join(texts) + "}"
             fitted["description"] = f"{fitted['description']}\n{note}" if fitted.get("description") else note
 
-    def _move_into_branches(self, fitted: dict[str, Any]) -> dict[str, Any]:
-        """Move what stands beside `anyOf` into its branches, where the dialect takes `anyOf` alone."""
-        if not self._limits.lone_unions or "anyOf" not in fitted or len(fitted) == 1:
-            return fitted
-        beside = {keyword: content for keyword, content in fitted.items() if keyword != "anyOf"}
-        return {"anyOf": [_merge_branch(beside, branch) for branch in fitted["anyOf"]]}
+
+def _list_branches(branch: Any, beside: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the branches that a branch of a union stands for: its own ones if it is a union."""
+    merged = _merge_branch(beside, branch if isinstance(branch, Mapping) else {})
+    inner = merged.pop("anyOf", None) or merged.pop("oneOf", None)
+    if not isinstance(inner, list):
+        return [merged]
+    return [each for other in inner for each in _list_branches(other, merged)]
 
 
 def _merge_branch(beside: Mapping[str, Any], branch: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from clew_activities.providers.answer_object import AnswerDecoder, is_object_schema, make_object_schema
+from clew_activities.providers.answer_object import AnswerDecoder, find_value, is_object_schema, make_object_schema
 from clew_activities.providers.openai import OpenAIDecoder
 from tests.support.provider_streams import make_chunk
 
@@ -117,3 +117,20 @@ def test_the_text_of_a_value_only_grows(value: Any, indent: int | None, size: in
     assert json.loads(content) == value
     assert texts[-1] == content
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        ('```json\n{"a": 1}\n```', '{"a": 1}'),
+        ('Here it is:\n```\n{"a": 1}\n```\nWell?', '{"a": 1}'),
+        ('<think>{"b": 2}</think>\n{"a": 1}', '{"a": 1}'),
+        ('The answer is {"a": [1]}, I think [see 2].', '{"a": [1]}'),
+        ("```json\n5\n```", "5"),
+        ("no json at all", "no json at all"),
+        ("{" * 5000, "{" * 5000),
+    ],
+)
+def test_a_value_is_read_where_it_stands(text: str, value: str) -> None:
+    assert find_value(text) == value

@@ -349,7 +349,7 @@ def test_a_whole_message_folds_like_a_stream() -> None:
     }
     reply = decode(AnthropicDecoder("anthropic"), [message])
     assert (reply.content, reply.thinking, reply.tool_calls[0].arguments) == ("hi", "hm", {"a": 1})
-    assert reply.provider_data == {"provider": "anthropic", "blocks": [THOUGHT]}
+    assert reply.provider_data == {"provider": "anthropic", "blocks": [THOUGHT], "calls": [{"id": "t"}]}
 
 
 async def test_a_stream_folds_into_what_the_official_client_makes_of_it(server: FakeServer) -> None:

@@ -13,6 +13,7 @@ from clew_activities.providers.dialects import DIALECTS, STRICT
 from clew_activities.providers.errors import ProviderError, TruncatedStream
 from clew_activities.providers.openai import OpenAI, OpenAIDecoder
 from clew_activities.providers.reply import MAX_TOOL_CALLS
+from clew_workflows.protocol import ModelReply
 from tests.support.provider_calls import (
     ADD,
     HELLO,
@@ -213,6 +214,51 @@ def test_reasoning_is_kept_as_thinking(field: str) -> None:
              [make_tool('{"a": 3, "b": 4}', "add", index=1)]],
             id="a name after its id",
         ),
+        pytest.param(
+            [
+                [make_tool("", "add", id="x")],
+                [make_tool('{"a": 1, "b": 2}')],
+                [make_tool("", "add", id="y")],
+                [make_tool('{"a": 3, "b": 4}')],
+            ],
+            id="id and name, then arguments, without index",
+        ),
+        pytest.param(
+            [
+                [make_tool("", "add")],
+                [make_tool('{"a": 1, "b": 2}')],
+                [make_tool("", "add")],
+                [make_tool('{"a": 3, "b": 4}')],
+            ],
+            id="name, then arguments, without index or id",
+        ),
+        pytest.param(
+            [
+                [make_tool("", "add", index="0", id="x")],
+                [make_tool("", "add", index="1", id="y")],
+                [make_tool('{"a": 1, "b": 2}', index="0")],
+                [make_tool('{"a": 3, "b": 4}', index="1")],
+            ],
+            id="interleaved by a text as index",
+        ),
+        pytest.param(
+            [
+                [make_tool('{"a": 1,', "add", index=0, id="x")],
+                [make_tool(' "b": 2}', index=0, id="x2")],
+                [make_tool('{"a": 3,', "add", index=1, id="y")],
+                [make_tool(' "b": 4}', index=1, id="y2")],
+            ],
+            id="a new id in each delta",
+        ),
+        pytest.param(
+            [
+                [make_tool("", "add", index=0, id="x")],
+                [make_tool('{"a": 1, "b": 2}', index=0)],
+                [make_tool("", "add", index=0, id="y")],
+                [make_tool('{"a": 3, "b": 4}', index=0)],
+            ],
+            id="one index for all",
+        ),
     ],
 )  # fmt: skip
 def test_tool_calls_are_told_apart_however_a_server_numbers_them(pieces: list[list[dict[str, Any]]]) -> None:
@@ -409,3 +455,191 @@ def test_finishing_twice_is_finishing_once() -> None:
     assert decode(decoder, [make_chunk(content="a\ud800"), make_chunk("stop")]) == decoder.finish()
     with pytest.raises(TruncatedStream):
         OpenAIDecoder().finish()
+
+
+def make_own(message: Message, blocks: list[dict[str, Any]], calls: list[dict[str, Any]], **fields: Any) -> Message:
+    data: Any = {"provider": "deepseek", "blocks": blocks, "calls": calls, **fields}
+    return {**message, "provider_data": data}
+
+
+def decode_own(*deltas: dict[str, Any]) -> ModelReply:
+    decoder = OpenAIDecoder("deepseek", "m")
+    return decode(decoder, [*(make_chunk(**delta) for delta in deltas), make_chunk("tool_calls"), "[DONE]"])
+
+
+def send_back(reply: ModelReply, dialect: str, name: str = "deepseek", model: str = "m") -> dict[str, Any]:
+    """Send a reply's calls back to a provider, with a result each. Returns the assistant's message."""
+    calls: Any = [
+        {"id": f"tool0000{number}", "name": tool.name, "arguments": tool.arguments}
+        for number, tool in enumerate(reply.tool_calls)
+    ]
+    message: Any = {"role": "assistant", "content": reply.content, "tool_calls": calls}
+    if reply.provider_data and reply.provider_data["provider"] == name:
+        message["provider_data"] = reply.provider_data
+    results = [make_result("3", call["id"]) for call in calls]
+    server = OpenAI(name, "http://127.0.0.1:1/v1", DIALECTS[dialect])
+    body = server.encode(make_request(HELLO, message, *results, tools=[ADD], model=model)).body
+    sent: dict[str, Any] = next(message for message in body["messages"] if message["role"] == "assistant")
+    return sent
+
+
+SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "deltas", "fields", "call_fields"),
+    [
+        (
+            "deepseek",
+            [{"reasoning_content": "I must "}, {"reasoning_content": "add."}],
+            {"reasoning_content": "I must add."},
+            {},
+        ),
+        ("strict", [{"reasoning_content": "hm"}], {"reasoning_content": "hm"}, {}),
+        ("strict", [{"tool_calls": [make_tool("{}", "add", id="x") | SIGNED]}], {}, SIGNED),
+        ("gemini", [{"tool_calls": [make_tool("{}", "add", id="x") | SIGNED]}], {}, SIGNED),
+        (
+            "openrouter",
+            [
+                {"reasoning_details": [{"type": "reasoning.text", "text": "I must ", "index": 0}]},
+                {"reasoning_details": [{"type": "reasoning.text", "text": "add.", "index": 0, "signature": "c2ln"}]},
+                {"reasoning_details": [{"type": "reasoning.encrypted", "data": "ZGF0YQ==", "index": 1}]},
+            ],
+            {
+                "reasoning_details": [
+                    {"type": "reasoning.text", "text": "I must add.", "index": 0, "signature": "c2ln"},
+                    {"type": "reasoning.encrypted", "data": "ZGF0YQ==", "index": 1},
+                ]
+            },
+            {},
+        ),
+        (
+            "mistral",
+            [
+                {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "I must "}]}]},
+                {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "add."}]}]},
+                {"content": "Well: "},
+            ],
+            {
+                "content": [
+                    {"type": "thinking", "thinking": [{"type": "text", "text": "I must add."}]},
+                    {"type": "text", "text": "Well: "},
+                ]
+            },
+            {},
+        ),
+    ],
+)
+def test_what_a_provider_sent_with_its_calls_goes_back_as_it_came(
+    dialect: str, deltas: list[Any], fields: dict[str, Any], call_fields: dict[str, Any]
+) -> None:
+    call = (
+        [] if any("tool_calls" in delta for delta in deltas) else [{"tool_calls": [make_tool("{}", "add", id="x")]}]
+    )
+    reply = decode_own(*deltas, *call)
+    sent = send_back(reply, dialect)
+    assert {name: sent[name] for name in fields} == fields
+    assert {name: value for name, value in sent["tool_calls"][0].items() if name in SIGNED} == call_fields
+    foreign = send_back(reply, "openai", name="openai")
+    assert foreign.keys() == {"role", "content", "tool_calls"}
+    assert foreign["tool_calls"][0].keys() == {"id", "type", "function"}
+
+
+def test_a_provider_reads_its_own_id() -> None:
+    reply = decode_own({"tool_calls": [make_tool("{}", "add", id="aB3xK9mP2")]})
+    assert send_back(reply, "mistral")["tool_calls"][0]["id"] == "aB3xK9mP2"
+    assert send_back(reply, "openai", name="openai")["tool_calls"][0]["id"] == "tool00000"
+
+
+def test_what_another_model_sent_does_not_go_back() -> None:
+    """Signatures and reasoning hold for the model that made them; the id holds for the provider."""
+    reply = decode_own({"reasoning_details": [{"text": "hm"}]}, {"tool_calls": [make_tool("{}", "add", id="x")]})
+    sent = send_back(reply, "openrouter", model="other")
+    assert "reasoning_details" not in sent
+    assert sent["tool_calls"][0]["id"] == "x"
+
+
+@pytest.mark.parametrize("dialect", ["deepseek", "kimi"])
+def test_reasoning_that_never_came_is_empty_where_it_is_required(dialect: str) -> None:
+    """Another provider made the call, before the run fell back to this one."""
+    assert send_back(decode_own({"tool_calls": [make_tool("{}", "add")]}), dialect)["reasoning_content"] == ""
+
+
+def test_a_signature_that_never_came_is_filled_in_for_the_first_call() -> None:
+    reply = decode_own({"tool_calls": [make_tool("{}", "add", index=0), make_tool("{}", "add", index=1)]})
+    first, second = send_back(reply, "gemini")["tool_calls"]
+    assert first["extra_content"]["google"]["thought_signature"] == "skip_thought_signature_validator"
+    assert "extra_content" not in second
+
+
+@pytest.mark.parametrize("hostile", [{"a": float("nan")}, {"a": "x" * 600_000}])
+def test_data_that_cannot_be_kept_leaves_the_ids(hostile: dict[str, Any]) -> None:
+    reply = decode_own({"tool_calls": [make_tool("{}", "add", id="x") | {"extra_content": hostile}]})
+    assert reply.provider_data == {"provider": "deepseek", "blocks": [], "calls": [{"id": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("chunks", "usage"),
+    [
+        ([{"x_groq": {"usage": {"prompt_tokens": 5, "completion_tokens": 2}}}], (5, 2, 0)),
+        ([{"usage": {"input_tokens": 5, "output_tokens": 2}}], (5, 2, 0)),
+        ([{"usage": {"prompt_tokens": 5, "completion_tokens": n}} for n in (1, 2, 0)], (5, 2, 0)),
+        ([{"usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 27}}], (5, 22, 0)),
+        ([{"usage": {"prompt_tokens": 5, "completion_tokens": 2, "prompt_cache_hit_tokens": 4}}], (5, 2, 4)),
+        ([{"usage": {"prompt_tokens": 5, "completion_tokens": 2, "cached_tokens": 3}}], (5, 2, 3)),
+        ([{"timings": {"prompt_n": 2, "cache_n": 3, "predicted_n": 7}}], (5, 7, 3)),
+        ([{"usage": {}}, {"usage": None}, {"usage": {"prompt_tokens": -1}}], (0, 0, 0)),
+    ],
+)
+def test_usage_is_the_best_figure_wherever_it_stands(chunks: list[dict[str, Any]], usage: tuple[int, ...]) -> None:
+    reply = decode(OpenAIDecoder(), [make_chunk(content="hi"), *(make_chunk() | chunk for chunk in chunks), "[DONE]"])
+    found = reply.usage
+    assert (found.input_tokens, found.output_tokens, found.cached_input_tokens) == usage
+
+
+def test_usage_stands_in_a_choice_too() -> None:
+    chunk = make_chunk("stop")
+    chunk["choices"][0]["usage"] = {"prompt_tokens": 5, "completion_tokens": 2}
+    assert decode(OpenAIDecoder(), [make_chunk(content="hi"), chunk]).usage.input_tokens == 5
+
+
+@pytest.mark.parametrize(("raw", "cut"), [('{"a": 1', True), ("", True), ('{"a": 1}', False), ('{"a": NaN}', False)])
+def test_a_call_that_the_limit_cut_is_told_from_one_that_is_complete(raw: str, cut: bool) -> None:
+    """Without arguments, the tool would run with its defaults."""
+    reply = decode(OpenAIDecoder(), [make_chunk(tool_calls=[make_tool(raw, "add", index=0)]), make_chunk("length")])
+    assert reply.tool_calls[0].cut is cut
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model", "limit"),
+    [
+        ("openai", "gpt-4o", "max_completion_tokens"),
+        ("strict", "gpt-4o", "max_tokens"),
+        ("strict", "gpt-5-mini", "max_completion_tokens"),
+        ("strict", "openai/o4-mini", "max_completion_tokens"),
+        ("strict", "gpt-oss-20b", "max_tokens"),
+    ],
+)
+def test_a_gateway_that_serves_openais_models_reads_the_limit_that_they_take(
+    dialect: str, model: str, limit: str
+) -> None:
+    body = OpenAI("openai", "http://127.0.0.1:1", DIALECTS[dialect]).encode(make_request(model=model)).body
+    assert [name for name in body if name.startswith("max_")] == [limit]
+
+
+def test_an_answers_schema_stands_in_the_prompt_where_the_dialect_takes_none_beside_tools() -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    server = OpenAI("x", "http://127.0.0.1:1", STRICT)
+    alone = server.encode(make_request(HELLO, output_schema=schema)).body
+    assert alone["response_format"]["json_schema"]["schema"] == schema
+    beside = server.encode(make_request(HELLO, output_schema=schema, tools=[ADD])).body
+    assert "response_format" not in beside
+    assert '"city"' in beside["messages"][0]["content"]
+
+
+def test_the_request_says_what_it_has_otherwise() -> None:
+    call = OpenAI("x", "http://127.0.0.1:1", DIALECTS["deepseek"]).encode(
+        make_request(HELLO, HELLO, tools=[ADD], tool_choice="add", seed=1)
+    )
+    assert call.fitting is not None
+    assert call.fitting.as_json() == {"dialect": "deepseek", "merged": 1, "options_left_out": ["seed", "tool_choice"]}

@@ -1,0 +1,167 @@
+"""Messages of any context become what a dialect accepts, and nothing of their text is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew.model.messages import Message
+from clew_activities.providers.dialects import DIALECTS, STRICT, Dialect
+from clew_activities.providers.fit_messages import (
+    BRIDGE,
+    CONTINUE,
+    OMITTED,
+    choose_call_ids,
+    fit_messages,
+)
+from tests.support.provider_calls import make_call, make_result
+
+SYSTEM: Message = {"role": "system", "content": "Be brief."}
+SUMMARY: Message = {"role": "system", "content": "Summary of earlier conversation: none."}
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def list_shown(messages: list[Message]) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in messages]
+
+
+def test_a_prompt_and_a_summary_are_one_system_message_at_the_beginning() -> None:
+    fitted = fit_messages([SYSTEM, SUMMARY, user("hi")], STRICT)
+    text = f"{SYSTEM['content']}\n\n{SUMMARY['content']}"
+    assert list_shown(fitted.messages) == [("system", text), ("user", "hi")]
+    assert (fitted.merged, fitted.added) == (1, 0)
+
+
+def test_a_template_without_a_system_role_reads_the_prompt_before_the_first_message() -> None:
+    fitted = fit_messages([SYSTEM, user("hi")], replace(STRICT, system="user"))
+    assert list_shown(fitted.messages) == [("user", "Be brief.\n\nhi")]
+
+
+def test_two_messages_of_a_user_in_a_row_are_one() -> None:
+    """They stand in a thread after a run that failed or was cancelled."""
+    fitted = fit_messages([user("one"), user("two")], STRICT)
+    assert list_shown(fitted.messages) == [("user", "one\n\ntwo")]
+    assert fitted.merged == 1
+
+
+def test_a_user_right_after_a_result_is_bridged() -> None:
+    fitted = fit_messages([user("add"), make_call(a=1), make_result("1"), user("and now?")], STRICT)
+    assert list_shown(fitted.messages)[2:] == [("tool", "1"), ("assistant", BRIDGE), ("user", "and now?")]
+    assert fitted.added == 1
+
+
+def test_a_conversation_begins_and_ends_with_a_user() -> None:
+    fitted = fit_messages([SYSTEM, assistant("hello"), user("hi"), assistant("yes?")], STRICT)
+    assert [text for _, text in list_shown(fitted.messages)[1:]] == [OMITTED, "hello", "hi", "yes?", CONTINUE]
+
+
+def test_a_context_without_any_message_still_has_a_user() -> None:
+    assert list_shown(fit_messages([SYSTEM], STRICT).messages) == [("system", "Be brief."), ("user", OMITTED)]
+
+
+def test_openai_gets_the_context_as_it_is() -> None:
+    messages = [
+        SYSTEM,
+        SUMMARY,
+        assistant("hello"),
+        user("one"),
+        user("two"),
+        make_call(a=1),
+        make_result("1"),
+        user("?"),
+    ]
+    fitted = fit_messages(messages, DIALECTS["openai"])
+    assert fitted.messages == messages
+    assert (fitted.merged, fitted.added, fitted.dropped) == (0, 0, 0)
+
+
+_texts = st.text("ab", min_size=1, max_size=3)
+
+
+def _make_round(numbers: list[int], text: str) -> list[Message]:
+    calls: list[Any] = [{"id": f"c{number}", "name": "add", "arguments": {}} for number in numbers]
+    return [
+        {"role": "assistant", "content": text, "tool_calls": calls},
+        *({"role": "tool", "content": text, "tool_call_id": call["id"], "name": "add"} for call in calls),
+    ]
+
+
+_pieces = st.one_of(
+    _texts.map(lambda text: [user(text)]),
+    _texts.map(lambda text: [assistant(text)]),
+    st.builds(_make_round, st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True), _texts),
+)
+
+
+def assert_valid(messages: list[Message], dialect: Dialect) -> None:
+    """Assert what templates with strict alternation demand. It shares no code with the fitting."""
+    others = [message for message in messages if message["role"] != "system"]
+    assert messages[len(messages) - len(others) :] == others, "system messages stand first"
+    assert len(messages) - len(others) <= (1 if dialect.system == "one" else 0)
+    assert others[0]["role"] == "user"
+    assert others[-1]["role"] in ("user", "tool")
+    for before, after in pairwise(others):
+        assert before["role"] != after["role"] or after["role"] == "tool"
+        assert (before["role"], after["role"]) != ("tool", "user")
+
+
+@pytest.mark.parametrize("system", ["one", "user"])
+@given(pieces=st.lists(_pieces, max_size=8), prompts=st.lists(_texts, max_size=2))
+def test_whatever_a_context_holds_is_valid_and_complete(
+    system: Any, pieces: list[list[Message]], prompts: list[str]
+) -> None:
+    dialect = replace(STRICT, system=system)
+    messages: list[Message] = [{"role": "system", "content": prompt} for prompt in prompts]
+    messages += [message for piece in pieces for message in piece]
+    fitted = fit_messages(messages, dialect)
+    assert_valid(fitted.messages, dialect)
+    added = {OMITTED, BRIDGE, CONTINUE}
+    shown = "".join(
+        text for message in fitted.messages for text in message["content"].split("\n\n") if text not in added
+    )
+    assert shown == "".join(message["content"] for message in messages)
+    calls = [call for message in fitted.messages for call in message.get("tool_calls", [])]
+    assert calls == [call for message in messages for call in message.get("tool_calls", [])]
+
+
+def make_own(message: Message, *ids: str, provider: str = "mistral") -> Message:
+    return {**message, "provider_data": {"provider": provider, "blocks": [], "calls": [{"id": own} for own in ids]}}
+
+
+def test_a_provider_gets_its_own_id_back() -> None:
+    messages = [user("add"), make_own(make_call(a=1), "aB3xK9mP2"), make_result("1")]
+    assert choose_call_ids(messages, "mistral", DIALECTS["mistral"]) == [[], ["aB3xK9mP2"], ["aB3xK9mP2"]]
+    other = choose_call_ids(messages, "openai", DIALECTS["openai"])
+    assert other == [[], ["tc_1"], ["tc_1"]]
+
+
+def test_an_id_that_a_provider_repeats_is_replaced_in_each_place() -> None:
+    messages = [
+        make_own(make_call(call_id="tool00001"), "functions.add:0", provider="kimi"),
+        make_result("1", "tool00001"),
+        make_own(make_call(call_id="tool00002"), "functions.add:0", provider="kimi"),
+        make_result("2", "tool00002"),
+    ]
+    ids = choose_call_ids(messages, "kimi", DIALECTS["kimi"])
+    assert ids == [["tool00001"], ["tool00001"], ["tool00002"], ["tool00002"]]
+
+
+def test_an_id_in_another_form_is_made_short_and_stays_unique() -> None:
+    """Callers' snapshots have ids of their own, and may repeat them in another round."""
+    messages = [make_call(), make_result("1"), make_call(), make_result("2")]
+    ids = choose_call_ids(messages, "mistral", DIALECTS["mistral"])
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+    assert all(DIALECTS["mistral"].ids.fullmatch(row[0]) for row in ids)
+    assert ids == choose_call_ids(messages, "mistral", DIALECTS["mistral"])

@@ -1,0 +1,225 @@
+"""Tools of any session become what a dialect accepts: without another meaning, or visibly not at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew.contract import READ_RESULT
+from clew.model.messages import ToolSpec
+from clew_activities.providers.dialects import ANTHROPIC, DIALECTS, STRICT, ToolLimits
+from clew_activities.providers.fit_tools import SHORTENED, fit_name, fit_tools
+from clew_workflows.protocol import RequestedTool
+from tests.support.provider_calls import ADD
+
+ALL = {dialect.name: dialect.tools for dialect in (*DIALECTS.values(), ANTHROPIC)}
+
+
+def make_tool(parameters: dict[str, Any], name: str = "find", description: str = "Finds.") -> ToolSpec:
+    return {"name": name, "description": description, "parameters": parameters}
+
+
+def fit(parameters: dict[str, Any], limits: ToolLimits = STRICT.tools) -> dict[str, Any]:
+    return fit_tools([make_tool(parameters)], limits).specs[0]["parameters"]
+
+
+def list_subschemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """List the subschemas that a strict server looks at. It shares no code with the fitting."""
+    yield schema
+    for keyword in ("properties", "$defs"):
+        for inner in schema.get(keyword, {}).values():
+            yield from list_subschemas(inner)
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        for inner in schema.get(keyword, []):
+            yield from list_subschemas(inner)
+    if isinstance(schema.get("items"), dict):
+        yield from list_subschemas(schema["items"])
+
+
+def test_an_ordinary_tool_stays_as_it_is() -> None:
+    for limits in ALL.values():
+        fitted = fit_tools([ADD], limits)
+        assert (fitted.specs, fitted.changes, fitted.left_out) == ([ADD], {}, {})
+
+
+@pytest.mark.parametrize("limits", ALL.values(), ids=ALL)
+def test_a_union_at_the_root_is_wrapped_there_and_back(limits: ToolLimits) -> None:
+    union = {
+        "type": "object",
+        "properties": {"id": {"type": "string"}, "name": {"type": "string"}},
+        "anyOf": [{"required": ["id"]}, {"required": ["name"]}],
+    }
+    fitted = fit_tools([make_tool(union)], limits)
+    schema = fitted.specs[0]["parameters"]
+    assert schema["type"] == "object"
+    assert not {"anyOf", "oneOf", "allOf", "enum", "not"} & schema.keys()
+    assert fitted.encode_call("find", {"id": "7"}, limits) == ("find", {"value": {"id": "7"}})
+    for sent in ({"value": {"id": "7"}}, {"id": "7"}):
+        assert fitted.decode_call(RequestedTool(name="find", arguments=sent)).arguments == {"id": "7"}
+    assert "find" in fitted.changes
+
+
+@pytest.mark.parametrize("limits", ALL.values(), ids=ALL)
+def test_properties_and_items_are_completed(limits: ToolLimits) -> None:
+    assert fit({"type": "object"}, limits)["properties"] == {}
+    inner = fit({"type": "object", "properties": {"a": {"type": "object"}, "b": {"type": "array"}}}, limits)
+    assert inner["properties"]["a"]["properties"] == {}
+    assert "items" in inner["properties"]["b"]
+    assert "b" in fit({"type": "object", "properties": {}, "required": ["b"]}, limits)["properties"]
+
+
+def test_a_long_description_is_shortened_with_a_note() -> None:
+    tool = make_tool({"type": "object", "properties": {}}, description="x" * 5000)
+    fitted = fit_tools([tool], DIALECTS["openai"].tools)
+    description = fitted.specs[0]["description"]
+    assert len(description) == 1024
+    assert description.endswith(SHORTENED)
+    assert fitted.changes == {"find": "description shortened"}
+
+
+def test_of_too_many_tools_the_first_are_kept_and_the_reader_of_results() -> None:
+    tools = [make_tool({"type": "object", "properties": {}}, f"tool_{number}") for number in range(150)]
+    fitted = fit_tools([*tools, make_tool({"type": "object", "properties": {}}, READ_RESULT)], STRICT.tools)
+    names = [spec["name"] for spec in fitted.specs]
+    assert (len(names), names[0], names[-1]) == (128, "tool_0", READ_RESULT)
+    assert set(fitted.left_out) == {f"tool_{number}" for number in range(127, 150)}
+
+
+@pytest.mark.parametrize("limits", [DIALECTS["gemini"].tools, STRICT.tools, ANTHROPIC.tools])
+def test_names_of_properties_are_mapped_there_and_back(limits: ToolLimits) -> None:
+    schema = {"type": "object", "properties": {"$top": {"type": "integer"}, "filter[name]": {"type": "string"}}}
+    fitted = fit_tools([make_tool({**schema, "required": ["$top"]})], limits)
+    sent = fitted.specs[0]["parameters"]
+    assert all(re.fullmatch(r"[a-zA-Z0-9_.-]{1,64}", name) for name in sent["properties"])
+    assert set(sent["required"]) <= sent["properties"].keys()
+    arguments = {"$top": 3, "filter[name]": "x"}
+    name, encoded = fitted.encode_call("find", arguments, limits)
+    assert encoded.keys() == sent["properties"].keys()
+    assert fitted.decode_call(RequestedTool(name=name, arguments=encoded)).arguments == arguments
+
+
+def test_a_name_that_a_dialect_refuses_is_mapped_there_and_back() -> None:
+    fitted = fit_tools([make_tool({"type": "object", "properties": {}}, "1st-tool")], DIALECTS["gemini"].tools)
+    assert fitted.specs[0]["name"] == "_1st-tool"
+    assert fitted.encode_call("1st-tool", {}, DIALECTS["gemini"].tools) == ("_1st-tool", {})
+    assert fitted.decode_call(RequestedTool(name="_1st-tool")).name == "1st-tool"
+
+
+@pytest.mark.parametrize(("made_up", "sent"), [("my tool!", "my_tool_"), ("", "unnamed"), ("x" * 100, "x" * 64)])
+def test_a_made_up_name_becomes_a_valid_one(made_up: str, sent: str) -> None:
+    assert fit_name(made_up, DIALECTS["openai"].tools) == sent
+    assert STRICT.tools.name.fullmatch(fit_name(made_up, STRICT.tools))
+
+
+def test_what_a_schema_cannot_say_stands_in_the_description() -> None:
+    fitted = fit({"type": "object", "properties": {"a": {"type": "string", "pattern": "^x", "description": "An a."}}})
+    assert "pattern" not in fitted["properties"]["a"]
+    assert fitted["properties"]["a"]["description"] == 'An a.\n{pattern: "^x"}'
+
+
+def test_references_are_replaced_by_what_they_refer_to() -> None:
+    tree = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "name": {"type": "string"}}}
+    fitted = fit({"type": "object", "properties": {"root": {"$ref": "#/$defs/node"}}, "$defs": {"node": tree}})
+    assert "$ref" not in str(fitted)
+    assert fitted["properties"]["root"]["properties"]["name"] == {"type": "string"}
+    kept = fit({"type": "object", "properties": {"root": {"$ref": "#/$defs/node"}}, "$defs": {"node": tree}},
+               DIALECTS["openai"].tools)  # fmt: skip
+    assert kept["$defs"]["node"]["properties"]["next"] == {"$ref": "#/$defs/node"}
+
+
+def test_a_tool_that_cannot_be_fitted_is_left_out_with_the_reason_and_the_others_stay() -> None:
+    bad = make_tool({"type": "object", "properties": {"a": {"$ref": "https://example.org/schema"}}}, "bad")
+    fitted = fit_tools([bad, ADD], STRICT.tools)
+    assert fitted.specs == [ADD]
+    assert "https://example.org/schema" in fitted.left_out["bad"]
+
+
+def test_a_schema_that_multiplies_without_references_is_left_out() -> None:
+    definitions: dict[str, Any] = {"d0": {"type": "string"}}
+    for number in range(1, 20):
+        pair = {"a": {"$ref": f"#/$defs/d{number - 1}"}, "b": {"$ref": f"#/$defs/d{number - 1}"}}
+        definitions[f"d{number}"] = {"type": "object", "properties": pair}
+    bomb = make_tool({"type": "object", "properties": {"x": {"$ref": "#/$defs/d19"}}, "$defs": definitions})
+    assert set(fit_tools([bomb], STRICT.tools).left_out) == {"find"}
+
+
+def test_gemini_gets_the_types_that_it_knows() -> None:
+    fitted = fit(
+        {
+            "type": "object",
+            "properties": {
+                "maybe": {"type": ["string", "null"]},
+                "size": {"enum": [1, 2]},
+                "only": {"const": "x"},
+                "one": {"oneOf": [{"type": "string"}, {"type": "integer"}], "description": "Which."},
+                "any": {},
+                "flag": True,
+            },
+            "additionalProperties": False,
+        },
+        DIALECTS["gemini"].tools,
+    )
+    properties = fitted["properties"]
+    assert properties["maybe"] == {"type": "string", "nullable": True}
+    assert properties["size"]["type"] == "integer"
+    assert "1, 2" in properties["size"]["description"]
+    assert properties["only"] == {"enum": ["x"], "type": "string"}
+    assert properties["one"].keys() == {"anyOf"}
+    assert properties["any"]["type"] == properties["flag"]["type"] == "string"
+    assert "additionalProperties" not in fitted
+
+
+_names = st.sampled_from(["a", "b", "$top", "x y"])
+_leaves = st.sampled_from(
+    [
+        {"type": "string"},
+        {"type": ["integer", "null"]},
+        {"enum": ["a", 1, None]},
+        {"const": 3},
+        {"type": "array"},
+        {"type": "object"},
+        {},
+        True,
+        {"type": "string", "format": "uri", "pattern": "^x$"},
+    ]
+)
+_schemas = st.recursive(
+    _leaves,
+    lambda inner: st.one_of(
+        st.dictionaries(_names, inner, max_size=3).map(lambda some: {"type": "object", "properties": some}),
+        inner.map(lambda some: {"type": "array", "items": some}),
+        st.lists(inner, min_size=1, max_size=3).map(lambda some: {"anyOf": some, "description": "either"}),
+        st.lists(inner, min_size=1, max_size=3).map(lambda some: {"oneOf": some}),
+    ),
+    max_leaves=8,
+)
+
+
+@given(properties=st.dictionaries(_names, _schemas, max_size=4), root=st.sampled_from([{}, {"anyOf": [{}]}]))
+def test_whatever_a_tool_has_is_fitted(properties: dict[str, Any], root: dict[str, Any]) -> None:
+    for limits in ALL.values():
+        tool = make_tool({"type": "object", "properties": properties, **root})
+        fitted = fit_tools([tool], limits)
+        if fitted.left_out:
+            continue
+        for subschema in list_subschemas(fitted.specs[0]["parameters"]):
+            assert all(map(limits.allows, subschema))
+            assert limits.type_lists or not isinstance(subschema.get("type"), list)
+            assert not limits.typed or subschema.keys() & {"type", "anyOf"}
+            assert not limits.lone_unions or "anyOf" not in subschema or len(subschema) == 1
+            assert subschema.get("type") != "array" or "items" in subschema
+            assert limits.property_name is None or all(
+                map(limits.property_name.fullmatch, subschema.get("properties", {}))
+            )
+
+
+def test_the_limits_of_a_name_agree_with_its_pattern() -> None:
+    for limits in (*ALL.values(), replace(STRICT.tools, name_characters=64)):
+        assert limits.name.fullmatch("a" * limits.name_characters)
+        assert not limits.name.fullmatch("a" * (limits.name_characters + 1))
