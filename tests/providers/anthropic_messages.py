@@ -23,9 +23,13 @@ class AnthropicMessages:
 
     Attributes:
         path: The path of a request.
+        data: What begins a line of data.
+        cut_reason: The stop reason of a reply that the token limit cuts.
     """
 
     path: str = "/v1/messages"
+    data: str = "data: "
+    cut_reason: str = "max_tokens"
 
     def encode_refusal(self, refusal: Refusal) -> Any:
         """Make the JSON of an error response."""
@@ -89,7 +93,7 @@ class AnthropicMessages:
             events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
             events.append({"type": "content_block_stop", "index": index})
         middle = len(events) - 2
-        reason = "max_tokens" if turn.ending == "length" else "tool_use" if turn.calls else "end_turn"
+        reason = self.cut_reason if turn.ending == "length" else "tool_use" if turn.calls else "end_turn"
         # Servers between say 0 here, after the real count at the beginning.
         usage = {"input_tokens": 0, "output_tokens": billing.output_tokens}
         events.append(
@@ -317,9 +321,6 @@ def take_tools(exchange: Exchange) -> Iterator[Refusal]:
     names = [tool["name"] for tool in tools]
     if len(set(names)) < len(names):
         yield Refusal("tools: Tool names must be unique.")
-    blocks = [block["type"] for message in body["messages"] for block in _get_blocks(message)]
-    if not tools and ("tool_use" in blocks or "tool_result" in blocks):
-        yield Refusal("Requests which include `tool_use` or `tool_result` blocks must define tools")
     if body.get("tool_choice") and not tools:
         yield Refusal("tool_choice: tool_choice may only be specified while providing tools.")
 

@@ -36,6 +36,9 @@ class ChatCompletions:
             `pieces_without_index`: in pieces, which only their order tells apart.
             `text_index`: as `pieces`, but the index is a text.
         later: What later deltas of a call have beside their piece of the arguments, and in `function`.
+        ends_with_null: Whether the last delta of a call has null for its arguments.
+        beside: What every delta has beside its own fields, such as nulls, and the finish reason until there is one.
+        cut_reason: The finish reason of a reply with calls that the token limit cuts.
         make_id: Makes a call's id from its number among the server's calls, and its name.
         signs: Makes what is the provider's own on a call, from its position in the reply; None: nothing.
         sign: The field of the delta and of the message that has a thinking's signature; None: there is none.
@@ -47,6 +50,7 @@ class ChatCompletions:
         comments: Whether comments stand between the events.
         fault: The chunk that says that the reply failed.
         refuse: Makes the JSON of an error response.
+        data: What begins a line of data.
         path: The path of a request.
     """
 
@@ -54,6 +58,9 @@ class ChatCompletions:
     returns: bool = False
     deltas: Deltas = "pieces"
     later: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+    ends_with_null: bool = False
+    beside: tuple[Mapping[str, Any], str | None] = ({}, None)
+    cut_reason: str = "length"
     make_id: Callable[[int, str], str] = lambda number, _name: f"call_{_hash(number, 24)}"
     signs: Callable[[int, int], Mapping[str, Any] | None] = lambda _position, _number: None
     sign: str | None = None
@@ -67,6 +74,7 @@ class ChatCompletions:
         default_factory=lambda: {"error": {"message": "The server had an error", "type": "server_error", "code": 500}}
     )
     refuse: Callable[[Refusal], Any] = make_error
+    data: str = "data: "
     path: str = "/chat/completions"
 
     def encode_refusal(self, refusal: Refusal) -> Any:
@@ -84,7 +92,9 @@ class ChatCompletions:
             *_split_text(turn.text),
             *self._call(turn.calls, ids, owned),
         ]
-        reason = self.finish_with_calls if turn.calls and turn.ending == "stop" else turn.ending
+        reason: str = turn.ending
+        if turn.calls:
+            reason = self.finish_with_calls if turn.ending == "stop" else self.cut_reason
         envelope = {
             "id": "chatcmpl-1",
             "object": "chat.completion.chunk",
@@ -92,7 +102,11 @@ class ChatCompletions:
             "model": exchange.body["model"],
         }
         events: list[Any] = [{**envelope, **chunk} for chunk in self.opening]
-        events += [{**envelope, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+        beside, unfinished = self.beside
+        events += [
+            {**envelope, "choices": [{"index": 0, "delta": {**beside, **delta}, "finish_reason": unfinished}]}
+            for delta in deltas
+        ]
         half = len(events) - 1
         events.append({**envelope, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
         self._add_usage(events, envelope, exchange, billing, len(thinking) // 4 + 1 if thinking else 0)
@@ -122,7 +136,9 @@ class ChatCompletions:
                 case "thinking_chunks":
                     yield {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": piece}]}]}
                 case "tags":
-                    yield {"content": f"<think>{piece}" if is_first else f"{piece}</think>\n\n"}
+                    text = f"<think>{piece}" if is_first else f"{piece}</think>\n\n"
+                    # MiniMax sends it a second time: gh:vellum-ai/vellum-assistant#34556
+                    yield {"content": text, "reasoning_content": piece}
                 case field_name:
                     yield {"content": None, field_name: piece}
         if self.thinking == "reasoning_details":
@@ -169,6 +185,8 @@ class ChatCompletions:
                 if piece:
                     beside, inside = self.later
                     yield {"tool_calls": [{**index, **beside, "function": {**inside, "arguments": piece}}]}
+            if self.ends_with_null:
+                yield {"tool_calls": [{**index, "id": "", "function": {"arguments": None}}]}
 
     def _add_usage(
         self, events: list[Any], envelope: Mapping[str, Any], exchange: Exchange, billing: Billing, thought: int

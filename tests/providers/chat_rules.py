@@ -322,13 +322,16 @@ def name_results(exchange: Exchange) -> Iterator[Refusal]:
 # What a provider has sent for itself
 
 
-def return_thinking(field: str, message: str, *, current_turn: bool = False, **fields: Any) -> Rule:
-    """Refuse an assistant's tool calls without the field of the thinking. It may be empty.
+def return_thinking(
+    field: str, message: str, *, current_turn: bool = False, empty: bool = True, **fields: Any
+) -> Rule:
+    """Refuse an assistant's tool calls without the field of the thinking.
 
     Args:
         field: The name.
         message: `{index}` is the message's.
         current_turn: Whether it is needed only after the last user message.
+        empty: Whether it may be empty.
         fields: The refusal's.
     """
 
@@ -337,7 +340,8 @@ def return_thinking(field: str, message: str, *, current_turn: bool = False, **f
         users = [index for index, one in enumerate(messages) if one["role"] == "user"]
         first = users[-1] if users and current_turn else 0
         for index, one in enumerate(messages[first:], first):
-            if one["role"] == "assistant" and one.get("tool_calls") and not isinstance(one.get(field), str):
+            is_there = isinstance(one.get(field), str) and (empty or one[field])
+            if one["role"] == "assistant" and one.get("tool_calls") and not is_there:
                 yield Refusal(message.format(index=index), **fields)
 
     return rule
@@ -392,6 +396,16 @@ def _merge_details(value: Any) -> Any:
         else:
             merged.append(item)
     return merged
+
+
+def make_one_call(message: str, **fields: Any) -> Rule:
+    """Refuse an assistant's message with more than one tool call."""
+
+    def rule(exchange: Exchange) -> Iterator[Refusal]:
+        if any(len(one.get("tool_calls") or ()) > 1 for one in exchange.body["messages"]):
+            yield Refusal(message, **fields)
+
+    return rule
 
 
 # Tools

@@ -8,6 +8,7 @@ beside `chat_completions` and `anthropic_messages`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -46,6 +47,7 @@ from tests.providers.chat_rules import (
     limit_descriptions,
     limit_stops,
     limit_tools,
+    make_one_call,
     match_ids,
     name_results,
     name_tools,
@@ -655,6 +657,15 @@ def take_kimi_schemas(exchange: Exchange) -> Iterator[Refusal]:
             elif "$ref" in part and len(part) > 1:
                 # gh:MoonshotAI/kimi-cli#2061
                 problem = f"conflicting keywords found after $ref expansion: {', '.join(part.keys() - {'$ref'})}"
+            if "$ref" in part and not part["$ref"].startswith("#/$defs/"):
+                # gh:NousResearch/hermes-agent#14804
+                problem = "references must start with #/$defs/"
+            if not part.keys() & {"type", "anyOf", "oneOf", "$ref"}:
+                # gh:MoonshotAI/kimi-code#830
+                problem = "type is not defined"
+            if "items" in part and not isinstance(part["items"], dict):
+                # gh:MoonshotAI/kimi-code#2216
+                problem = "items must be an object"
             for name, value in (part.get("properties") or {}).items():
                 if not isinstance(value, dict):
                     # gh:can1357/oh-my-pi#5952
@@ -668,10 +679,11 @@ def take_kimi_schemas(exchange: Exchange) -> Iterator[Refusal]:
 
 KIMI: tuple[Rule, ...] = (
     demand_key,
-    # gh:mastra-ai/mastra#12592; an empty one is taken: gh:openclaw/openclaw#74846
+    # gh:mastra-ai/mastra#12592; an empty one is taken in gh:openclaw/openclaw#74846, refused in gh:earendil-works/pi#4178
     return_thinking(
         "reasoning_content",
         "thinking is enabled but reasoning_content is missing in assistant tool call message at index {index}",
+        empty=False,
     ),
     answer_calls(missing="tool_call_ids did not have response messages: {}", orphan="tool_call_id  is not found"),
     take_kimi_schemas,
@@ -769,6 +781,11 @@ CEREBRAS: tuple[Rule, ...] = (
     answer_calls(),
     name_tools(OPENAI_NAMES, OPENAI_NAME_TEXT),
     format_without_tools('"tools" is incompatible with "response_format"'),
+    # gh:mpfaffenberger/code_puppy#368
+    refuse_when(
+        lambda body: len({bool(tool["function"].get("strict")) for tool in body.get("tools") or ()}) > 1,
+        "Tools with mixed values for 'strict' are not allowed. Please set all tools to 'strict: true' or 'strict: false'",
+    ),
     have_object_arguments(ARGUMENTS_TEXT),
     limit_stops(4, "stop: at most 4 items"),
 )
@@ -787,6 +804,26 @@ VLLM: tuple[Rule, ...] = (
     limit_stops(4, "stop has too many items"),
 )
 
+
+def take_grammars(exchange: Exchange) -> Iterator[Refusal]:
+    """Refuse schemas of which llama.cpp makes no grammar. All tools of a request are one grammar."""
+    for tool in get_tools(exchange):
+        for _, part in iterate_schemas(tool.get("parameters") or {}):
+            pattern = part.get("pattern", "^$")
+            if not (pattern.startswith("^") and pattern.endswith("$")):
+                # gh:containers/kubernetes-mcp-server#758
+                yield Refusal("JSON schema conversion failed:\nPattern must start with '^' and end with '$'")
+            elif re.search(r"\\[dwsbDWSB]|\(\?", pattern):
+                # gh:NousResearch/hermes-agent#18530
+                yield Refusal(f"parse: error parsing grammar: unknown escape at {pattern}")
+            if max(part.get("maxLength", 0), part.get("maxItems", 0), part.get("minLength", 0)) > 2000:
+                # gh:firecrawl/firecrawl#4512
+                yield Refusal(
+                    "number of rules that are going to be repeated multiplied by the new repetition exceeds sane "
+                    "defaults, please reduce the number of repetitions or rule complexity"
+                )
+
+
 LLAMACPP: tuple[Rule, ...] = (
     demand_key,
     have_content_or_calls("Assistant message must contain either 'content' or 'tool_calls'!"),
@@ -796,9 +833,27 @@ LLAMACPP: tuple[Rule, ...] = (
         "Cannot have 2 or more assistant messages at the end of the list.",
     ),
     have_object_arguments("parse error at line 1, column 1: attempting to parse an empty input ({id})", status=500),
+    take_grammars,
 )
 
+GPT_OSS = refuse_when(
+    lambda body: any(
+        one.get("tool_calls") and one.get("content") and (one.get("reasoning_content") or one.get("thinking"))
+        for one in body["messages"]
+    ),
+    # gh:ggml-org/llama.cpp#17040
+    "Cannot pass both content and thinking in an assistant message with tool calls! Put the analysis message in one or "
+    "the other, but not both.",
+    status=500,
+)
+"""The template of gpt-oss has it."""
+
 OLLAMA: tuple[Rule, ...] = (
+    # ollama's openai/openai.go has all of them.
+    refuse_when(
+        lambda body: body.get("reasoning_effort", "low") not in ("high", "medium", "low", "none"),
+        'invalid reasoning value (must be "high", "medium", "low", or "none")',
+    ),
     have_object_arguments("invalid tool call arguments"),
     have_content("invalid message content type: <nil>"),
     refuse_when(
@@ -852,11 +907,16 @@ def make_template_rules(family: str, **fields: Any) -> tuple[Rule, ...]:
                 put_system_first(say(GEMMA_ROLES), **fields),
                 alternate(say(GEMMA_ROLES), tools=fields.get("status") == 500, **fields),
             )
+        case "llama":
+            # vLLM's templates of Llama 3.1 to 3.3 have it.
+            return (make_one_call(say("This model only supports single tool-calls at once!"), **fields),)
         case _:
             # gh:vllm-project/vllm#41114, gh:nathaninline/ajean#26
             return (
                 put_system_first(say(QWEN_SYSTEM), **fields),
                 have_a_user(say("No user query found in messages."), **fields),
+                # gh:ogx-ai/ogx#6069
+                know_roles(("system", "user", "assistant", "tool"), say("Unexpected message role."), **fields),
             )
 
 
@@ -888,7 +948,8 @@ LITELLM: tuple[Rule, ...] = (
     ),
     refuse_when(
         lambda body: not body.get("tools") and any(one["role"] == "tool" for one in body["messages"]),
-        "litellm.UnsupportedParamsError: Anthropic expects the `tools=` param to be passed in. Pass `modify_params=True`",
+        # gh:earendil-works/pi#149, gh:anomalyco/opencode#9912
+        "litellm.UnsupportedParamsError: Anthropic doesn't support tool calling without tools= param specified",
     ),
     match_ids(
         r"[a-zA-Z0-9_-]+", "messages.{index}.content.0.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
@@ -971,7 +1032,11 @@ STRANGER: tuple[Rule, ...] = (
     MISTRAL_ORDER,
     end_with(("user", "tool"), "The last message must be a user's or a tool's, not {role}"),
     have_a_user("No user query found in messages."),
-    have_content("Each message must have at least one content element: messages[{index}]", empty=False),
+    # Null is refused by Cloudflare and old SGLang: gh:sgl-project/sglang#4236
+    have_content(
+        "Each message must have at least one content element: messages[{index}]", null_with_calls=False, empty=False
+    ),
+    make_one_call("This model only supports single tool-calls at once!"),
     answer_calls(),
     have_object_arguments(ARGUMENTS_TEXT),
     _take_stranger_ids,
@@ -981,6 +1046,7 @@ STRANGER: tuple[Rule, ...] = (
     ),
     name_tools(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}", "Invalid function name {name}. Must start with a letter."),
     _take_stranger_keys,
+    take_grammars,
     take_gemini_schemas,
     take_kimi_schemas,
     be_schemas("Invalid tool schema: {}"),
@@ -1029,7 +1095,15 @@ def _leave_to(row: str) -> dict[str, str]:
     return dict.fromkeys(names, f"the row {row!r} has it: the model changes nothing here")
 
 
-VLLM_WIRE = ChatCompletions(thinking="reasoning", make_id=make_id("chatcmpl-tool-", 22), refuse=_make_vllm_error)
+# What vLLM reads back is `reasoning`: gh:vllm-project/vllm#38488. Of a cut call it says `tool_calls`:
+# gh:vllm-project/vllm#53269
+VLLM_WIRE = ChatCompletions(
+    thinking="reasoning",
+    returns=True,
+    cut_reason="tool_calls",
+    make_id=make_id("chatcmpl-tool-", 22),
+    refuse=_make_vllm_error,
+)
 LLAMACPP_WIRE = ChatCompletions(make_id=make_id("", 32), refuse=_make_llamacpp_error)
 
 DIALECTS: tuple[Dialect, ...] = (
@@ -1083,7 +1157,7 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         name="anthropic",
         provider="anthropic",
-        model="claude-sonnet-4-5",
+        model="claude-sonnet-4-6",
         wire=AnthropicMessages(),
         rules=(
             *messages_api.RULES,
@@ -1208,6 +1282,8 @@ DIALECTS: tuple[Dialect, ...] = (
             usage="last_chunk",
             usage_needs_option=False,
             refuse=_make_minimax_error,
+            # gh:ENTERPILOT/GoModel#1068
+            data="data:",
         ),
         MINIMAX,
     ),
@@ -1216,7 +1292,9 @@ DIALECTS: tuple[Dialect, ...] = (
         "qwen3-max",
         ChatCompletions(
             make_id=make_id("call_", 24),
+            # gh:voocel/ainovel-cli#52, gh:ThinkInAIXYZ/deepchat#355
             later=({"id": "", "type": "function"}, {"name": None}),
+            ends_with_null=True,
             refuse=_make_qwen_error,
         ),
         QWEN,
@@ -1271,7 +1349,47 @@ DIALECTS: tuple[Dialect, ...] = (
         environ={"CLEW_PROVIDER_VLLM_QWEN_DIALECT": "vllm"},
         left_out=_leave_to("vllm"),
     ),
-    _make_dialect("llamacpp", "gpt-oss-20b", LLAMACPP_WIRE, LLAMACPP),
+    _make_dialect(
+        "vllm-llama",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        VLLM_WIRE,
+        (*VLLM, *make_template_rules("llama")),
+        environ={"CLEW_PROVIDER_VLLM_LLAMA_DIALECT": "vllm"},
+        left_out=_leave_to("vllm"),
+        thinks=False,
+    ),
+    _make_dialect(
+        "sglang",
+        "zai-org/GLM-4.6",
+        # gh:sgl-project/sglang#3912, gh:sgl-project/sglang#35542
+        ChatCompletions(
+            beside=({"role": None, "content": None, "tool_calls": None}, ""),
+            later=({"id": None, "type": "function"}, {"name": None}),
+            make_id=make_id("call_", 24),
+        ),
+        (*VLLM, have_content("content: Input should be a valid string (messages[{index}])", null_with_calls=False)),
+    ),
+    _make_dialect(
+        "lmstudio",
+        "qwen/qwen3.6-27b",
+        # The error is a text, and ids are numbers of nine digits: gh:lmstudio-ai/lmstudio-bug-tracker#830
+        ChatCompletions(
+            make_id=lambda number, _name: str(193629320 + number),
+            refuse=lambda refusal: {"error": refusal.message},
+        ),
+        (
+            *make_template_rules("qwen"),
+            have_object_arguments(ARGUMENTS_TEXT),
+            # gh:can1357/oh-my-pi#6925, gh:lmstudio-ai/lmstudio-bug-tracker#189
+            choose_tools(
+                ("none", "auto", "required"),
+                "Invalid tool_choice type: 'object'. Supported string values: none, auto, required",
+                by_name=False,
+            ),
+            take_formats(("text", "json_schema"), "'response_format.type' must be 'json_schema' or 'text'"),
+        ),
+    ),
+    _make_dialect("llamacpp", "gpt-oss-20b", LLAMACPP_WIRE, (*LLAMACPP, GPT_OSS)),
     _make_dialect(
         "llamacpp-mistral",
         "devstral-small-2",
@@ -1301,7 +1419,8 @@ DIALECTS: tuple[Dialect, ...] = (
     _make_dialect(
         "ollama",
         "qwen3:8b",
-        ChatCompletions(thinking="reasoning", deltas="whole", make_id=make_id("call_", 8)),
+        # gh:ollama/ollama#15457
+        ChatCompletions(thinking="reasoning", deltas="same_index", make_id=make_id("call_", 8)),
         OLLAMA,
     ),
     _make_dialect(

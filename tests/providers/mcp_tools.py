@@ -70,6 +70,15 @@ HARD: dict[str, dict[str, Any]] = {
         "properties": {"size": {"type": "integer", "anyOf": [{"minimum": 5}, {"maximum": 100}]}},
         "required": ["size"],
     },
+    "patterns": {
+        "type": "object",
+        "properties": {
+            "word": {"type": "string", "pattern": "^[a-z]"},
+            "code": {"type": "string", "pattern": r"^\w+$", "minLength": 2},
+            "page": {"type": "string", "maxLength": 20_000},
+        },
+        "required": ["word", "code", "page"],
+    },
 }
 """Schemas that some server refuses, by the name of the tool."""
 

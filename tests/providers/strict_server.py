@@ -89,6 +89,16 @@ class Wire(Protocol):
         """The path of a request, below the base URL."""
         ...
 
+    @property
+    def data(self) -> str:
+        """What begins a line of data in a stream."""
+        ...
+
+    @property
+    def cut_reason(self) -> str:
+        """The finish reason of a reply with calls that the token limit cuts."""
+        ...
+
     def encode(self, turn: Turn, exchange: Exchange, thinking: str, billing: Billing) -> tuple[list[Any], Sent]:
         """Encode a reply as the events of a stream. Each is an object, a text, or `DROP`."""
         ...
@@ -269,7 +279,7 @@ async def _answer_one(server: StrictServer, reader: asyncio.StreamReader, writer
                 await writer.drain()
                 writer.transport.abort()
                 raise ConnectionAbortedError
-            frame = encode_event(event)
+            frame = encode_event(event, server.dialect.wire.data)
             writer.write(f"{len(frame):x}\r\n".encode() + frame + b"\r\n")
         writer.write(b"0\r\n\r\n")
     else:
@@ -281,12 +291,12 @@ async def _answer_one(server: StrictServer, reader: asyncio.StreamReader, writer
     await writer.drain()
 
 
-def encode_event(event: Any) -> bytes:
+def encode_event(event: Any, data: str = "data: ") -> bytes:
     """Encode a server-sent event. A `type` names it; a text that begins with `:` is a comment."""
     if isinstance(event, str):
-        return f"{event if event.startswith(':') else f'data: {event}'}\n\n".encode()
+        return f"{event if event.startswith(':') else f'{data}{event}'}\n\n".encode()
     name = f"event: {event['type']}\n" if "type" in event else ""
-    return f"{name}data: {json.dumps(event)}\n\n".encode()
+    return f"{name}{data}{json.dumps(event)}\n\n".encode()
 
 
 @asynccontextmanager

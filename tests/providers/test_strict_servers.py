@@ -50,7 +50,7 @@ def make_body(dialect: Dialect) -> dict[str, Any]:
     """Make a body of Chat Completions in the middle of a tool loop, as each of the servers takes it."""
     call = make_call()
     if dialect.name.startswith(("deepseek", "kimi")):
-        call["reasoning_content"] = ""
+        call["reasoning_content"] = " "
     if dialect.name == "gemini":
         signature = "skip_thought_signature_validator"
         call["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": signature}}
@@ -75,7 +75,7 @@ def make_body(dialect: Dialect) -> dict[str, Any]:
 def make_anthropic_body() -> dict[str, Any]:
     call = {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1, "b": 2}}
     return {
-        "model": "claude-sonnet-4-5",
+        "model": "claude-sonnet-4-6",
         "max_tokens": 2000,
         "system": "You add.",
         "messages": [
@@ -177,6 +177,11 @@ def _break_arguments(body: dict[str, Any]) -> None:
     body["messages"][2]["tool_calls"][0]["function"]["arguments"] = '{"a": 1, "b"'
 
 
+def _call_twice(body: dict[str, Any]) -> None:
+    body["messages"][2]["tool_calls"].append(make_call("bB3xK9mP2")["tool_calls"][0])
+    body["messages"].append(make_result("bB3xK9mP2"))
+
+
 UNION = {"type": "integer", "anyOf": [{"minimum": 1}, {"maximum": 9}]}
 JSON_OBJECT = {"type": "json_object"}
 
@@ -233,6 +238,10 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("xai", _append("user", ""), "at least one content element"),
     ("xai", _break_arguments, "not a valid JSON string"),
     ("kimi", _drop_thinking, "reasoning_content is missing"),
+    ("kimi", _set_message(2, reasoning_content=""), "reasoning_content is missing"),
+    ("kimi", _set_property({"enum": ["a"]}), "type is not defined"),
+    ("kimi", _set_property({"type": "array", "items": [{"type": "string"}]}), "items must be an object"),
+    ("kimi", _set_property({"$ref": "#/definitions/x"}), "references must start with #/$defs/"),
     ("kimi", _set_property(UNION), "when using anyOf, type should be defined in anyOf items"),
     ("kimi", _set_property(True), "must be an object"),
     ("kimi", _set_function(name="3d"), "must start with a letter"),
@@ -255,11 +264,20 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("llamacpp-mistral", _append("user"), "Jinja Exception: After the optional system message"),
     ("llamacpp-gemma", _append("user"), "Jinja Exception: Conversation roles must alternate"),
     ("llamacpp-qwen", lambda body: body["messages"].pop(1), "No user query found"),
+    ("llamacpp", _set_message(2, content="hm", reasoning_content="hm"), "Cannot pass both content and thinking"),
+    ("llamacpp", _set_property({"type": "string", "pattern": "[a-z]"}), "must start with '^' and end with '$'"),
+    ("llamacpp", _set_property({"type": "string", "maxLength": 10_000}), "exceeds sane defaults"),
+    ("vllm-llama", _call_twice, "single tool-calls at once"),
+    ("unknown", _call_twice, "single tool-calls at once"),
+    ("unknown", _set_message(2, content=None), "at least one content element"),
+    ("lmstudio", _set(response_format=JSON_OBJECT), "must be 'json_schema' or 'text'"),
+    ("lmstudio", _set(tool_choice={"type": "function", "function": {"name": "add"}}), "Invalid tool_choice type"),
+    ("ollama", _set(reasoning_effort="minimal"), "invalid reasoning value"),
     ("ollama", _set_message(1, content=None), "invalid message content type: <nil>"),
     ("ollama", _set_property(True), "cannot unmarshal bool"),
     ("litellm", _set(seed=1), "does not support parameters: ['seed']"),
     ("litellm", _set_schema(anyOf=[{"required": ["a"]}]), "at the top level"),
-    ("litellm", lambda body: body.pop("tools"), "expects the `tools=` param"),
+    ("litellm", lambda body: body.pop("tools"), "without tools= param specified"),
     ("unknown", _insert(1, "system"), "must be at the beginning"),
     ("unknown", _insert(1, "user"), "must alternate"),
     ("unknown", _append("user"), "Unexpected role 'user' after role 'tool'"),
@@ -298,7 +316,6 @@ ANTHROPIC_REFUSED: list[tuple[Change, str]] = [
     (lambda body: body["tools"][0]["input_schema"]["properties"].update({"$top": {}}), "Property keys should match"),
     (lambda body: body["tools"][0].update(name="a.b"), "String should match pattern"),
     (lambda body: body["tools"].append(body["tools"][0]), "Tool names must be unique"),
-    (lambda body: body.pop("tools"), "must define tools"),
     (lambda body: body["messages"][1]["content"][0].update(id="functions.add:0"), "'^[a-zA-Z0-9_-]+$'"),
     (
         lambda body: body["messages"][1]["content"].insert(
