@@ -184,7 +184,8 @@ def pair_calls(exchange: Exchange) -> Iterator[Refusal]:
             # gh:anthropics/claude-code#8612
             yield Refusal(
                 f"messages.{index}: `tool_use` ids were found without `tool_result` blocks immediately after: "
-                f"{', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` block in the next "
+                f"{', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` block in "
+                f"the next "
                 "message."
             )
         before = [b["id"] for b in turns[index - 1][1] if b["type"] == "tool_use"] if index else []
@@ -254,10 +255,12 @@ def return_thinking(exchange: Exchange) -> Iterator[Refusal]:
         if sent and index == assistants[-1] and thoughts and thoughts != sent.returns.get("thinking"):
             # gh:anthropics/claude-code#63259
             yield Refusal(
-                f"messages.{index}.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant message "
+                f"messages.{index}.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant "
+                f"message "
                 "cannot be modified. These blocks must remain as they were in the original response."
             )
-    if not is_thinking(exchange.body) or not assistants:
+    # With adaptive thinking a reply need not begin with it.
+    if (exchange.body.get("thinking") or {}).get("type") != "enabled" or not assistants:
         return
     index = assistants[-1]
     in_loop = any(block["type"] == "tool_result" for block in turns[-1][1])

@@ -6,6 +6,7 @@ server's documentation (`gh:owner/repository#number` is an issue or a pull reque
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -244,7 +245,7 @@ def follow_order(allowed: Mapping[str, Collection[str]], message: str, **fields:
 
     def rule(exchange: Exchange) -> Iterator[Refusal]:
         roles = [one["role"] for one in exchange.body["messages"]]
-        for before, role in zip(roles, roles[1:], strict=False):
+        for before, role in itertools.pairwise(roles):
             if before in allowed and role not in allowed[before]:
                 yield Refusal(message.format(role=role, before=before), **fields)
 
@@ -287,7 +288,7 @@ def repeat_no_role(message: str, **fields: Any) -> Rule:
 
     def rule(exchange: Exchange) -> Iterator[Refusal]:
         roles = [one["role"] for one in exchange.body["messages"]]
-        for index, (before, role) in enumerate(zip(roles, roles[1:], strict=False)):
+        for index, (before, role) in enumerate(itertools.pairwise(roles)):
             if before == role and role in ("user", "assistant"):
                 yield Refusal(message.format(before=index, index=index + 1), **fields)
 

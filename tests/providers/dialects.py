@@ -183,7 +183,8 @@ def _make_qwen_error(refusal: Refusal) -> Any:
 
 OPENAI_NAMES = r"[a-zA-Z0-9_-]{1,64}"
 OPENAI_NAME_TEXT = (
-    "Invalid 'tools[{index}].function.name': string does not match pattern. Expected a string that matches the pattern "
+    "Invalid 'tools[{index}].function.name': string does not match pattern. Expected a string that matches the "
+    "pattern "
     "'^[a-zA-Z0-9_-]+$'."
 )
 OPENAI_FIELDS = CompletionCreateParamsStreaming.__annotations__.keys() | {"stream"}
@@ -275,7 +276,8 @@ OPENAI_TOOLS: tuple[Rule, ...] = (
 OPENAI_IDS = match_ids(
     r".{1,40}",
     # gh:agno-agi/agno#5382
-    "Invalid 'messages[{index}].tool_calls[0].id': string too long. Expected a string with maximum length 40, but got a "
+    "Invalid 'messages[{index}].tool_calls[0].id': string too long. Expected a string with maximum length 40, "
+    "but got a "
     "string with length {length} instead.",
     code="string_above_max_length",
 )
@@ -340,8 +342,10 @@ def return_signatures(exchange: Exchange) -> Iterator[Refusal]:
                 yield Refusal("Corrupted thought signature.")
             if signature is None and place == 0 and index > (users[-1] if users else -1):
                 yield Refusal(
-                    "Function call is missing a thought_signature in functionCall parts. This is required for tools to "
-                    "work correctly, and missing thought_signature may lead to degraded model performance. Additional "
+                    "Function call is missing a thought_signature in functionCall parts. This is required for "
+                    "tools to "
+                    "work correctly, and missing thought_signature may lead to degraded model performance. "
+                    "Additional "
                     f"data, function call `default_api:{call['function']['name']}` , position {index}."
                 )
 
@@ -441,7 +445,8 @@ GEMINI: tuple[Rule, ...] = (
     order_gemini_turns,
     # gh:microsoft/vscode#299295
     answer_calls(
-        missing="Please ensure that the number of function response parts is equal to the number of function call parts "
+        missing="Please ensure that the number of function response parts is equal to the number of function "
+        "call parts "
         "of the function call turn. ({})",
         orphan="Please ensure that function response turn comes immediately after a function call turn.",
     ),
@@ -455,8 +460,10 @@ GEMINI: tuple[Rule, ...] = (
     # gh:google-gemini/gemini-cli#9535
     name_tools(
         r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}",
-        "* GenerateContentRequest.tools[0].function_declarations[{index}].name: Invalid function name. Must start with a "
-        "letter or an underscore. Must be alphameric (a-z, A-Z, 0-9), underscores (_), dots (.), colons (:), or dashes "
+        "* GenerateContentRequest.tools[0].function_declarations[{index}].name: Invalid function name. Must "
+        "start with a "
+        "letter or an underscore. Must be alphameric (a-z, A-Z, 0-9), underscores (_), dots (.), colons (:), or "
+        "dashes "
         "(-), with a maximum length of 64.",
     ),
     take_gemini_schemas,
@@ -528,7 +535,8 @@ MISTRAL: tuple[Rule, ...] = (
     ),
     name_tools(
         OPENAI_NAMES,
-        "Function name was {name} but must be a-z, A-Z, 0-9, or contain underscores and dashes, with a maximum length of "
+        "Function name was {name} but must be a-z, A-Z, 0-9, or contain underscores and dashes, with a maximum "
+        "length of "
         "64.",
         type="invalid_request_invalid_args",
         code="3051",
@@ -556,7 +564,8 @@ DEEPSEEK: tuple[Rule, ...] = (
         "'tool_call_id'. (insufficient tool messages following tool_calls message) ({})",
         orphan="Messages with role 'tool' must be a response to a preceding message with 'tool_calls'",
     ),
-    # Of assistants that a tool loop made, in all later requests; empty where it is unknown. gh:continuedev/continue#10193,
+    # Of assistants that a tool loop made, in all later requests; empty where it is unknown.
+    # gh:continuedev/continue#10193,
     # gh:JohnnyZ93/oai-compatible-copilot#215, gh:vectorize-io/hindsight#1253
     return_thinking("reasoning_content", DEEPSEEK_THINKING),
     have_content_or_calls("Invalid assistant message: content or tool_calls must be set (messages[{index}])"),
@@ -600,7 +609,8 @@ XAI: tuple[Rule, ...] = (
     have_content("Invalid request content: Each message must have at least one content element.", empty=False),
     # gh:spiceai/spiceai#4734
     have_object_arguments(
-        "The arguments to a tool_call with ID '{id}' are not a valid JSON string. Parsing error: Error(\"EOF while parsing "
+        "The arguments to a tool_call with ID '{id}' are not a valid JSON string. Parsing error: Error(\"EOF "
+        "while parsing "
         'a value", line: 1, column: 0)'
     ),
     # gh:router-for-me/CLIProxyAPI#5214
@@ -620,8 +630,10 @@ def return_reasoning_details(exchange: Exchange) -> Iterator[Refusal]:
         sent = exchange.find_sent(ids)
         if sent and sent.returns and not one.get("reasoning_details"):
             yield Refusal(
-                "Gemini models require OpenRouter reasoning details to be preserved in each request. Please refer to our "
-                "docs: https://openrouter.ai/docs/guides/best-practices/reasoning-tokens#preserving-reasoning. Upstream "
+                "Gemini models require OpenRouter reasoning details to be preserved in each request. Please "
+                "refer to our "
+                "docs: https://openrouter.ai/docs/guides/best-practices/reasoning-tokens#preserving-reasoning. "
+                "Upstream "
                 f"error: Function call is missing a thought_signature in functionCall parts (messages[{index}])"
             )
 
@@ -679,7 +691,8 @@ def take_kimi_schemas(exchange: Exchange) -> Iterator[Refusal]:
 
 KIMI: tuple[Rule, ...] = (
     demand_key,
-    # gh:mastra-ai/mastra#12592; an empty one is taken in gh:openclaw/openclaw#74846, refused in gh:earendil-works/pi#4178
+    # gh:mastra-ai/mastra#12592; an empty one is taken in gh:openclaw/openclaw#74846, refused in
+    # gh:earendil-works/pi#4178
     return_thinking(
         "reasoning_content",
         "thinking is enabled but reasoning_content is missing in assistant tool call message at index {index}",
@@ -784,7 +797,8 @@ CEREBRAS: tuple[Rule, ...] = (
     # gh:mpfaffenberger/code_puppy#368
     refuse_when(
         lambda body: len({bool(tool["function"].get("strict")) for tool in body.get("tools") or ()}) > 1,
-        "Tools with mixed values for 'strict' are not allowed. Please set all tools to 'strict: true' or 'strict: false'",
+        "Tools with mixed values for 'strict' are not allowed. Please set all tools to 'strict: true' or "
+        "'strict: false'",
     ),
     have_object_arguments(ARGUMENTS_TEXT),
     limit_stops(4, "stop: at most 4 items"),
@@ -842,7 +856,8 @@ GPT_OSS = refuse_when(
         for one in body["messages"]
     ),
     # gh:ggml-org/llama.cpp#17040
-    "Cannot pass both content and thinking in an assistant message with tool calls! Put the analysis message in one or "
+    "Cannot pass both content and thinking in an assistant message with tool calls! Put the analysis message in "
+    "one or "
     "the other, but not both.",
     status=500,
 )
@@ -933,7 +948,8 @@ def return_thinking_blocks(exchange: Exchange) -> Iterator[Refusal]:
         sent = exchange.find_sent(call["id"] for call in one.get("tool_calls") or ())
         if sent and sent.returns and not one.get("thinking_blocks"):
             yield Refusal(
-                f"messages.{index}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`. When "
+                f"messages.{index}.content.0.type: Expected `thinking` or `redacted_thinking`, but found "
+                f"`tool_use`. When "
                 "`thinking` is enabled, a final `assistant` message must start with a thinking block."
             )
 
@@ -943,7 +959,8 @@ LITELLM: tuple[Rule, ...] = (
     return_thinking_blocks,
     refuse_fields(
         ("seed", "logit_bias", "presence_penalty", "frequency_penalty", "n"),
-        "litellm.UnsupportedParamsError: anthropic does not support parameters: ['{}'], for model=claude-sonnet-4-5. To "
+        "litellm.UnsupportedParamsError: anthropic does not support parameters: ['{}'], for "
+        "model=claude-sonnet-4-5. To "
         "drop these, set `litellm.drop_params=True`",
     ),
     refuse_when(
@@ -1147,7 +1164,8 @@ DIALECTS: tuple[Dialect, ...] = (
             # gh:rusiaaman/wcgw#51
             limit_descriptions(
                 1024,
-                "Invalid 'tools[{index}].function.description': string too long. Expected a string with maximum length "
+                "Invalid 'tools[{index}].function.description': string too long. Expected a string with maximum "
+                "length "
                 "{most}, but got a string with length {length} instead.",
             ),
         ),

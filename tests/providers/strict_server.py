@@ -160,6 +160,7 @@ class StrictServer:
         billed: The tokens of the replies.
         spoiled: Set by the first verdict.
         retry_after: The seconds that an error response names.
+        free: Held while a test has the server.
     """
 
     dialect: Dialect
@@ -172,6 +173,7 @@ class StrictServer:
     spoiled: asyncio.Event = field(default_factory=asyncio.Event)
     sent: list[Sent] = field(default_factory=list)
     retry_after: int = 0
+    free: asyncio.Lock = field(default_factory=asyncio.Lock)
     _thoughts: int = 0
 
     def play(self, *steps: Step) -> None:

@@ -1,4 +1,4 @@
-"""The strict servers themselves: they take a valid conversation, refuse an invalid one, and their streams are valid."""
+"""The strict servers themselves: they take valid requests and refuse invalid ones, and their streams are valid."""
 
 from __future__ import annotations
 
