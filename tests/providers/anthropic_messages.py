@@ -225,6 +225,8 @@ def have_content(exchange: Exchange) -> Iterator[Refusal]:
                     yield Refusal("messages: text content blocks must contain non-whitespace text")
                 case "tool_use" if not re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"]):
                     yield Refusal(f"{where}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
+                case "tool_use" if not re.fullmatch(r"[a-zA-Z0-9_-]{1,200}", block["name"]):
+                    yield Refusal(f"{where}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,200}}$'")
                 case "tool_use" if not isinstance(block["input"], dict):
                     yield Refusal(f"{where}.tool_use.input: Input should be a valid dictionary")
                 case "tool_result" if block.get("is_error") and not block.get("content"):

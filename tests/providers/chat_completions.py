@@ -122,7 +122,8 @@ class ChatCompletions:
             case "after":
                 events[-1] = DROP
         calls = dict(zip(ids, owned, strict=True))
-        return events, Sent(thinking, self._keep(thinking, number, turn.text), calls, turn.text)
+        names = {call_id: call.name for call_id, call in zip(ids, turn.calls, strict=True)}
+        return events, Sent(thinking, self._keep(thinking, number, turn.text), calls, turn.text, names)
 
     def _think(self, thinking: str, number: int) -> Iterator[dict[str, Any]]:
         if not thinking:

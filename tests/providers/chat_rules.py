@@ -311,13 +311,26 @@ def have_object_arguments(message: str, **fields: Any) -> Rule:
     return rule
 
 
-def name_results(exchange: Exchange) -> Iterator[Refusal]:
-    """Say that a call's name in the history is no tool of the request, so that the model cannot relate the two."""
-    tools = {tool["function"]["name"] for tool in exchange.body.get("tools") or ()}
+def keep_names(exchange: Exchange) -> Iterator[Refusal]:
+    """Say that a call of this server has another name than the server gave it, although the name is valid."""
+    own = {call_id: name for sent in exchange.sent for call_id, name in sent.names.items()}
     for one in exchange.body["messages"]:
         for call in one.get("tool_calls") or ():
-            if tools and call["function"]["name"] not in tools:
-                yield Refusal(f"the history calls {call['function']['name']!r}, which is no tool of the request")
+            name, back = own.get(call["id"]), call["function"]["name"]
+            if name and re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) and name != back:
+                yield Refusal(f"the call of {name!r} came back as one of {back!r}")
+
+
+def name_calls(pattern: str, message: str, **fields: Any) -> Rule:
+    """Refuse earlier calls with a name of another form: models call tools that there are not."""
+
+    def rule(exchange: Exchange) -> Iterator[Refusal]:
+        for index, one in enumerate(exchange.body["messages"]):
+            for call in one.get("tool_calls") or ():
+                if not re.fullmatch(pattern, name := call["function"]["name"]):
+                    yield Refusal(message.format(index=index, name=name), **fields)
+
+    return rule
 
 
 # What a provider has sent for itself
@@ -485,8 +498,8 @@ def have_object_schemas(
 
     def rule(exchange: Exchange) -> Iterator[Refusal]:
         for index, tool in enumerate(get_tools(exchange)):
-            schema = tool.get("parameters")
-            root = schema.get("type") if isinstance(schema, dict) else None
+            schema: dict[str, Any] = tool.get("parameters") or {}
+            root = schema.get("type")
             if root != "object":
                 text = f"schema must be a JSON Schema of 'type: \"object\"', got 'type: {root or 'null'}'."
                 yield refuse(index, tool, text)
@@ -509,7 +522,7 @@ def be_schemas(message: str, **fields: Any) -> Rule:
     def rule(exchange: Exchange) -> Iterator[Refusal]:
         for tool in get_tools(exchange):
             try:
-                jsonschema_rs.Draft7Validator(tool.get("parameters"))
+                jsonschema_rs.Draft7Validator(tool.get("parameters") or {})
             except (jsonschema_rs.ValidationError, ValueError) as error:
                 yield Refusal(message.format(str(error)[:200]), **fields)
 

@@ -42,6 +42,7 @@ from tests.providers.chat_rules import (
     have_unique_ids,
     is_type,
     iterate_schemas,
+    keep_names,
     know_fields,
     know_roles,
     limit_descriptions,
@@ -49,7 +50,7 @@ from tests.providers.chat_rules import (
     limit_tools,
     make_one_call,
     match_ids,
-    name_results,
+    name_calls,
     name_tools,
     put_system_first,
     refuse_empty_tools,
@@ -187,7 +188,13 @@ OPENAI_NAME_TEXT = (
     "pattern "
     "'^[a-zA-Z0-9_-]+$'."
 )
-OPENAI_FIELDS = CompletionCreateParamsStreaming.__annotations__.keys() | {"stream"}
+CALL_NAMES = name_calls(
+    OPENAI_NAMES,
+    "Invalid 'messages[{index}].tool_calls[0].function.name': string does not match pattern. Expected a string that "
+    "matches the pattern '^[a-zA-Z0-9_-]+$'.",
+    code="invalid_value",
+)
+"""What OpenAI refuses of earlier calls, and DeepSeek in the same words."""
 GROQ_FIELDS = {
     "body": {
         *("model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "stop"),
@@ -207,7 +214,7 @@ GROQ_FIELDS = {
 
 ARGUMENTS_TEXT = "The arguments of the tool call {id} are not a valid JSON object"
 
-KEPT: tuple[Rule, ...] = (have_unique_ids, get_own_ids, return_unchanged, name_results)
+KEPT: tuple[Rule, ...] = (have_unique_ids, get_own_ids, return_unchanged, keep_names)
 """What every server of Chat Completions takes although something is lost."""
 
 
@@ -286,6 +293,7 @@ OPENAI: tuple[Rule, ...] = (
     *OPENAI_MESSAGES,
     *OPENAI_TOOLS,
     OPENAI_IDS,
+    CALL_NAMES,
     match_type(CompletionCreateParamsStreaming, "Unknown parameter: '{}'.", "name"),
     limit_stops(4, "Invalid 'stop': array too long. Expected an array with maximum length 4."),
 )
@@ -541,6 +549,14 @@ MISTRAL: tuple[Rule, ...] = (
         type="invalid_request_invalid_args",
         code="3051",
     ),
+    # mistral-common's validator checks calls as it does tools.
+    name_calls(
+        OPENAI_NAMES,
+        "Function name was {name} but must be a-z, A-Z, 0-9, or contain underscores and dashes, with a maximum "
+        "length "
+        "of 64.",
+        code="3051",
+    ),
     be_schemas("Invalid tool schema: {}", code="3250"),
     choose_tools(("auto", "none", "any", "required"), "Input should be 'auto', 'none', 'any' or 'required': {}"),
 )
@@ -568,6 +584,7 @@ DEEPSEEK: tuple[Rule, ...] = (
     # gh:continuedev/continue#10193,
     # gh:JohnnyZ93/oai-compatible-copilot#215, gh:vectorize-io/hindsight#1253
     return_thinking("reasoning_content", DEEPSEEK_THINKING),
+    CALL_NAMES,
     have_content_or_calls("Invalid assistant message: content or tool_calls must be set (messages[{index}])"),
     name_tools(OPENAI_NAMES, OPENAI_NAME_TEXT),
     limit_tools(128, "Invalid 'tools': array too long. Expected at most {most}, got {count}."),
@@ -996,7 +1013,7 @@ def _take_stranger_ids(exchange: Exchange) -> Iterable[Refusal]:
 
 
 def return_stranger_thinking(exchange: Exchange) -> Iterable[Refusal]:
-    """Say that the thinking before a call is missing, whose message is in the request. Ids do not tell: they repeat."""
+    """Say that the thinking before a call is missing, although its message is there. Ids do not tell: they repeat."""
     messages = exchange.body["messages"]
     kept = [one.get("reasoning_content") for one in messages if one.get("tool_calls")]
     sent = [one.thinking for one in exchange.sent if one.calls and one.thinking]
@@ -1057,6 +1074,7 @@ STRANGER: tuple[Rule, ...] = (
     answer_calls(),
     have_object_arguments(ARGUMENTS_TEXT),
     _take_stranger_ids,
+    CALL_NAMES,
     *OPENAI_TOOLS,
     limit_descriptions(
         1024, "Invalid 'tools[{index}].function.description': string too long, {length}, at most {most}"
@@ -1108,6 +1126,7 @@ def _leave_to(row: str) -> dict[str, str]:
         "many tools",
         "faults",
         "break",
+        "empty replies",
     )
     return dict.fromkeys(names, f"the row {row!r} has it: the model changes nothing here")
 
@@ -1461,7 +1480,7 @@ DIALECTS: tuple[Dialect, ...] = (
         STRANGER,
         provider="stranger",
         reports_usage=False,
-        losses=(have_unique_ids, return_stranger_thinking, name_results),
+        losses=(have_unique_ids, return_stranger_thinking),
     ),
 )
-"""Every row. A row named `server-family` is a model family on that server; its provider's dialect is set by variable."""
+"""Every row. A row named `server-family` is a model family on that server, whose dialect a variable names."""

@@ -77,7 +77,7 @@ class Cell:
 
     async def wait(self, request: Request[Any]) -> RequestOutcome:
         """Wait for a request's end, or for the first verdict of a server."""
-        outcome = await self.watch(request.result())
+        outcome: RequestOutcome = await self.watch(request.result())
         self._usage.append(outcome)
         return outcome
 
@@ -446,6 +446,27 @@ async def play_cut_call(cell: Cell) -> None:
     assert not plain_tools.runs.get(session.id)
 
 
+async def play_odd_replies(cell: Cell) -> None:
+    """White space before a call, a result without text, and a call of a tool that there is not."""
+    cell.play(
+        Turn("\n\n", (Call("repeat", {"text": "x", "count": 0}),), thinks=True),
+        Turn("", (Call("multi_tool_use.parallel", {"uses": []}), call_add(1, 1)), thinks=True),
+        Turn("Done."),
+        Turn("Bye."),
+    )
+    session = await cell.open(tools=["add", "repeat"])
+    await cell.ask(session, "Go.")
+    await cell.ask(session, "Bye.")
+    first, _, last = await read_texts(session)
+    assert (first, last) == ("", "2")
+
+
+async def play_empty_replies(cell: Cell) -> None:
+    """Replies without anything are repeated, and each of them is paid for."""
+    cell.play(Turn(thinks=True), Turn(thinks=True), Turn("Here I am."))
+    await cell.ask(await cell.open(), "Hello?")
+
+
 # Tools that are hard to fit
 
 
@@ -539,6 +560,8 @@ SCENARIOS: Mapping[str, Scenario] = {
     "structured answer": Scenario(play_structured_answer),
     "cut answer": Scenario(play_cut_answer),
     "cut call": Scenario(play_cut_call, exact_usage=False),
+    "odd replies": Scenario(play_odd_replies),
+    "empty replies": Scenario(play_empty_replies, waits=True),
     "hard tools": Scenario(play_hard_tools),
     "many tools": Scenario(play_many_tools),
     "options": Scenario(play_options),

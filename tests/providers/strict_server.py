@@ -41,12 +41,14 @@ class Sent:
         returns: The fields of the assistant's message that hold what is the provider's own, as they must come back.
         calls: What is the provider's own on each tool call, by the call's id.
         text: The text of the reply.
+        names: The name of each tool call, by the call's id.
     """
 
     thinking: str = ""
     returns: Mapping[str, Any] = field(default_factory=dict)
     calls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     text: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
