@@ -307,9 +307,8 @@ async def play_cancel_in_tool(cell: Cell) -> None:
 async def play_failed_run(cell: Cell) -> None:
     """Two runs fail, and the next message is answered: several messages of the user in a row."""
     broken = Turn(fault=Fault("before", status=400))
-    cell.play(Turn("Hello."), broken, broken, Turn("", (call_add(1, 1),), thinks=True), Turn("Here I am."))
+    cell.play(broken, broken, Turn("", (call_add(1, 1),), thinks=True), Turn("Here I am."))
     session = await cell.open(system_prompt="You are patient.", tools=["add"])
-    await cell.ask(session, "Hello.")
     for text in ("Are you there?", "Really?"):
         outcome = await cell.wait(await session.message(text))
         assert outcome.status == "failed", cell.describe(outcome)
@@ -320,11 +319,10 @@ async def play_failed_run(cell: Cell) -> None:
 async def play_summary(cell: Cell) -> None:
     """A system prompt and a summary: a program's two system messages."""
     cell.play(
-        Turn("Paris."),
         Turn("", (call_add(1, 1),), thinks=True),
+        Turn("Paris."),
         Turn("Rome."),
         Turn("They asked for two capitals."),
-        Turn("", (call_add(2, 2),), thinks=True),
         Turn("Berlin."),
     )
     policy = POLICY.model_copy(update={"keep_last_turns": 1})
