@@ -102,7 +102,9 @@ class Results:
         """
         result = await self._find_result(tool_call_id)
         if result is None:
-            raise Unreadable(f"no tool call {tool_call_id[:100]!r} has a result in this session")
+            raise Unreadable(
+                f"no tool call {tool_call_id[:100]!r} has a result in this session: take the id that the marker names"
+            )
         content, stored = result
         inline = b"" if stored and call.family else content.encode()
         size = stored.bytes if stored and call.family else len(inline)

@@ -20,7 +20,7 @@ class Output(BaseModel):
 
 
 class Usage(Output):
-    """Tokens as the providers reported them; those of interrupted replies are estimated.
+    """Tokens as the providers reported them; what they did not report is estimated.
 
     Of the requests that share a run, one has the run's usage: the sum over all requests is the session's.
 
@@ -31,7 +31,8 @@ class Usage(Output):
         written_input_tokens: Tokens of prompts that were written to the cache, if the provider charges for that.
         cost_usd: The cost, in USD, of the calls whose list price is known.
         model_calls: Model calls.
-        estimated_calls: Model calls whose tokens are estimated, because their replies were interrupted; absent: none.
+        estimated_calls: Model calls whose tokens are estimated: their replies were interrupted, or their provider
+            reported none; absent: none.
         shared_with: The request whose usage has the numbers of the run that both share.
     """
 

@@ -45,7 +45,8 @@ async def test_a_session_talks_through_a_provider_that_a_module_brings(stack: St
     """The reply is streamed, the tools are called, the tokens are counted."""
     async with open_parrot_session(stack, tools=["add"]) as (server, session, log):
         more = asyncio.Event()
-        trick = make_events(("trick", {"do": "add", "with": {"a": 1, "b": 2}}), ("end", {"why": "done"}))
+        counted = ("count", {"in": 10, "out": 4})
+        trick = make_events(("trick", {"do": "add", "with": {"a": 1, "b": 2}}), counted, ("end", {"why": "done"}))
         server.answer(make_events(("thought", {"think": "hm"})), trick)
         server.answer(make_word("It "), more, make_word("is 3."), END)
         request = await session.message("what is 1 + 2?")
@@ -57,7 +58,7 @@ async def test_a_session_talks_through_a_provider_that_a_module_brings(stack: St
         outcome = await request.result()
         assert (outcome.status, await request.answer()) == ("completed", "It is 3.")
         assert seen == ["It ", "is 3."]
-        assert outcome.usage.output_tokens == 3
+        assert (outcome.usage.output_tokens, outcome.usage.estimated_calls) == (7, None)
         first, second = server.received
         assert (first.path, first.headers["x-parrot-token"]) == ("/speak", KEY)
         assert first.body["engine"] == "grey"

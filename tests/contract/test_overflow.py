@@ -18,6 +18,7 @@ from clew.errors import ContextOverflow
 from clew.local import Reply
 from clew.model.canonical import compute_digest
 from clew_activities.archive import Archive
+from clew_activities.summarize import INSTRUCTIONS
 from clew_audit.audit import audit_session
 from tests.support.recipes import decode_request
 from tests.support.rolling import make_id, run_rolling_worker
@@ -86,6 +87,25 @@ async def assert_learns(stack: Stack, clew: Clew) -> None:
     report = await audit_session(clew.temporal, Archive(stack.store, "default"), session.id)
     assert report.clean, report.differences
     assert report.calls.verified == TURNS
+
+
+async def test_summaries_fit_into_the_window_that_the_model_has(stack: Stack) -> None:
+    """One asked for before anything was learned is written in pieces, and one after a refusal is never refused."""
+    policy = ContextPolicy(max_input_tokens=32_768, reserve_output_tokens=200, keep_last_turns=1)
+
+    def reply(body: dict[str, Any]) -> Reply:
+        if body["messages"][0]["content"] != INSTRUCTIONS:
+            return Reply("fine")
+        tokens = count_prompt(body)
+        words = f"maximum context length is {LIMIT} tokens. However, your messages resulted in {tokens} tokens."
+        return Reply(words, status=HTTPStatus.BAD_REQUEST) if tokens + OUTPUT > LIMIT else Reply("They talked.")
+
+    session = await stack.clew.open(make_id(), model=stack.add_model(reply), context_policy=policy)
+    for number in range(12):
+        await session.ask(f"{number} " + "some words of a user " * 40)
+    receipt = await session.summarize()
+    assert receipt.to_seq > 15
+    assert (await session.context()).messages[0]["content"].endswith("They talked.")
 
 
 async def test_a_refusal_that_shortening_does_not_help_is_the_failure(stack: Stack) -> None:

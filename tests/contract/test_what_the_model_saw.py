@@ -41,7 +41,7 @@ async def test_every_digest_is_that_of_what_was_received(stack: Stack) -> None:
     truncated = 0
     for entry, body in zip(replies, received, strict=True):
         seen = await session.context(call_id=entry.refs["call_id"])
-        wire = decode_request(body)
+        wire = decode_request(body, seen.messages)
         assert seen.messages == wire["messages"]
         assert seen.tool_spec == wire["tool_spec"]
         assert entry.payload["recipe"]["digest"] == seen.meta.digest == compute_digest(wire)
@@ -81,7 +81,7 @@ async def test_what_was_received_is_what_any_language_reads(stack: Stack) -> Non
             read = await clew.temporal.execute_workflow(
                 "ReadContext", query, id=make_id(), task_queue=clew.task_queue, result_type=dict
             )
-            wire = decode_request(body)
+            wire = decode_request(body, read["messages"])
             assert (read["messages"], read["tool_spec"]) == (wire["messages"], wire["tool_spec"])
             assert read.get("output_schema") == wire["output_schema"]
             assert read["meta"]["digest"] == entry.payload["recipe"]["digest"] == compute_digest(wire)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 from temporalio.client import WorkflowHistory
 
 from clew import Clew, ContextPolicy, RequestFailed
+from clew.local import Reply, ToolCall
 from clew_activities.model_table import choose_policy
 from clew_activities.prices import find_prices
 from tests.support.encrypted import needs_plain
@@ -135,3 +137,47 @@ async def test_a_summary_is_written_in_pieces_that_its_model_takes(stack: Stack)
             await session.ask("word " * 4_000)
         await session.summarize()
         assert len(stack.list_requests(model)) == calls
+
+
+async def test_every_billed_attempt_of_a_call_is_counted(stack: Stack) -> None:
+    """Two empty replies cost as much as the third, which has a text: cost limits count all of them."""
+    replies = iter([Reply(" "), Reply(" "), Reply("fine")])
+    session = await stack.open(lambda _body: next(replies))
+    request = await session.message("hello")
+    outcome = await request.result()
+    (entry,) = [entry for entry in await session.entries() if "recipe" in entry.payload]
+    recipe = entry.payload["recipe"]
+    one = recipe["usage"]["input_tokens"]
+    assert (recipe["attempt"], recipe["earlier_usage"]["input_tokens"]) == (3, 2 * one)
+    assert (outcome.usage.input_tokens, outcome.usage.model_calls) == (3 * one, 1)
+    assert (await session.status()).usage == outcome.usage
+
+
+async def test_the_billed_attempts_of_a_call_that_fails_are_counted(stack: Stack) -> None:
+    session = await stack.open(lambda _body: Reply(" "))
+    request = await session.message("hello")
+    outcome = await request.result()
+    assert (outcome.status, outcome.termination_reason) == ("failed", "empty_reply")
+    (body, *_) = stack.list_requests((await session.status()).model)
+    assert outcome.usage.input_tokens == 3 * (len(json.dumps(body["messages"])) // 4)
+
+
+async def test_a_template_that_refuses_its_messages_fails_the_request_at_once(stack: Stack) -> None:
+    """llama.cpp answers 500 then; the same request would fail each time."""
+    words = "Error rendering prompt with jinja template: Conversation roles must alternate user/assistant"
+    session = await stack.open(lambda _body: Reply.error(500, words))
+    with pytest.raises(RequestFailed, match="must alternate") as failed:
+        await session.ask("hello")
+    assert failed.value.outcome.termination_reason == "bad_request"
+    assert len(stack.list_requests((await session.status()).model)) == 1
+
+
+async def test_tool_calls_that_the_limit_cuts_are_explained_and_come_to_an_end(stack: Stack) -> None:
+    cut = Reply(tool_calls=[ToolCall("add", '{"a": 1, "b": ')], finish_reason="length")
+    session = await stack.open(lambda _body: cut, tools=["add"], max_iterations=8)
+    with pytest.raises(RequestFailed) as failed:
+        await session.ask("add")
+    assert failed.value.outcome.termination_reason == "max_output_tokens"
+    bodies = stack.list_requests((await session.status()).model)
+    assert len(bodies) == 3
+    assert "reached its limit" in bodies[1]["messages"][-1]["content"]

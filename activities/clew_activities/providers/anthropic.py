@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from clew.contract import ModelOptions
 from clew.contract.payloads import Fitting
 from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.answer_object import describe_schema
@@ -37,7 +38,7 @@ from clew_activities.providers.anthropic_stream import AnthropicDecoder
 from clew_activities.providers.dialects import ANTHROPIC
 from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
 from clew_activities.providers.fit_messages import CONTINUE, OMITTED, choose_call_ids, get_own_data
-from clew_activities.providers.fit_tools import FittedTools, fit_tools
+from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.variables import read_key, read_url
 
@@ -101,7 +102,8 @@ class Anthropic:
             "messages": _encode_messages(request.messages, fitted, self.name),
             "stream": True,
         }
-        tools, system = [_encode_tool(spec) for spec in fitted.specs], _encode_system(request.messages)
+        declared = [] if request.tools else declare_called_tools(request.messages, ANTHROPIC)
+        tools, system = [_encode_tool(spec) for spec in fitted.specs or declared], _encode_system(request.messages)
         # Further breakpoints after the parts that stay when the conversation is truncated: tools, system prompt,
         # summary.
         for stable in system[:2] or tools[-1:]:
@@ -112,13 +114,20 @@ class Anthropic:
         if tools:
             body["tools"] = tools
         body |= _encode_options(request, fitted, self.name)
+        if declared:
+            body["tool_choice"] = {"type": "none"}
         version = _VERSION_WITH_TEMPERATURE if "temperature" in body else _VERSION
         headers = {"anthropic-version": version}
         if "block_binding" in body.get("thinking", {}):
             headers["anthropic-beta"] = _BINDING_BETA
         if self.api_key:
             headers["x-api-key"] = self.api_key
-        fitting = Fitting(dialect=ANTHROPIC.name, tools=dict(fitted.changes), tools_left_out=dict(fitted.left_out))
+        fitting = Fitting(
+            dialect=ANTHROPIC.name,
+            tools=dict(fitted.changes),
+            tools_left_out=dict(fitted.left_out),
+            options=_describe_options(request.options, body),
+        )
         return HttpRequest("/v1/messages", headers, body, fitting)
 
     def make_decoder(self, request: ModelRequest) -> AnthropicDecoder:
@@ -168,12 +177,25 @@ def _encode_options(request: ModelRequest, tools: FittedTools, provider: str) ->
     options_by_name = {
         "max_tokens": max_tokens,
         "stop_sequences": list(options.stop) if options.stop else None,
-        "temperature": options.temperature if generation.temperature and thinking is None else None,
+        "temperature": _fit_temperature(options.temperature) if generation.temperature and thinking is None else None,
         "thinking": thinking,
         "output_config": output_config or None,
         "tool_choice": _encode_tool_choice(options.tool_choice, tools) if tools.by_name else None,
     }
     return {name: value for name, value in options_by_name.items() if value is not None}
+
+
+def _describe_options(options: ModelOptions, body: Mapping[str, Any]) -> dict[str, str]:
+    """Describe the options that the request has otherwise than the session, or not at all."""
+    described = {} if options.seed is None else {"seed": "left out"}
+    sent = body.get("temperature")
+    if options.temperature is not None and sent != options.temperature:
+        described["temperature"] = "left out" if sent is None else str(sent)
+    return described
+
+
+def _fit_temperature(temperature: float | None) -> float | None:
+    return None if temperature is None else min(temperature, ANTHROPIC.temperatures[1])
 
 
 def _choose_thinking(
@@ -225,7 +247,7 @@ def _describe_schema(schema: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 def _encode_messages(messages: Sequence[Message], tools: FittedTools, provider: str) -> list[dict[str, Any]]:
     """Group messages into turns of alternating roles, a user's first and last; tool results come first in a turn."""
-    ids = choose_call_ids(messages, provider, ANTHROPIC)
+    ids = choose_call_ids(messages, provider, "", ANTHROPIC)
     blocks = (
         (message["role"] == "assistant", block)
         for message, call_ids in zip(messages, ids, strict=True)

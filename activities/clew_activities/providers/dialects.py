@@ -26,7 +26,6 @@ from urllib.parse import urlsplit
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _COMMON_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
-_VISIBLE_ID = re.compile(r"[!-~]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +89,6 @@ _STRICT_TOOLS = ToolLimits(
             "anyOf",
             "minimum",
             "maximum",
-            "minLength",
-            "maxLength",
-            "minItems",
-            "maxItems",
             "default",
         )
     ),
@@ -162,24 +157,27 @@ class Dialect:
         user_first: The first message after the system's must be a user's.
         user_last: The last message must not be an assistant's.
         bridges_results: A user's message right after a tool's result is refused.
-        ids: The ids of tool calls that are accepted, whoever made them.
-        own_ids: The ids of tool calls that the provider takes back, if it made them.
+        ids: The ids of tool calls that are accepted, beside those that the same model has made.
         names_results: A tool's message has the tool's name.
         fills_results: A tool's message must not be empty.
         returned: The fields of an assistant's message with tool calls that go back as they came.
         call_fields: The fields of a tool call that go back as they came, beside its id; None: all.
-        required: The field that every assistant's message with tool calls must have; empty where it never came.
+        lone_reasoning: What goes back of the reasoning must not stand beside a text.
+        required: The field that every assistant's message with tool calls must have.
+        filler: The text of that field where it never came.
         signature: What stands for the signature of a tool call that another model has made, as fields of the first
             call of a message.
         tools: What is accepted of tools.
         declares_called_tools: Tools that were called earlier must be declared.
         token_limit: The name of the option that limits the reply.
+        temperatures: The least and the highest temperature; others are raised or lowered to them.
         options_left_out: Options of Clew that are refused.
         efforts: The accepted values of `reasoning_effort`, by Clew's; one that is absent is left out. None: all.
         tools_effort: The `reasoning_effort` of requests with tools: as it is, left out, or `none`.
         seed: The name of the option `seed`.
         any_tool: The `tool_choice` that forces some tool.
         forces_tools: Whether a tool can be forced.
+        names_forced_tool: Whether a forced tool can be named; otherwise the request has no other one.
         answer: How an answer's schema is sent: as a JSON Schema, as JSON of any kind with the schema in the prompt,
             or in the prompt alone.
         answer_with_tools: Whether the answer's schema may stand beside tools; otherwise it stands in the prompt.
@@ -194,22 +192,32 @@ class Dialect:
     user_last: bool = True
     bridges_results: bool = True
     ids: re.Pattern[str] = _SHORT_ID
-    own_ids: re.Pattern[str] = _VISIBLE_ID
     names_results: bool = False
     fills_results: bool = True
-    returned: tuple[str, ...] = ("reasoning_content", "reasoning_details", "reasoning", "thinking_blocks")
+    returned: tuple[str, ...] = (
+        "content",
+        "reasoning_content",
+        "reasoning_details",
+        "reasoning",
+        "reasoning_text",
+        "thinking_blocks",
+    )
     call_fields: tuple[str, ...] | None = None
+    lone_reasoning: bool = False
     required: str | None = None
+    filler: str = " "
     signature: Mapping[str, Any] = field(default_factory=dict)
     tools: ToolLimits = _STRICT_TOOLS
     declares_called_tools: bool = False
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    options_left_out: frozenset[str] = frozenset()
+    temperatures: tuple[float, float] = (0.0, 1.0)
+    options_left_out: frozenset[str] = frozenset({"seed"})
     efforts: Mapping[str, str] | None = None
     tools_effort: Literal["keep", "omit", "none"] = "keep"
     seed: str = "seed"
     any_tool: str = "required"
     forces_tools: bool = True
+    names_forced_tool: bool = False
     answer: Literal["json_schema", "json_object", "prompt"] = "json_schema"
     answer_with_tools: bool = False
     cache_key: bool = False
@@ -231,6 +239,9 @@ _OPENAI = Dialect(
     call_fields=(),
     tools=_PLAIN_TOOLS,
     token_limit="max_completion_tokens",
+    temperatures=(0.0, 2.0),
+    options_left_out=frozenset(),
+    names_forced_tool=True,
     answer_with_tools=True,
     cache_key=True,
 )
@@ -240,7 +251,9 @@ _OPENAI = Dialect(
 # that stands for the signature of a call by another model.
 _FOREIGN_SIGNATURE = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
 
-ANTHROPIC = Dialect(name="anthropic", ids=_COMMON_ID, fills_results=False, tools=_ANTHROPIC_TOOLS)
+ANTHROPIC = Dialect(
+    name="anthropic", ids=_COMMON_ID, fills_results=False, tools=_ANTHROPIC_TOOLS, declares_called_tools=True
+)
 """The Messages API, whose codec makes the order of messages itself."""
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -250,6 +263,8 @@ DIALECTS: Mapping[str, Dialect] = {
         _OPENAI,
         # Its content filter and versions differ, not what is used here; some versions lack `prompt_cache_key`.
         replace(_OPENAI, name="azure", cache_key=False),
+        # The server of `clew.local` and `clew.testing`, which shows tests what a model would read.
+        replace(_OPENAI, name="scripted", token_limit="max_tokens"),
         Dialect(
             name="gemini",
             system="one",
@@ -259,19 +274,21 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=("extra_content",),
             tools=_GEMINI_TOOLS,
             signature=_FOREIGN_SIGNATURE,
-            options_left_out=frozenset({"seed"}),
+            temperatures=(0.0, 2.0),
+            names_forced_tool=True,
         ),
         # docs.mistral.ai/api, and the validator of the package mistral-common. Unknown fields are refused with 422.
         Dialect(
             name="mistral",
-            own_ids=_SHORT_ID,
             names_results=True,
             returned=("content",),
             call_fields=(),
             tools=replace(_PLAIN_TOOLS, description_characters=None),
+            temperatures=(0.0, 1.5),
             options_left_out=frozenset({"reasoning_effort"}),
             seed="random_seed",
             any_tool="any",
+            names_forced_tool=True,
             asks_usage=False,
         ),
         # api-docs.deepseek.com/guides/thinking_mode: reasoning beside tool calls must come back in all later turns.
@@ -281,8 +298,9 @@ DIALECTS: Mapping[str, Dialect] = {
             returned=("reasoning_content",),
             call_fields=(),
             required="reasoning_content",
-            tools=replace(_PLAIN_TOOLS, description_characters=1024),
-            options_left_out=frozenset({"seed"}),
+            filler="",
+            tools=_PLAIN_TOOLS,
+            temperatures=(0.0, 2.0),
             forces_tools=False,
             answer="json_object",
             efforts={"minimal": "low", "low": "low", "medium": "high", "high": "high"},
@@ -300,7 +318,13 @@ DIALECTS: Mapping[str, Dialect] = {
             cache_key=False,
         ),
         # openrouter.ai/docs/use-cases/reasoning-tokens: `reasoning_details` come back unmodified.
-        Dialect(name="openrouter", returned=("reasoning_details", "reasoning")),
+        Dialect(
+            name="openrouter",
+            returned=("content", "reasoning_details", "reasoning"),
+            temperatures=(0.0, 2.0),
+            options_left_out=frozenset(),
+            names_forced_tool=True,
+        ),
         # platform.moonshot.ai/docs: ids are `functions.<name>:<number>`; reasoning must come back beside tool calls.
         Dialect(
             name="kimi",
@@ -327,8 +351,9 @@ DIALECTS: Mapping[str, Dialect] = {
         # platform.minimax.io/docs: reasoning stands in the text between <think> tags, or in `reasoning_details`.
         Dialect(
             name="minimax",
-            returned=("reasoning_details", "reasoning_content"),
+            returned=("content", "reasoning_details", "reasoning_content"),
             call_fields=(),
+            temperatures=(0.01, 1.0),
             options_left_out=frozenset({"seed", "stop", "reasoning_effort"}),
             forces_tools=False,
             answer="prompt",
@@ -338,6 +363,7 @@ DIALECTS: Mapping[str, Dialect] = {
             name="qwen",
             returned=("reasoning_content",),
             call_fields=(),
+            temperatures=(0.0, 1.99),
             options_left_out=frozenset({"reasoning_effort"}),
             forces_tools=False,
             answer="prompt",
@@ -359,9 +385,27 @@ DIALECTS: Mapping[str, Dialect] = {
             answer_with_tools=False,
             cache_key=False,
         ),
-        Dialect(name="vllm", returned=("reasoning", "reasoning_content")),
-        Dialect(name="llamacpp", returned=("reasoning_content",), call_fields=()),
-        Dialect(name="ollama", returned=("reasoning",), call_fields=()),
+        Dialect(
+            name="vllm",
+            returned=("content", "reasoning", "reasoning_content"),
+            temperatures=(0.0, 2.0),
+            options_left_out=frozenset(),
+            names_forced_tool=True,
+        ),
+        Dialect(
+            name="llamacpp",
+            returned=("content", "reasoning_content"),
+            call_fields=(),
+            temperatures=(0.0, 2.0),
+            options_left_out=frozenset(),
+        ),
+        Dialect(
+            name="ollama",
+            returned=("content", "reasoning"),
+            call_fields=(),
+            temperatures=(0.0, 2.0),
+            options_left_out=frozenset(),
+        ),
         # docs.litellm.ai: it refuses calls in the history without `tools`, for Anthropic's and Bedrock's models.
         Dialect(name="litellm", declares_called_tools=True),
     )
@@ -378,7 +422,6 @@ _ALIASES: Mapping[str, str] = {
     "llama_cpp": "llamacpp",
     "local": "llamacpp",
     "moonshot": "kimi",
-    "scripted": "openai",
     "zai": "glm",
     "zhipu": "glm",
 }
@@ -424,7 +467,7 @@ class _Family:
 
 _TEMPLATED = frozenset({"strict", "vllm", "llamacpp", "ollama", "litellm", "openrouter"})
 _OF_OPENAI = frozenset({"strict", "openai", "azure", "litellm", "openrouter"})
-_REASONING = {"token_limit": "max_completion_tokens", "options_left_out": frozenset({"temperature", "stop"})}
+_REASONING = {"token_limit": "max_completion_tokens", "options_left_out": frozenset({"temperature", "stop", "seed"})}
 
 _FAMILIES: tuple[_Family, ...] = (
     # OpenAI's reasoning models refuse `max_tokens`, a temperature and `stop`, also behind a gateway.
@@ -438,7 +481,6 @@ _FAMILIES: tuple[_Family, ...] = (
     # These refuse function tools together with reasoning in Chat Completions.
     _Family(re.compile(r"gpt-5\.[45]"), {"tools_effort": "omit"}, _OF_OPENAI),
     _Family(re.compile(r"gpt-(5\.[6-9]|[6-9]|\d\d)"), {"tools_effort": "none"}, _OF_OPENAI),
-    _Family(re.compile(r"(mistral|mixtral|ministral|magistral|codestral|devstral|pixtral)"), {"own_ids": _SHORT_ID}),
     _Family(re.compile(r"gemma-?[12](\D|$)"), {"system": "user"}),
     _Family(re.compile(r"gemini-"), {"signature": _FOREIGN_SIGNATURE, "tools": _GEMINI_TOOLS}),
     _Family(re.compile(r"deepseek-(?!chat)"), {"required": "reasoning_content"}, frozenset({"strict"})),
@@ -449,6 +491,15 @@ _FAMILIES: tuple[_Family, ...] = (
         {"options_left_out": frozenset({"temperature", "seed", "reasoning_effort"})},
         frozenset({"kimi"}),
     ),
+    # Of its template either the text or the reasoning may stand beside calls.
+    _Family(re.compile(r"gpt-oss"), {"lone_reasoning": True}),
+    # Only these of xAI's models take an effort, and of Groq's not those of Qwen.
+    _Family(
+        re.compile(r"grok-(?!3-mini|4\.3|4\.20-multi-agent)"),
+        {"options_left_out": frozenset({"stop", "reasoning_effort"})},
+        frozenset({"xai"}),
+    ),
+    _Family(re.compile(r"qwen"), {"options_left_out": frozenset({"reasoning_effort"})}, frozenset({"groq"})),
     # Its replies outside of thinking have no reasoning.
     _Family(re.compile(r"deepseek-chat"), {"required": None, "forces_tools": True}, frozenset({"deepseek"})),
 )

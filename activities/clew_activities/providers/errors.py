@@ -243,6 +243,12 @@ _BY_BODY: tuple[_Rule, ...] = (
     _Rule(ContextLengthExceeded, frozenset({"context_length_exceeded", "exceed_context_size_error"})),
     # Messages of a 429 about tokens per minute use similar wording.
     *(_Rule(ContextLengthExceeded, wording=pattern, not_statuses=frozenset({429})) for pattern in _OVERFLOWS),
+    # The server could not read the tool call that the model wrote: another attempt may.
+    _Rule(
+        TruncatedStream,
+        frozenset({"tool_use_failed"}),
+        wording=_match_any(r"failed to call a function", r"tool call validation failed", r"but model called a tool"),
+    ),
     # The template of the model refuses the messages, with 500 at llama.cpp: the same request would fail again.
     _Rule(
         BadRequest,

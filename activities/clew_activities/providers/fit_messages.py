@@ -135,15 +135,15 @@ def list_own_calls(message: Message, provider: str) -> list[dict[str, Any]]:
     return list(own) if len(own) == len(calls) else [{} for _ in calls]
 
 
-def choose_call_ids(messages: Sequence[Message], provider: str, dialect: Dialect) -> list[list[str]]:
+def choose_call_ids(messages: Sequence[Message], provider: str, model: str, dialect: Dialect) -> list[list[str]]:
     """Choose the ids of tool calls in a request, for each message: of its calls, or of the one that it answers.
 
     A provider gets its own id back if it is unique in the request. Other ids are Clew's, which are unique in a
     thread, or a caller's. One that the dialect refuses, or that stands there twice, is replaced by one made from it.
     """
-    own_ids = [[str(own.get("id") or "") for own in list_own_calls(message, provider)] for message in messages]
+    own_ids = [_list_own_ids(message, provider, model, dialect) for message in messages]
     counts = Counter(own_id for ids in own_ids for own_id in ids)
-    used = {own_id for own_id, count in counts.items() if count == 1 and dialect.own_ids.fullmatch(own_id)}
+    used = {own_id for own_id, count in counts.items() if own_id and count == 1}
     own = set(used)
     current: dict[str, str] = {}
     chosen: list[list[str]] = []
@@ -158,6 +158,14 @@ def choose_call_ids(messages: Sequence[Message], provider: str, dialect: Dialect
             row.append(current[call_id])
         chosen.append(row)
     return chosen
+
+
+def _list_own_ids(message: Message, provider: str, model: str, dialect: Dialect) -> list[str]:
+    """List the provider's ids of a message's calls, empty where it has none or would not take it back."""
+    ids = [str(own.get("id") or "") for own in list_own_calls(message, provider)]
+    data = get_own_data(message, provider)
+    is_same = data is not None and data.get("model", model) == model
+    return [own_id if is_same or dialect.ids.fullmatch(own_id) else "" for own_id in ids]
 
 
 def _make_id(call_id: str, dialect: Dialect, used: set[str]) -> str:

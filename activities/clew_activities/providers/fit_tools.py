@@ -18,9 +18,9 @@ from typing import Any
 
 from clew.contract import READ_RESULT
 from clew.model.canonical import canonicalize
-from clew.model.messages import ToolSpec
+from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.answer_object import MEMBER, is_object_schema, make_object_schema
-from clew_activities.providers.dialects import ToolLimits
+from clew_activities.providers.dialects import Dialect, ToolLimits
 from clew_workflows.protocol import RequestedTool
 
 SHORTENED = " [shortened]"
@@ -120,6 +120,21 @@ def fit_tools(tools: Sequence[ToolSpec], limits: ToolLimits) -> FittedTools:
             changes[name] = change
     ordered = {tool["name"]: by_name[tool["name"]] for tool in tools if tool["name"] in by_name}
     return FittedTools(ordered, changes, left_out)
+
+
+def declare_called_tools(messages: Sequence[Message], dialect: Dialect) -> list[ToolSpec]:
+    """Declare the tools that were called earlier, for a request that has none, where the dialect wants that."""
+    if not dialect.declares_called_tools:
+        return []
+    names = {call["name"]: None for message in messages for call in message.get("tool_calls", ())}
+    return [
+        {
+            "name": fit_name(name, dialect.tools),
+            "description": "It is no longer available.",
+            "parameters": {"type": "object", "properties": {}},
+        }
+        for name in names
+    ]
 
 
 def fit_name(name: str, limits: ToolLimits, used: Set[str] = frozenset()) -> str:
@@ -417,12 +432,14 @@ def _keep_texts(schema: dict[str, Any], notes: dict[str, Any]) -> dict[str, Any]
     rest = {keyword: content for keyword, content in schema.items() if keyword != "enum"}
     notes["enum"] = values
     if "type" not in rest and "anyOf" not in rest:
-        kinds = (kind for kind in _TYPE_CHECKS if values and all(_has_type(value, kind) for value in values))
-        rest["type"] = next(kinds, "string")
+        rest["type"] = _guess_type({"enum": values})
     return rest
 
 
 def _guess_type(schema: Mapping[str, Any]) -> str:
+    values = schema.get("enum")
+    if isinstance(values, list) and values:
+        return next((kind for kind in _TYPE_CHECKS if all(_has_type(value, kind) for value in values)), "string")
     if "properties" in schema:
         return "object"
     return "array" if "items" in schema else "string"

@@ -54,7 +54,7 @@ A provider omits from the request what its wire format does not support, without
 | an option, `cache_key` | the server uses its default |
 | streaming | one JSON value is a complete reply; clients see no text before its end |
 | thinking, `provider_data` | the reply has none |
-| usage | the call adds nothing to `max_total_tokens` and does not correct the context's token estimate |
+| usage | it is estimated, and does not correct the context's token estimate |
 
 The worker knows prices and context windows by the model's name. For an unknown model, the session's `context_policy`
 sets the size of its context.

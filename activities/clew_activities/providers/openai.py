@@ -18,44 +18,33 @@ from typing import Any
 
 from clew.contract import ModelOptions
 from clew.contract.payloads import Fitting
-from clew.model.messages import Message, ProviderData, ToolSpec
+from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.answer_object import describe_schema
 from clew_activities.providers.dialects import Dialect, find_dialect, specialize
 from clew_activities.providers.errors import (
     ErrorAnswer,
     ProviderError,
-    TruncatedStream,
-    classify_event,
     classify_response,
 )
 from clew_activities.providers.fit_messages import (
+    FittedMessages,
     choose_call_ids,
     fit_messages,
     get_own_data,
     list_own_calls,
 )
-from clew_activities.providers.fit_tools import FittedTools, fit_tools
+from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
+from clew_activities.providers.openai_stream import OpenAIDecoder, join_texts
 from clew_activities.providers.reply import (
-    Call,
-    DraftDecoder,
-    OwnData,
-    StopReason,
-    find_best_usage,
     get_member,
-    limit_name,
-    parse_event,
-    read_string,
 )
 from clew_activities.providers.rewrite_schema import rewrite_schema
 from clew_activities.providers.variables import read_key, read_url
-from clew_workflows.protocol import ModelReply
 
 _OFFICIAL_URL = "https://api.openai.com/v1"
 _VARIABLE = re.compile(r"CLEW_PROVIDER_([A-Z0-9_]+)_(BASE_URL|API_KEY|DIALECT)")
 
-# Characters of a refusal that are kept.
-_REFUSAL_LIMIT = 4000
 # Keywords that strict mode refuses, and those of which a subschema needs one.
 _REFUSED = frozenset(
     [
@@ -83,16 +72,8 @@ _REFUSED = frozenset(
     ]
 )
 _TYPING = frozenset(("type", "anyOf", "enum", "const", "$ref"))
-_STOP_REASONS: Mapping[str, StopReason] = {"length": "length", "model_length": "length", "tool_calls": "tool_calls"}
-_ABORTED = frozenset(("abort", "error", "insufficient_system_resource", "network_error"))
-"""Reasons with which a server says that it has not finished the reply."""
-
-_FIELDS_BACK = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "extra_content")
-"""Fields of a message that some provider wants back."""
 NO_OUTPUT = "(no output)"
 """The result of a tool that returned no text, where the dialect wants some."""
-_OWN_MEMBERS = frozenset(("index", "type", "function", "id"))
-"""Members of a tool call that the format itself defines."""
 
 
 def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI]:
@@ -178,11 +159,8 @@ class OpenAI:
         }
         if dialect.asks_usage:
             body["stream_options"] = {"include_usage": True}
-        specs = tools.specs or (_declare_called(fitted.messages, tools, dialect) if not request.tools else [])
-        if specs:
-            body["tools"] = [_encode_tool(spec) for spec in specs]
-        options, left_out = _encode_options(request.options, dialect, tools)
-        body |= options
+        body |= _choose_tools(request, fitted, tools, dialect)
+        body |= _encode_options(request.options, dialect, tools)
         if response_format is not None:
             body["response_format"] = response_format
         if dialect.cache_key and request.cache_key:
@@ -195,7 +173,7 @@ class OpenAI:
             dropped=fitted.dropped,
             tools=dict(tools.changes),
             tools_left_out=dict(tools.left_out),
-            options_left_out=left_out,
+            options=_describe_options(request.options, body, dialect),
         )
         return HttpRequest("/chat/completions", headers, body, fitting)
 
@@ -207,160 +185,6 @@ class OpenAI:
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
         """Classify an error response by the tables in `errors`."""
         return classify_response(answer)
-
-
-class OpenAIDecoder(DraftDecoder):
-    """Folds `chat.completion.chunk` objects, or one complete `chat.completion`."""
-
-    def __init__(self, provider: str = "openai", model: str = "", tools: FittedTools | None = None) -> None:
-        super().__init__(tools or FittedTools())
-        self._provider = provider
-        self._model = model
-        self._calls: dict[int | str, Call] = {}
-        self._newest: Call | None = None
-        self._refusal = ""
-        self._own = OwnData()
-
-    def feed(self, event: str, data: str) -> None:
-        """Fold one event.
-
-        Raises:
-            ProviderError: The event is an error.
-            TruncatedStream: The event cannot be parsed, or the server aborted the reply.
-        """
-        if data.strip() == "[DONE]":
-            self._draft.ended = True
-            return
-        chunk = parse_event(data)
-        if event == "error" or chunk.get("error") or chunk.get("object") == "error":
-            raise classify_event(chunk)
-        self._read_usage(chunk)
-        choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            # Requests ask for one choice; ignore further ones.
-            if isinstance(choice, dict) and choice.get("index") in (0, None):
-                self._read_usage(choice)
-                self._add_delta(choice.get("delta") or choice.get("message"))
-                self._set_stop_reason(choice.get("finish_reason"))
-
-    def finish(self) -> ModelReply:
-        """Return the reply; raises as `Decoder.finish` does."""
-        if self._refusal:
-            self._draft.refusal = self._refusal
-        return self._draft.finish(self._make_provider_data())
-
-    def _make_provider_data(self) -> ProviderData | None:
-        """Make what goes back to the provider with the tool calls; None: nothing, or too much."""
-        calls = [({"id": call.id} if call.id else {}) | call.own for call in self._draft.calls]
-        return self._own.make_provider_data(self._provider, self._model, calls) if calls else None
-
-    def _add_delta(self, delta: object) -> None:
-        if not isinstance(delta, dict):
-            return
-        if content := delta.get("content"):
-            self._add_content(content)
-        # Servers use either name; some send the same text under both.
-        if thinking := delta.get("reasoning_content") or delta.get("reasoning"):
-            self._draft.add_thinking(thinking)
-        elif details := delta.get("reasoning_details"):
-            self._draft.add_thinking(_join_texts(details))
-        for name in _FIELDS_BACK:
-            if value := delta.get(name):
-                self._own.add(name, value)
-        if len(self._refusal) < _REFUSAL_LIMIT and (refusal := read_string(delta.get("refusal"))):
-            self._refusal = (self._refusal + refusal)[:_REFUSAL_LIMIT]
-        calls = delta.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            self._add_call(call)
-
-    def _add_content(self, content: object) -> None:
-        """Take a text, or a list of parts: Mistral's thinking is a part, and goes back in its place."""
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        for part in parts if isinstance(parts, list) else ():
-            text = read_string(get_member(part, "text"))
-            if get_member(part, "type") == "thinking":
-                if not self._own.has("content") and self._draft.text:
-                    self._own.add("content", [{"type": "text", "text": self._draft.text}])
-                self._draft.add_thinking(_join_texts(get_member(part, "thinking")))
-                self._own.add("content", [part])
-            elif text:
-                self._draft.add_text(text)
-                if self._own.has("content"):
-                    self._own.add("content", [{"type": "text", "text": text}])
-
-    def _add_call(self, delta: object) -> None:
-        """Find the call that a delta belongs to, or start a new one, and add the delta to it.
-
-        OpenAI numbers calls with `index`. Other servers omit it, write it as a text or number every call 0, repeat
-        ids and names in every delta, make a new id for each delta, or use one id for two calls. A delta without an
-        index and without a known id goes on with the newest call, unless it starts another.
-        """
-        index = _read_index(get_member(delta, "index"))
-        function = get_member(delta, "function")
-        call_id, name = read_string(get_member(delta, "id")), limit_name(read_string(get_member(function, "name")))
-        arguments = get_member(function, "arguments")
-        key = call_id if index is None else index
-        call = self._calls.get(key, self._newest if index is None else None)
-        if call is None or _starts_another_call(call, call_id, name, arguments, numbered=index is not None):
-            call = self._draft.open_call(call_id, name or (call.name if call else ""))
-        elif name and not call.name:
-            call.rename(name)
-        self._newest = call
-        if call is None:
-            return
-        if key != "":
-            self._calls[key] = call
-        call.id = call.id or call_id
-        if isinstance(delta, dict):
-            call.own |= {member: value for member, value in delta.items() if member not in _OWN_MEMBERS and value}
-        self._draft.add_arguments(call, arguments)
-
-    def _set_stop_reason(self, reason: object) -> None:
-        if not isinstance(reason, str) or not reason:
-            return
-        if reason in _ABORTED:
-            raise TruncatedStream(f"the server aborted the reply ({reason[:40]})")
-        if "MALFORMED_FUNCTION_CALL" in reason.upper():
-            raise TruncatedStream("the model wrote a tool call that the server cannot read")
-        if reason == "content_filter":
-            self._draft.refusal = "the provider's content filter stopped the reply"
-        self._draft.stop_reason = _STOP_REASONS.get(reason, "stop")
-
-    def _read_usage(self, holder: Mapping[str, Any]) -> None:
-        """Take the best figures: servers report usage at the end, in each chunk, within a choice, or beside it."""
-        for usage in (holder.get("usage"), get_member(holder.get("x_groq"), "usage"), holder.get("timings")):
-            if isinstance(usage, dict):
-                self._draft.usage = find_best_usage(self._draft.usage, usage)
-
-
-def _read_index(index: object) -> int | None:
-    """Read the number of a call, which some servers write as a text; None: it has none."""
-    if isinstance(index, str) and index.strip().isdecimal():
-        return int(index.strip()[:9])
-    return index if isinstance(index, int) and not isinstance(index, bool) else None
-
-
-def _starts_another_call(call: Call, call_id: str, name: str, arguments: object, *, numbered: bool) -> bool:
-    """Whether a delta starts another call than the one that its number, its id or its place names."""
-    if arguments and call.has_all_arguments and (name or _begins_object(arguments)):
-        return True
-    if name and call.name and name != call.name:
-        return True
-    if not call_id or not call.id or call_id == call.id:
-        return False
-    # A server that makes a new id for each delta of one call repeats no name.
-    return bool(name) or not (numbered or arguments)
-
-
-def _begins_object(arguments: object) -> bool:
-    return not isinstance(arguments, str) or arguments.lstrip().startswith("{")
-
-
-def _join_texts(parts: object) -> str:
-    """Join the texts of a list of parts, such as `reasoning_details` and Mistral's thinking."""
-    items = parts if isinstance(parts, list) else ()
-    texts = [get_member(part, "text") or get_member(part, "summary") for part in items]
-    return "".join(map(read_string, texts))
 
 
 def _choose_answer_form(request: ModelRequest, dialect: Dialect) -> tuple[list[Message], dict[str, Any] | None]:
@@ -382,7 +206,7 @@ def _choose_answer_form(request: ModelRequest, dialect: Dialect) -> tuple[list[M
 def _encode_messages(
     messages: Sequence[Message], tools: FittedTools, dialect: Dialect, provider: str, model: str
 ) -> list[dict[str, Any]]:
-    ids = choose_call_ids(messages, provider, dialect)
+    ids = choose_call_ids(messages, provider, model, dialect)
     encoded: list[dict[str, Any]] = []
     for message, call_ids in zip(messages, ids, strict=True):
         content = message["content"]
@@ -426,10 +250,12 @@ def _select_own_fields(message: Message, dialect: Dialect, provider: str, model:
     is_same = data is not None and data.get("model", model) == model
     sent = data["blocks"][0] if data is not None and data["blocks"] else {}
     fields = {name: sent[name] for name in dialect.returned if name in sent and (is_same or name == dialect.required)}
-    if "content" in fields and _join_content(fields["content"]) != message["content"]:
+    if "content" in fields and not _holds_text(fields["content"], message["content"]):
         del fields["content"]
+    if dialect.lone_reasoning and message["content"].strip():
+        fields = {}
     if dialect.required:
-        fields.setdefault(dialect.required, "")
+        fields.setdefault(dialect.required, dialect.filler)
     calls = [
         {name: value for name, value in own.items() if _goes_back(name, dialect)} if is_same else {}
         for own in list_own_calls(message, provider)
@@ -443,8 +269,12 @@ def _goes_back(name: str, dialect: Dialect) -> bool:
     return name != "id" and (dialect.call_fields is None or name in dialect.call_fields)
 
 
-def _join_content(parts: object) -> str:
-    return "".join(read_string(get_member(part, "text")) for part in (parts if isinstance(parts, list) else ()))
+def _holds_text(content: object, text: str) -> bool:
+    """Whether content as it came, with the thinking in it, has the text that the thread has."""
+    if isinstance(content, list):
+        content = join_texts([part for part in content if get_member(part, "type") == "text"])
+        return bool(content == text)
+    return isinstance(content, str) and content.endswith(text)
 
 
 def _encode_call(
@@ -469,45 +299,44 @@ def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
     }
 
 
-def _declare_called(messages: Sequence[Message], tools: FittedTools, dialect: Dialect) -> list[ToolSpec]:
-    """Declare the tools that were called earlier, for a request without tools, where the dialect wants that."""
-    if not dialect.declares_called_tools:
-        return []
-    names = {call["name"]: None for message in messages for call in message.get("tool_calls", ())}
-    return [
-        {
-            "name": tools.encode_call(name, {}, dialect.tools)[0],
-            "description": "no longer available: do not call it",
-            "parameters": {"type": "object", "properties": {}},
-        }
-        for name in names
-    ]
-
-
-def _encode_options(
-    options: ModelOptions, dialect: Dialect, tools: FittedTools
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Encode the options under the dialect's names. Second: those that the dialect does not take.
-
-    Options that are not set are left to the server. `tool_choice` without tools is refused everywhere.
-    """
+def _encode_options(options: ModelOptions, dialect: Dialect, tools: FittedTools) -> dict[str, Any]:
+    """Encode the options under the dialect's names. Options that are not set are left to the server."""
     values = {
-        "temperature": options.temperature,
+        "temperature": _fit_temperature(options.temperature, dialect),
         "reasoning_effort": _encode_effort(options.reasoning_effort, dialect, has_tools=bool(tools.by_name)),
         "stop": list(options.stop) if options.stop else None,
         "seed": options.seed,
-        "tool_choice": _encode_tool_choice(options.tool_choice, dialect, tools) if tools.by_name else None,
     }
     taken = {name: value for name, value in values.items() if name not in dialect.options_left_out}
-    left_out = tuple(
-        name
-        for name in values
-        if getattr(options, name) and taken.get(name) is None and (name != "tool_choice" or tools.by_name)
-    )
-    if (seed := taken.pop("seed", None)) is not None:
-        taken[dialect.seed] = seed
+    if "seed" in taken:
+        taken[dialect.seed] = taken.pop("seed")
     body = {dialect.token_limit: options.max_output_tokens, **taken}
-    return {name: value for name, value in body.items() if value is not None}, left_out
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _fit_temperature(temperature: float | None, dialect: Dialect) -> float | None:
+    least, highest = dialect.temperatures
+    return None if temperature is None else min(max(temperature, least), highest)
+
+
+def _describe_options(options: ModelOptions, body: Mapping[str, Any], dialect: Dialect) -> dict[str, str]:
+    """Describe the options that the request has otherwise than the session, or not at all."""
+    names = {
+        "temperature": "temperature",
+        "reasoning_effort": "reasoning_effort",
+        "stop": "stop",
+        "seed": dialect.seed,
+    }
+    described: dict[str, str] = {}
+    for name, sent_name in names.items():
+        value, sent = getattr(options, name), body.get(sent_name)
+        if value is not None and sent is None:
+            described[name] = "left out"
+        elif name in ("temperature", "reasoning_effort") and value is not None and sent != value:
+            described[name] = str(sent)
+    if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
+        described["tool_choice"] = "left out"
+    return described
 
 
 def _encode_effort(effort: str | None, dialect: Dialect, *, has_tools: bool) -> str | None:
@@ -516,16 +345,26 @@ def _encode_effort(effort: str | None, dialect: Dialect, *, has_tools: bool) -> 
     return effort if effort is None or dialect.efforts is None else dialect.efforts.get(effort)
 
 
-def _encode_tool_choice(choice: str | None, dialect: Dialect, tools: FittedTools) -> str | dict[str, Any] | None:
-    if choice in (None, "auto", "none"):
-        return choice
-    if not dialect.forces_tools:
-        return None
+def _choose_tools(
+    request: ModelRequest, fitted: FittedMessages, tools: FittedTools, dialect: Dialect
+) -> dict[str, Any]:
+    """Choose the tools of the request and how the model may call them."""
+    specs, choice = tools.specs, request.options.tool_choice
+    if not specs:
+        called = declare_called_tools(fitted.messages, dialect) if not request.tools else []
+        return {"tools": [_encode_tool(spec) for spec in called], "tool_choice": "none"} if called else {}
+    body: dict[str, Any] = {"tools": [_encode_tool(spec) for spec in specs]}
+    if choice in ("auto", "none"):
+        return body | {"tool_choice": choice}
+    if choice is None or not dialect.forces_tools:
+        return body
     if choice == "required":
-        return dialect.any_tool
+        return body | {"tool_choice": dialect.any_tool}
     if (tool := tools.by_name.get(choice)) is None:
-        return None
-    return {"type": "function", "function": {"name": tool.spec["name"]}}
+        return body
+    if dialect.names_forced_tool:
+        return body | {"tool_choice": {"type": "function", "function": {"name": tool.spec["name"]}}}
+    return {"tools": [_encode_tool(tool.spec)], "tool_choice": dialect.any_tool}
 
 
 def _is_strict(schema: dict[str, Any]) -> bool:

@@ -95,6 +95,56 @@ class Call:
         return RequestedTool(name=name, malformed=raw, cut=self._end.is_open and not self.raw.overflowed)
 
 
+class TaggedText:
+    """Tells the thinking at the beginning of a text from the rest, where it stands between `<think>` and `</think>`.
+
+    Attributes:
+        opening: The text up to the first tag and a little more, as it came; empty: there is no such tag.
+    """
+
+    def __init__(self) -> None:
+        self.opening = ""
+        self._held = ""
+        self._state: Literal["start", "thinking", "after", "text"] = "start"
+
+    def split(self, piece: str) -> tuple[str, str]:
+        """Take a piece. Returns what it adds to the thinking and to the text; a part that may be a tag is held."""
+        if self._state == "text":
+            return "", piece
+        self._held += piece
+        if self._state == "start":
+            begun = self._held.lstrip()
+            if _OPEN_TAG.startswith(begun) and len(self._held) < _MOST_HELD:
+                return "", ""
+            if not begun.startswith(_OPEN_TAG):
+                return "", self._take_rest()
+            self._state, self.opening, self._held = "thinking", self._held, begun[len(_OPEN_TAG) :]
+        thinking = ""
+        if self._state == "thinking":
+            thinking, tag, rest = self._held.partition(_CLOSE_TAG)
+            if not tag:
+                held = next(n for n in range(len(_CLOSE_TAG), -1, -1) if thinking.endswith(_CLOSE_TAG[:n]))
+                thinking, self._held = thinking[: len(thinking) - held], _CLOSE_TAG[:held]
+                return thinking, ""
+            self._state, self._held = "after", rest
+        self._held = self._held.lstrip()
+        return thinking, self._take_rest() if self._held else ""
+
+    def finish(self) -> tuple[str, str]:
+        """Take the end. Returns what was held, as thinking and as text."""
+        held, self._held = self._held, ""
+        return (held, "") if self._state == "thinking" else ("", held)
+
+    def _take_rest(self) -> str:
+        rest, self._held, self._state = self._held, "", "text"
+        return rest
+
+
+_OPEN_TAG, _CLOSE_TAG = "<think>", "</think>"
+_MOST_HELD = 100
+"""Characters after which white space at the beginning of a text is a part of it."""
+
+
 class OwnData:
     """The fields of a message that its provider wants back, while they arrive. All share one budget.
 
@@ -143,10 +193,7 @@ class OwnData:
         fields, calls = own
         if not fields and not any(calls):
             return None
-        data: ProviderData = {"provider": provider, "blocks": [fields] if fields else [], "calls": calls}
-        if fields or any(call.keys() - {"id"} for call in calls):
-            data["model"] = model
-        return data
+        return {"provider": provider, "blocks": [fields] if fields else [], "calls": calls, "model": model}
 
 
 def _measure(value: object) -> int:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from clew.local.child import LOOPBACK
 
@@ -35,6 +35,8 @@ class Reply:
 
     text: str = ""
     tool_calls: Sequence[ToolCall] = ()
+    finish_reason: Literal["stop", "tool_calls", "length"] | None = None
+    """Why the reply ends; `length`: at its limit of tokens. None: `tool_calls` if it has some, else `stop`."""
     tokens_per_second: float | None = None
     """The pace; a token is a word. None: the reply is sent at once."""
     disconnect_after: int | None = None
@@ -214,7 +216,7 @@ def _split(text: str) -> list[str]:
 
 
 def _finish(reply: Reply) -> str:
-    return "tool_calls" if reply.tool_calls else "stop"
+    return reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
 
 
 def _count(reply: Reply, tokens: Sequence[str], body: dict[str, Any]) -> dict[str, int]:

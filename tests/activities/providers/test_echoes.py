@@ -14,7 +14,8 @@ from clew_activities.providers.dialects import DIALECTS
 from clew_activities.providers.errors import BadRequest, ProviderError, ProviderUnavailable
 from clew_activities.providers.http import stream
 from clew_activities.providers.interface import HttpRequest, ModelRequest, Provider
-from clew_activities.providers.openai import OpenAI, OpenAIDecoder
+from clew_activities.providers.openai import OpenAI
+from clew_activities.providers.openai_stream import OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
 from tests.support.provider_calls import make_redacted_decoder, make_request
 from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, find_leaks

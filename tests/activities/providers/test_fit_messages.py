@@ -94,7 +94,7 @@ def _make_round(numbers: list[int], text: str) -> list[Message]:
     calls: list[Any] = [{"id": f"c{number}", "name": "add", "arguments": {}} for number in numbers]
     return [
         {"role": "assistant", "content": text, "tool_calls": calls},
-        *({"role": "tool", "content": text, "tool_call_id": call["id"], "name": "add"} for call in calls),
+        *(make_result(text, call["id"]) for call in calls),
     ]
 
 
@@ -142,8 +142,8 @@ def make_own(message: Message, *ids: str, provider: str = "mistral") -> Message:
 
 def test_a_provider_gets_its_own_id_back() -> None:
     messages = [user("add"), make_own(make_call(a=1), "aB3xK9mP2"), make_result("1")]
-    assert choose_call_ids(messages, "mistral", DIALECTS["mistral"]) == [[], ["aB3xK9mP2"], ["aB3xK9mP2"]]
-    other = choose_call_ids(messages, "openai", DIALECTS["openai"])
+    assert choose_call_ids(messages, "mistral", "m", DIALECTS["mistral"]) == [[], ["aB3xK9mP2"], ["aB3xK9mP2"]]
+    other = choose_call_ids(messages, "openai", "m", DIALECTS["openai"])
     assert other == [[], ["tc_1"], ["tc_1"]]
 
 
@@ -154,14 +154,14 @@ def test_an_id_that_a_provider_repeats_is_replaced_in_each_place() -> None:
         make_own(make_call(call_id="tool00002"), "functions.add:0", provider="kimi"),
         make_result("2", "tool00002"),
     ]
-    ids = choose_call_ids(messages, "kimi", DIALECTS["kimi"])
+    ids = choose_call_ids(messages, "kimi", "m", DIALECTS["kimi"])
     assert ids == [["tool00001"], ["tool00001"], ["tool00002"], ["tool00002"]]
 
 
 def test_an_id_in_another_form_is_made_short_and_stays_unique() -> None:
     """Callers' snapshots have ids of their own, and may repeat them in another round."""
     messages = [make_call(), make_result("1"), make_call(), make_result("2")]
-    ids = choose_call_ids(messages, "mistral", DIALECTS["mistral"])
+    ids = choose_call_ids(messages, "mistral", "m", DIALECTS["mistral"])
     assert ids[0] == ids[1] != ids[2] == ids[3]
     assert all(DIALECTS["mistral"].ids.fullmatch(row[0]) for row in ids)
-    assert ids == choose_call_ids(messages, "mistral", DIALECTS["mistral"])
+    assert ids == choose_call_ids(messages, "mistral", "m", DIALECTS["mistral"])

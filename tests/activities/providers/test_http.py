@@ -21,7 +21,8 @@ from clew_activities.providers.errors import (
 )
 from clew_activities.providers.http import HttpSettings, stream
 from clew_activities.providers.interface import Provider
-from clew_activities.providers.openai import OpenAI, OpenAIDecoder
+from clew_activities.providers.openai import OpenAI
+from clew_activities.providers.openai_stream import OpenAIDecoder
 from clew_activities.providers.redacted_decoder import RedactedDecoder
 from clew_activities.providers.redaction import Redaction
 from clew_workflows.protocol import ModelReply

@@ -11,7 +11,8 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from clew.model.messages import Message
 from clew_activities.providers.dialects import DIALECTS, STRICT
 from clew_activities.providers.errors import ProviderError, TruncatedStream
-from clew_activities.providers.openai import OpenAI, OpenAIDecoder
+from clew_activities.providers.openai import OpenAI
+from clew_activities.providers.openai_stream import OpenAIDecoder
 from clew_activities.providers.reply import MAX_TOOL_CALLS
 from clew_workflows.protocol import ModelReply
 from tests.support.provider_calls import (
@@ -553,16 +554,18 @@ def test_a_provider_reads_its_own_id() -> None:
 
 def test_what_another_model_sent_does_not_go_back() -> None:
     """Signatures and reasoning hold for the model that made them; the id holds for the provider."""
-    reply = decode_own({"reasoning_details": [{"text": "hm"}]}, {"tool_calls": [make_tool("{}", "add", id="x")]})
+    reply = decode_own(
+        {"reasoning_details": [{"text": "hm"}]}, {"tool_calls": [make_tool("{}", "add", id="call1call")]}
+    )
     sent = send_back(reply, "openrouter", model="other")
     assert "reasoning_details" not in sent
-    assert sent["tool_calls"][0]["id"] == "x"
+    assert sent["tool_calls"][0]["id"] == "call1call"
 
 
 @pytest.mark.parametrize("dialect", ["deepseek", "kimi"])
 def test_reasoning_that_never_came_is_empty_where_it_is_required(dialect: str) -> None:
     """Another provider made the call, before the run fell back to this one."""
-    assert send_back(decode_own({"tool_calls": [make_tool("{}", "add")]}), dialect)["reasoning_content"] == ""
+    assert send_back(decode_own({"tool_calls": [make_tool("{}", "add")]}), dialect)["reasoning_content"].strip() == ""
 
 
 def test_a_signature_that_never_came_is_filled_in_for_the_first_call() -> None:
@@ -575,7 +578,7 @@ def test_a_signature_that_never_came_is_filled_in_for_the_first_call() -> None:
 @pytest.mark.parametrize("hostile", [{"a": float("nan")}, {"a": "x" * 600_000}])
 def test_data_that_cannot_be_kept_leaves_the_ids(hostile: dict[str, Any]) -> None:
     reply = decode_own({"tool_calls": [make_tool("{}", "add", id="x") | {"extra_content": hostile}]})
-    assert reply.provider_data == {"provider": "deepseek", "blocks": [], "calls": [{"id": "x"}]}
+    assert reply.provider_data == {"provider": "deepseek", "blocks": [], "calls": [{"id": "x"}], "model": "m"}
 
 
 @pytest.mark.parametrize(
@@ -642,4 +645,50 @@ def test_the_request_says_what_it_has_otherwise() -> None:
         make_request(HELLO, HELLO, tools=[ADD], tool_choice="add", seed=1)
     )
     assert call.fitting is not None
-    assert call.fitting.as_json() == {"dialect": "deepseek", "merged": 1, "options_left_out": ["seed", "tool_choice"]}
+    assert call.fitting.as_json() == {
+        "dialect": "deepseek",
+        "merged": 1,
+        "options": {"seed": "left out", "tool_choice": "left out"},
+    }
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize(
+    ("content", "thinking", "text"),
+    [
+        ("<think>I must add.</think>\n\nWell: ", "I must add.", "Well: "),
+        ("a <think> b", None, "a <think> b"),
+        ("<thin", None, "<thin"),
+        ("<think>a < b</think>c", "a < b", "c"),
+    ],
+)
+def test_thinking_between_tags_is_told_from_the_text_and_goes_back_with_it(
+    content: str, thinking: str | None, text: str, size: int
+) -> None:
+    pieces = [content[at : at + size] for at in range(0, len(content), size)]
+    reply = decode_own(*({"content": piece} for piece in pieces), {"tool_calls": [make_tool("{}", "add", id="x")]})
+    assert (reply.thinking, reply.content) == (thinking, text)
+    assert send_back(reply, "minimax")["content"] == (content if thinking else text)
+    assert send_back(reply, "openai", name="openai")["content"] == text
+
+
+def test_a_server_that_repeats_all_arguments_at_the_end_has_made_one_call() -> None:
+    pieces = [make_tool('{"a": ', "add", index=0, id="x"), make_tool("1}", index=0), make_tool('{"a": 1}', index=0)]
+    reply = decode_own(*({"tool_calls": [piece]} for piece in pieces))
+    assert [call.arguments for call in reply.tool_calls] == [{"a": 1}]
+
+
+def test_a_forced_tool_stands_alone_where_its_name_cannot_be_sent() -> None:
+    body = (
+        OpenAI("x", "http://127.0.0.1:1", STRICT)
+        .encode(make_request(tools=[ADD, {**ADD, "name": "other"}], tool_choice="add"))
+        .body
+    )
+    assert ([tool["function"]["name"] for tool in body["tools"]], body["tool_choice"]) == (["add"], "required")
+
+
+def test_a_temperature_is_lowered_to_the_highest() -> None:
+    call = OpenAI("x", "http://127.0.0.1:1", STRICT).encode(make_request(temperature=1.5))
+    assert call.body["temperature"] == 1.0
+    assert call.fitting is not None
+    assert call.fitting.options == {"temperature": "1.0"}

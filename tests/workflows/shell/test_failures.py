@@ -148,7 +148,7 @@ def test_what_a_lost_worker_has_read_is_in_its_last_heartbeat(kind: TimeoutType)
         ({"text": "of something else"}, make_beat()[1]),
         (make_beat()[0], {"no": "answer"}),
         (make_beat()[0], "no object"),
-        (*make_beat(), "more"),
+        (make_beat()[0], None, {"input_tokens": 5}),
     ],
 )
 def test_another_heartbeat_holds_no_reply(beats: tuple[Any, ...]) -> None:

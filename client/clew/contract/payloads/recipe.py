@@ -23,7 +23,7 @@ class Fitting(Stored):
         dropped: Messages without any text, which are not in the request.
         tools: Tools whose name, description or schema was changed, and how.
         tools_left_out: Tools that are not in the request, and why.
-        options_left_out: Options that are not in the request.
+        options: Options that were changed or left out, and how.
     """
 
     dialect: str
@@ -32,7 +32,7 @@ class Fitting(Stored):
     dropped: int = 0
     tools: dict[str, str] = Field(default_factory=dict)
     tools_left_out: dict[str, str] = Field(default_factory=dict)
-    options_left_out: tuple[str, ...] = ()
+    options: dict[str, str] = Field(default_factory=dict)
 
 
 @stored

@@ -1,0 +1,214 @@
+"""Folds the event stream of Chat Completions into a reply, whatever server sends it.
+
+The `provider_data` of a reply with tool calls holds what the server sent for itself: the ids of the calls, its fields
+with reasoning, signatures. What of it goes back is the dialect's matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from clew.model.messages import ProviderData
+from clew_activities.providers.errors import TruncatedStream, classify_event
+from clew_activities.providers.fit_tools import FittedTools
+from clew_activities.providers.reply import (
+    Call,
+    DraftDecoder,
+    OwnData,
+    StopReason,
+    TaggedText,
+    find_best_usage,
+    get_member,
+    limit_name,
+    parse_event,
+    read_string,
+)
+from clew_workflows.protocol import ModelReply
+
+# Characters of a refusal that are kept.
+_REFUSAL_LIMIT = 4000
+_STOP_REASONS: Mapping[str, StopReason] = {"length": "length", "model_length": "length", "tool_calls": "tool_calls"}
+_ABORTED = frozenset(("abort", "error", "insufficient_system_resource", "network_error"))
+"""Reasons with which a server says that it has not finished the reply."""
+
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
+"""Fields with the text of the model's reasoning; some servers send the same text under two of them."""
+_FIELDS_BACK = (*_REASONING_FIELDS, "reasoning_details", "thinking_blocks", "extra_content")
+"""Fields of a message that some provider wants back."""
+_OWN_MEMBERS = frozenset(("index", "type", "function", "id"))
+"""Members of a tool call that the format itself defines."""
+
+
+class OpenAIDecoder(DraftDecoder):
+    """Folds `chat.completion.chunk` objects, or one complete `chat.completion`."""
+
+    def __init__(self, provider: str = "openai", model: str = "", tools: FittedTools | None = None) -> None:
+        super().__init__(tools or FittedTools())
+        self._provider = provider
+        self._model = model
+        self._calls: dict[int | str, Call] = {}
+        self._newest: Call | None = None
+        self._refusal = ""
+        self._own = OwnData()
+        self._tags = TaggedText()
+
+    def feed(self, event: str, data: str) -> None:
+        """Fold one event.
+
+        Raises:
+            ProviderError: The event is an error.
+            TruncatedStream: The event cannot be parsed, or the server aborted the reply.
+        """
+        if data.strip() == "[DONE]":
+            self._draft.ended = True
+            return
+        chunk = parse_event(data)
+        if event == "error" or chunk.get("error") or chunk.get("object") == "error":
+            raise classify_event(chunk)
+        self._read_usage(chunk)
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            # Requests ask for one choice; ignore further ones.
+            if isinstance(choice, dict) and choice.get("index") in (0, None):
+                self._read_usage(choice)
+                self._add_delta(choice.get("delta") or choice.get("message"))
+                self._set_stop_reason(choice.get("finish_reason"))
+
+    def finish(self) -> ModelReply:
+        """Return the reply; raises as `Decoder.finish` does."""
+        if self._refusal:
+            self._draft.refusal = self._refusal
+        self._take_split(*self._tags.finish())
+        return self._draft.finish(self._make_provider_data())
+
+    def _make_provider_data(self) -> ProviderData | None:
+        """Make what goes back to the provider with the tool calls; None: nothing, or too much."""
+        calls = [({"id": call.id} if call.id else {}) | call.own for call in self._draft.calls]
+        return self._own.make_provider_data(self._provider, self._model, calls) if calls else None
+
+    def _add_delta(self, delta: object) -> None:
+        if not isinstance(delta, dict):
+            return
+        if content := delta.get("content"):
+            self._add_content(content)
+        thinking = next((text for name in _REASONING_FIELDS if (text := read_string(delta.get(name)))), "")
+        self._draft.add_thinking(thinking or join_texts(delta.get("reasoning_details")))
+        for name in _FIELDS_BACK:
+            if value := delta.get(name):
+                self._own.add(name, value)
+        if len(self._refusal) < _REFUSAL_LIMIT and (refusal := read_string(delta.get("refusal"))):
+            self._refusal = (self._refusal + refusal)[:_REFUSAL_LIMIT]
+        calls = delta.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            self._add_call(call)
+
+    def _add_content(self, content: object) -> None:
+        """Take a text, or a list of parts: Mistral's thinking is a part, and goes back in its place."""
+        if isinstance(content, str):
+            self._add_tagged(content)
+            return
+        parts = content
+        for part in parts if isinstance(parts, list) else ():
+            text = read_string(get_member(part, "text"))
+            if get_member(part, "type") == "thinking":
+                if not self._own.has("content") and self._draft.text:
+                    self._own.add("content", [{"type": "text", "text": self._draft.text}])
+                self._draft.add_thinking(join_texts(get_member(part, "thinking")))
+                self._own.add("content", [part])
+            elif text:
+                self._draft.add_text(text)
+                if self._own.has("content"):
+                    self._own.add("content", [{"type": "text", "text": text}])
+
+    def _add_tagged(self, content: str) -> None:
+        """Take a text whose beginning may be thinking between tags: some servers leave them to their clients."""
+        is_known = bool(self._tags.opening)
+        self._take_split(*self._tags.split(content))
+        if self._tags.opening:
+            self._own.add("content", content if is_known else self._tags.opening)
+        elif self._own.has("content"):
+            self._own.add("content", [{"type": "text", "text": content}])
+
+    def _take_split(self, thinking: str, text: str) -> None:
+        # Some servers send the same thinking in a field of its own.
+        if thinking and not any(map(self._own.has, _REASONING_FIELDS)):
+            self._draft.add_thinking(thinking)
+        self._draft.add_text(text)
+
+    def _add_call(self, delta: object) -> None:
+        """Find the call that a delta belongs to, or start a new one, and add the delta to it.
+
+        OpenAI numbers calls with `index`. Other servers omit it, write it as a text or number every call 0, repeat
+        ids and names in every delta, make a new id for each delta, or use one id for two calls. A delta without an
+        index and without a known id goes on with the newest call, unless it starts another.
+        """
+        index = _read_index(get_member(delta, "index"))
+        function = get_member(delta, "function")
+        call_id, name = read_string(get_member(delta, "id")), limit_name(read_string(get_member(function, "name")))
+        arguments = get_member(function, "arguments")
+        key = call_id if index is None else index
+        call = self._calls.get(key, self._newest if index is None else None)
+        if call is None or _starts_another_call(call, call_id, name, arguments, numbered=index is not None):
+            call = self._draft.open_call(call_id, name or (call.name if call else ""))
+        elif name and not call.name:
+            call.rename(name)
+        elif index is not None and call.has_all_arguments and arguments == call.raw.so_far:
+            # Some servers repeat all arguments at the end.
+            return
+        self._newest = call
+        if call is None:
+            return
+        if key != "":
+            self._calls[key] = call
+        call.id = call.id or call_id
+        if isinstance(delta, dict):
+            call.own |= {member: value for member, value in delta.items() if member not in _OWN_MEMBERS and value}
+        self._draft.add_arguments(call, arguments)
+
+    def _set_stop_reason(self, reason: object) -> None:
+        if not isinstance(reason, str) or not reason:
+            return
+        if reason in _ABORTED:
+            raise TruncatedStream(f"the server aborted the reply ({reason[:40]})")
+        if "MALFORMED_FUNCTION_CALL" in reason.upper():
+            raise TruncatedStream("the model wrote a tool call that the server cannot read")
+        if reason == "content_filter":
+            self._draft.refusal = "the provider's content filter stopped the reply"
+        self._draft.stop_reason = _STOP_REASONS.get(reason, "stop")
+
+    def _read_usage(self, holder: Mapping[str, Any]) -> None:
+        """Take the best figures: servers report usage at the end, in each chunk, within a choice, or beside it."""
+        for usage in (holder.get("usage"), get_member(holder.get("x_groq"), "usage"), holder.get("timings")):
+            if isinstance(usage, dict):
+                self._draft.usage = find_best_usage(self._draft.usage, usage)
+
+
+def _read_index(index: object) -> int | None:
+    """Read the number of a call, which some servers write as a text; None: it has none."""
+    if isinstance(index, str) and index.strip().isdecimal():
+        return int(index.strip()[:9])
+    return index if isinstance(index, int) and not isinstance(index, bool) else None
+
+
+def _starts_another_call(call: Call, call_id: str, name: str, arguments: object, *, numbered: bool) -> bool:
+    """Whether a delta starts another call than the one that its number, its id or its place names."""
+    if arguments and call.has_all_arguments and (name or _begins_object(arguments)):
+        return not numbered or bool(name) or arguments != call.raw.so_far
+    if name and call.name and name != call.name:
+        return True
+    if not call_id or not call.id or call_id == call.id:
+        return False
+    # A server that makes a new id for each delta of one call repeats no name.
+    return bool(name) or not (numbered or arguments)
+
+
+def _begins_object(arguments: object) -> bool:
+    return not isinstance(arguments, str) or arguments.lstrip().startswith("{")
+
+
+def join_texts(parts: object) -> str:
+    """Join the texts of a list of parts, such as `reasoning_details` and Mistral's thinking."""
+    items = parts if isinstance(parts, list) else ()
+    texts = [get_member(part, "text") or get_member(part, "summary") for part in items]
+    return "".join(map(read_string, texts))
