@@ -1359,7 +1359,7 @@ DIALECTS: tuple[Dialect, ...] = (
         ),
         CEREBRAS,
     ),
-    _make_dialect("vllm", "openai/gpt-oss-20b", VLLM_WIRE, VLLM),
+    _make_dialect("vllm", "Qwen/Qwen3-235B-A22B-Thinking-2507", VLLM_WIRE, VLLM),
     _make_dialect(
         "vllm-mistral",
         "mistralai/Mistral-Small-3.2-24B-Instruct-2506",
