@@ -1,0 +1,373 @@
+"""The Messages API: its streams, its errors, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jsonschema_rs
+
+from tests.providers.chat_completions import make_id, make_signature, make_thinking_block
+from tests.providers.model_script import Turn
+from tests.providers.strict_server import DROP, Billing, Exchange, Refusal, Rule, Sent
+
+Block = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class AnthropicMessages:
+    """The Messages API.
+
+    Attributes:
+        path: The path of a request.
+        data: What begins a line of data.
+        cut_reason: The stop reason of a reply that the token limit cuts.
+    """
+
+    path: str = "/v1/messages"
+    data: str = "data: "
+    cut_reason: str = "max_tokens"
+
+    def encode_refusal(self, refusal: Refusal) -> Any:
+        """Make the JSON of an error response."""
+        return {
+            "type": "error",
+            "error": {"type": refusal.type, "message": refusal.message, "details": None},
+            "request_id": "req_1",
+        }
+
+    def encode(self, turn: Turn, exchange: Exchange, thinking: str, billing: Billing) -> tuple[list[Any], Sent]:
+        """Encode a reply. The model thinks only if the request says so."""
+        number = sum(len(sent.calls) for sent in exchange.sent)
+        thinking = thinking if is_thinking(exchange.body) else ""
+        name = make_id("toolu_01", 22)
+        ids = [name(number + place, call.name) for place, call in enumerate(turn.calls)]
+        blocks: list[tuple[Block, list[dict[str, Any]]]] = []
+        if thinking:
+            half = len(thinking) // 2
+            blocks.append(
+                (
+                    {"type": "thinking", "thinking": "", "signature": ""},
+                    [
+                        *[
+                            {"type": "thinking_delta", "thinking": part}
+                            for part in (thinking[:half], thinking[half:])
+                        ],
+                        {"type": "signature_delta", "signature": make_signature(number)},
+                    ],
+                )
+            )
+            blocks.append(({"type": "redacted_thinking", "data": make_signature(number + 1000)}, []))
+        if turn.text:
+            half = len(turn.text) // 2
+            parts = (turn.text[:half], turn.text[half:])
+            blocks.append(({"type": "text", "text": ""}, [{"type": "text_delta", "text": p} for p in parts if p]))
+        for call, call_id in zip(turn.calls, ids, strict=True):
+            raw = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
+            pieces = ["", raw[: len(raw) // 2], raw[len(raw) // 2 :]] if raw != "{}" else [""]
+            start = {"type": "tool_use", "id": call_id, "name": call.name, "input": {}}
+            blocks.append((start, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]))
+        # A part of the prompt was read from the cache, a part was written to it.
+        cached, written = billing.input_tokens // 2, billing.input_tokens // 4
+        counts = {
+            "input_tokens": billing.input_tokens - cached - written,
+            "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": written,
+        }
+        message = {
+            "id": "msg_01",
+            "type": "message",
+            "role": "assistant",
+            "model": exchange.body["model"],
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {**counts, "output_tokens": 1},
+        }
+        events: list[Any] = [{"type": "message_start", "message": message}, {"type": "ping"}]
+        for index, (block, deltas) in enumerate(blocks):
+            events.append({"type": "content_block_start", "index": index, "content_block": block})
+            events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+            events.append({"type": "content_block_stop", "index": index})
+        middle = len(events) - 2
+        reason = self.cut_reason if turn.ending == "length" else "tool_use" if turn.calls else "end_turn"
+        # Servers between say 0 here, after the real count at the beginning.
+        usage = {"input_tokens": 0, "output_tokens": billing.output_tokens}
+        events.append(
+            {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage}
+        )
+        events.append({"type": "message_stop"})
+        match turn.fault.when if turn.fault else None:
+            case "inside":
+                error = {"details": None, "type": "overloaded_error", "message": "Overloaded"}
+                events = [*events[:middle], {"type": "error", "error": error, "request_id": "req_1"}]
+            case "cut":
+                events = [*events[:middle], DROP]
+            case "after":
+                events.append(DROP)
+        kept = [block for block, _ in blocks if block["type"] == "redacted_thinking"]
+        returns = {"thinking": [make_thinking_block(thinking, number), *kept]} if thinking else {}
+        return events, Sent(thinking, returns, {call_id: {} for call_id in ids}, turn.text)
+
+
+def is_thinking(body: Mapping[str, Any]) -> bool:
+    """Whether the request wants the model to think."""
+    return (body.get("thinking") or {}).get("type") in ("enabled", "adaptive")
+
+
+def _get_blocks(message: Mapping[str, Any]) -> list[Block]:
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _merge_turns(body: Mapping[str, Any]) -> list[tuple[str, list[Block]]]:
+    """Merge consecutive messages of one role, as the API does."""
+    turns: list[tuple[str, list[Block]]] = []
+    for message in body["messages"]:
+        if turns and turns[-1][0] == message["role"]:
+            turns[-1][1].extend(_get_blocks(message))
+        else:
+            turns.append((message["role"], list(_get_blocks(message))))
+    return turns
+
+
+VERSIONS = ("2023-06-01", "2026-10-21")
+"""The versions of the API. The newer one has no sampling parameters (platform.claude.com/docs/en/api/versioning)."""
+
+
+def demand_headers(exchange: Exchange) -> Iterator[Refusal]:
+    """Refuse requests without the key or a version, or with what the version does not have."""
+    headers = exchange.headers
+    if "key-of-the-tests" not in (headers.get("x-api-key"), headers.get("authorization", "").removeprefix("Bearer ")):
+        yield Refusal("invalid x-api-key", status=401, type="authentication_error")
+    version = headers.get("anthropic-version")
+    if version not in VERSIONS:
+        yield Refusal("anthropic-version: header is required")
+    for name in ("temperature", "top_p", "top_k"):
+        if name in exchange.body and version == VERSIONS[-1]:
+            yield Refusal(f"{name}: Extra inputs are not permitted")
+
+
+def order_messages(exchange: Exchange) -> Iterator[Refusal]:
+    """Refuse messages in a wrong order."""
+    body = exchange.body
+    for index, message in enumerate(body["messages"]):
+        if message["role"] not in ("user", "assistant"):
+            yield Refusal(f"messages.{index}.role: Input should be 'user' or 'assistant'")
+    turns = _merge_turns(body)
+    if not turns or turns[0][0] != "user":
+        yield Refusal('messages: first message must use the "user" role')
+    # From 4.6 on; gh:anomalyco/opencode#13768
+    if turns and turns[-1][0] != "user":
+        yield Refusal(
+            "This model does not support assistant message prefill. The conversation must end with a user message."
+        )
+
+
+def pair_calls(exchange: Exchange) -> Iterator[Refusal]:
+    """Refuse calls without results right after them, and results without calls."""
+    turns = _merge_turns(exchange.body)
+    used: list[str] = []
+    for index, (role, blocks) in enumerate(turns):
+        calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        used += calls
+        after = turns[index + 1][1] if index + 1 < len(turns) else []
+        leading = []
+        for block in after:
+            if block["type"] != "tool_result":
+                break
+            leading.append(block["tool_use_id"])
+        if missing := [call for call in calls if call not in leading]:
+            # gh:anthropics/claude-code#8612
+            yield Refusal(
+                f"messages.{index}: `tool_use` ids were found without `tool_result` blocks immediately after: "
+                f"{', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` block in "
+                f"the next "
+                "message."
+            )
+        before = [b["id"] for b in turns[index - 1][1] if b["type"] == "tool_use"] if index else []
+        results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        for call_id in results:
+            if call_id not in before or role != "user":
+                # gh:anthropics/claude-code#18947
+                yield Refusal(
+                    f"messages.{index}.content.0: unexpected `tool_use_id` found in `tool_result` blocks: {call_id}. "
+                    "Each `tool_result` block must have a corresponding `tool_use` block in the previous message."
+                )
+        if len(set(results)) < len(results):
+            yield Refusal(f"messages.{index}: each tool_use must have a single result. Found multiple `tool_result`")
+    if len(set(used)) < len(used):
+        yield Refusal("messages: `tool_use` ids must be unique")
+
+
+def have_content(exchange: Exchange) -> Iterator[Refusal]:
+    """Refuse empty contents and malformed ids."""
+    messages = exchange.body["messages"]
+    system = exchange.body.get("system") or []
+    for block in system if isinstance(system, list) else []:
+        if not block["text"]:
+            yield Refusal("system: text content blocks must be non-empty")
+    for index, message in enumerate(messages):
+        if not message["content"]:
+            yield Refusal(
+                f"messages.{index}: all messages must have non-empty content except for the optional final assistant "
+                "message"
+            )
+        for place, block in enumerate(_get_blocks(message)):
+            where = f"messages.{index}.content.{place}"
+            match block["type"]:
+                case "text" if not block["text"]:
+                    yield Refusal("messages: text content blocks must be non-empty")
+                case "text" if not block["text"].strip():
+                    yield Refusal("messages: text content blocks must contain non-whitespace text")
+                case "tool_use" if not re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"]):
+                    yield Refusal(f"{where}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
+                case "tool_use" if not re.fullmatch(r"[a-zA-Z0-9_-]{1,200}", block["name"]):
+                    yield Refusal(f"{where}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,200}}$'")
+                case "tool_use" if not isinstance(block["input"], dict):
+                    yield Refusal(f"{where}.tool_use.input: Input should be a valid dictionary")
+                case "tool_result" if block.get("is_error") and not block.get("content"):
+                    yield Refusal(f"{where}: content cannot be empty if `is_error` is true")
+    last = messages[-1] if messages else None
+    if last and last["role"] == "assistant" and _get_blocks(last)[-1].get("text", "x")[-1:].isspace():
+        yield Refusal("messages: final assistant content cannot end with trailing whitespace")
+
+
+def return_thinking(exchange: Exchange) -> Iterator[Refusal]:
+    """Refuse thinking that is missing, changed or another provider's."""
+    own = {
+        block.get("signature") or block.get("data")
+        for sent in exchange.sent
+        for block in sent.returns.get("thinking", ())
+    }
+    turns = _merge_turns(exchange.body)
+    assistants = [index for index, (role, _) in enumerate(turns) if role == "assistant"]
+    for index in assistants:
+        blocks = turns[index][1]
+        for place, block in enumerate(blocks):
+            if block["type"] == "thinking" and block["signature"] not in own:
+                yield Refusal(f"messages.{index}.content.{place}: Invalid `signature` in `thinking` block")
+            if block["type"] == "redacted_thinking" and block["data"] not in own:
+                yield Refusal(f"messages.{index}.content.{place}: Invalid `data` in `redacted_thinking` block")
+        sent = exchange.find_sent(block["id"] for block in blocks if block["type"] == "tool_use")
+        thoughts = [block for block in blocks if block["type"] in ("thinking", "redacted_thinking")]
+        if sent and index == assistants[-1] and thoughts and thoughts != sent.returns.get("thinking"):
+            # gh:anthropics/claude-code#63259
+            yield Refusal(
+                f"messages.{index}.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant "
+                f"message "
+                "cannot be modified. These blocks must remain as they were in the original response."
+            )
+    # With adaptive thinking a reply need not begin with it.
+    if (exchange.body.get("thinking") or {}).get("type") != "enabled" or not assistants:
+        return
+    index = assistants[-1]
+    in_loop = any(block["type"] == "tool_result" for block in turns[-1][1])
+    first = turns[index][1][0]["type"]
+    if in_loop and first not in ("thinking", "redacted_thinking"):
+        yield Refusal(
+            f"messages.{index}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{first}`. When "
+            "`thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the "
+            "lastmost set of `tool_use` and `tool_result` blocks)."
+        )
+
+
+def keep_thinking(exchange: Exchange) -> Iterator[Refusal]:
+    """Say that the thinking of an earlier reply in a loop is missing, or has another order."""
+    for index, (_, blocks) in enumerate(_merge_turns(exchange.body)):
+        sent = exchange.find_sent(block["id"] for block in blocks if block["type"] == "tool_use")
+        thoughts = [block for block in blocks if block["type"] in ("thinking", "redacted_thinking")]
+        if sent and sent.returns and is_thinking(exchange.body) and thoughts != sent.returns["thinking"]:
+            yield Refusal(
+                f"messages.{index}: the thinking was {sent.returns['thinking']} and came back as {thoughts}"
+            )
+
+
+def keep_ids(exchange: Exchange) -> Iterator[Refusal]:
+    """Say that a call of this server has another id than the server gave it."""
+    turns = _merge_turns(exchange.body)
+    received = {block["id"] for _, blocks in turns for block in blocks if block["type"] == "tool_use"}
+    history = sum(any(block["type"] == "tool_use" for block in blocks) for _, blocks in turns)
+    own = {call_id for sent in exchange.sent for call_id in sent.calls}
+    if history >= sum(bool(sent.calls) for sent in exchange.sent) and (lost := own - received):
+        yield Refusal(f"the ids {sorted(lost)} came back as {sorted(received - own)}")
+
+
+def take_tools(exchange: Exchange) -> Iterator[Refusal]:
+    """Refuse tools that the API does not take."""
+    body = exchange.body
+    tools = body.get("tools") or []
+    for index, tool in enumerate(tools):
+        where, schema = f"tools.{index}.custom", tool["input_schema"]
+        if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", tool["name"]):
+            yield Refusal(f"{where}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
+        if schema.get("type") != "object":
+            yield Refusal(f"{where}.input_schema.type: Input should be 'object'")
+        if schema.keys() & {"oneOf", "allOf", "anyOf"}:
+            # gh:anthropics/claude-code#44788
+            text = "input_schema does not support oneOf, allOf, or anyOf at the top level"
+            yield Refusal(f"{where}.input_schema: {text}")
+        for name in schema.get("properties") or ():
+            if not re.fullmatch(r"[a-zA-Z0-9_.-]{1,64}", name):
+                # gh:anthropics/claude-code#79418
+                yield Refusal(
+                    f"{where}.input_schema.properties: Property keys should match pattern '^[a-zA-Z0-9_.-]{{1,64}}$'"
+                )
+        try:
+            jsonschema_rs.Draft202012Validator(schema)
+        except (jsonschema_rs.ValidationError, ValueError):
+            yield Refusal(
+                f"{where}.input_schema: JSON schema is invalid. It must match JSON Schema draft 2020-12 "
+                "(https://json-schema.org/draft/2020-12)."
+            )
+    names = [tool["name"] for tool in tools]
+    if len(set(names)) < len(names):
+        yield Refusal("tools: Tool names must be unique.")
+    if body.get("tool_choice") and not tools:
+        yield Refusal("tool_choice: tool_choice may only be specified while providing tools.")
+
+
+def take_options(exchange: Exchange) -> Iterator[Refusal]:
+    """Refuse options that the API does not take."""
+    body = exchange.body
+    if not isinstance(body.get("max_tokens"), int):
+        yield Refusal("max_tokens: Field required")
+    if not 0 <= body.get("temperature", 1) <= 1:
+        yield Refusal("temperature: range: 0..1")
+    if "temperature" in body and "top_p" in body:
+        # gh:infiniflow/ragflow#11815
+        yield Refusal("`temperature` and `top_p` cannot both be specified for this model. Please use only one.")
+    for text in body.get("stop_sequences") or ():
+        if not text.strip():
+            yield Refusal("stop_sequences: each stop sequence must contain non-whitespace")
+    if is_thinking(body):
+        if body.get("temperature", 1) != 1:
+            yield Refusal("`temperature` may only be set to 1 when thinking is enabled.")
+        if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
+            yield Refusal("Thinking may not be enabled when tool_choice forces tool use.")
+        budget = body["thinking"].get("budget_tokens", 1024)
+        if budget < 1024:
+            yield Refusal("thinking.enabled.budget_tokens: Input should be greater than or equal to 1024")
+        if budget >= body["max_tokens"]:
+            yield Refusal("`max_tokens` must be greater than `thinking.budget_tokens`.")
+    if (found := json.dumps(body).count('"cache_control"')) > 4:
+        # gh:agentjido/req_llm#503
+        yield Refusal(f"A maximum of 4 blocks with cache_control may be provided. Found {found}.")
+
+
+RULES: tuple[Rule, ...] = (
+    demand_headers,
+    order_messages,
+    pair_calls,
+    have_content,
+    return_thinking,
+    take_tools,
+    take_options,
+)
+"""What the Messages API refuses."""
+
+LOSSES: tuple[Rule, ...] = (keep_thinking, keep_ids)
+"""What the Messages API takes although something is lost."""

@@ -1,0 +1,65 @@
+"""The servers of all dialects, and one worker that a user has configured for them."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from clew import Clew
+from clew.local import TemporalServer
+from clew_activities.archive import Store
+from clew_activities.mcp.settings import McpSettings, ProcessSettings
+from clew_activities.providers import load_providers, make_http_client
+from clew_activities.tools import load_tools
+from clew_activities.worker import make_worker
+from tests.providers import mcp_tools, plain_tools
+from tests.providers.dialects import DIALECTS
+from tests.providers.strict_server import Dialect, StrictServer, run_strict_servers
+from tests.support import toolbox
+from tests.support.stack import KEYS
+
+KEY = "key-of-the-tests"
+
+
+@dataclass
+class Matrix:
+    """A client of the worker, and the servers by the dialects' names."""
+
+    clew: Clew
+    servers: dict[str, StrictServer]
+
+
+def make_environ(dialect: Dialect, url: str) -> dict[str, str]:
+    """Make the variables that a user sets for a server."""
+    name = dialect.provider.upper()
+    prefix = name if name in ("OPENAI", "ANTHROPIC") else f"CLEW_PROVIDER_{name}"
+    return {f"{prefix}_BASE_URL": url, f"{prefix}_API_KEY": KEY, **dialect.environ}
+
+
+@asynccontextmanager
+async def run_matrix(server: TemporalServer) -> AsyncIterator[Matrix]:
+    """Run the servers of all dialects, and a worker."""
+    async with run_strict_servers(DIALECTS) as servers, make_http_client() as http:
+        environ: dict[str, str] = {}
+        for one in servers.values():
+            environ |= make_environ(one.dialect, one.url)
+        connection = await Clew.connect(server.address)
+        clew = Clew(connection.temporal, f"matrix-{uuid.uuid4().hex}")
+        program = str(Path(mcp_tools.__file__))
+        mcp = {name: ProcessSettings(command=sys.executable, args=(program, name)) for name in ("hard", "many")}
+        worker = make_worker(
+            clew.temporal,
+            task_queue=clew.task_queue,
+            providers=load_providers(environ),
+            tools=load_tools([toolbox.__name__, plain_tools.__name__]),
+            http=http,
+            store=Store.from_url("memory://"),
+            keys=KEYS,
+            mcp=McpSettings(mcp),
+        )
+        async with worker:
+            yield Matrix(clew, servers)

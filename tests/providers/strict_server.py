@@ -1,0 +1,329 @@
+"""Strict servers: each refuses what the real one refuses, remembers why, and else plays the scripted model.
+
+A server is the same for all dialects. Its `Dialect` is a row of the table in `dialects`: rules that refuse a request,
+rules that say what a request has lost although the real server takes it, and the wire format with its quirks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tests.providers.model_script import Turn
+
+DROP = object()
+"""Among the events of a reply: the connection breaks here."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An error with which a server refuses a request, in the real server's words."""
+
+    message: str
+    status: int = 400
+    type: str | None = "invalid_request_error"
+    code: Any = None
+    param: str | None = None
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A reply that a server has sent.
+
+    Attributes:
+        thinking: The text of its thinking.
+        returns: The fields of the assistant's message that hold what is the provider's own, as they must come back.
+        calls: What is the provider's own on each tool call, by the call's id.
+        text: The text of the reply.
+        names: The name of each tool call, by the call's id.
+    """
+
+    thinking: str = ""
+    returns: Mapping[str, Any] = field(default_factory=dict)
+    calls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    text: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Exchange:
+    """A request at a server.
+
+    Attributes:
+        body: Its JSON body.
+        headers: Its headers, by names in lower case.
+        sent: The replies that the server has sent since the test began, oldest first.
+    """
+
+    body: dict[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    sent: Sequence[Sent] = ()
+
+    def find_sent(self, call_ids: Iterable[str]) -> Sent | None:
+        """Find the reply of this server that has made one of the calls; None: another provider's."""
+        wanted = set(call_ids)
+        return next((sent for sent in reversed(self.sent) if wanted & set(sent.calls)), None)
+
+
+Rule = Callable[[Exchange], Iterable[Refusal]]
+Step = Turn | Callable[[Exchange], Turn]
+
+
+@dataclass(frozen=True)
+class Billing:
+    """The tokens of a reply, as a bill has them."""
+
+    input_tokens: int
+    output_tokens: int
+
+
+class Wire(Protocol):
+    """A wire format with the quirks of one server."""
+
+    @property
+    def path(self) -> str:
+        """The path of a request, below the base URL."""
+        ...
+
+    @property
+    def data(self) -> str:
+        """What begins a line of data in a stream."""
+        ...
+
+    @property
+    def cut_reason(self) -> str:
+        """The finish reason of a reply with calls that the token limit cuts."""
+        ...
+
+    def encode(self, turn: Turn, exchange: Exchange, thinking: str, billing: Billing) -> tuple[list[Any], Sent]:
+        """Encode a reply as the events of a stream. Each is an object, a text, or `DROP`."""
+        ...
+
+    def encode_refusal(self, refusal: Refusal) -> Any:
+        """Make the JSON of an error response."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A row of the table: a server, and how a user configures it.
+
+    Attributes:
+        name: The name of the row.
+        provider: The name of the provider in the worker's environment.
+        model: The name of the model.
+        base_path: The path of the base URL.
+        wire: The wire format.
+        rules: What the server refuses.
+        losses: What the server takes, although it has lost what the provider or the user needs.
+        environ: Further variables that a user sets.
+        thinks: Whether the model thinks.
+        thinking_options: The model options with which it does.
+        reports_usage: Whether the server sends usage.
+        left_out: The scenarios without a cell, each with the reason.
+    """
+
+    name: str
+    provider: str
+    model: str
+    wire: Wire
+    rules: Sequence[Rule]
+    losses: Sequence[Rule] = ()
+    base_path: str = "/v1"
+    environ: Mapping[str, str] = field(default_factory=dict)
+    thinks: bool = True
+    thinking_options: Mapping[str, Any] = field(default_factory=dict)
+    reports_usage: bool = True
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def full_model(self) -> str:
+        """The model as a session names it."""
+        return f"{self.provider}:{self.model}"
+
+
+@dataclass
+class StrictServer:
+    """One dialect's server on loopback.
+
+    Attributes:
+        dialect: Its row.
+        url: Its base URL.
+        steps: What the model does next.
+        exchanges: The requests since the test began.
+        verdicts: What was refused or lost, one line each.
+        surplus: Requests after the script's end.
+        billed: The tokens of the replies.
+        spoiled: Set by the first verdict.
+        retry_after: The seconds that an error response names.
+        free: Held while a test has the server.
+    """
+
+    dialect: Dialect
+    url: str = ""
+    steps: deque[Step] = field(default_factory=deque)
+    exchanges: list[Exchange] = field(default_factory=list)
+    verdicts: list[str] = field(default_factory=list)
+    surplus: int = 0
+    billed: list[Billing] = field(default_factory=list)
+    spoiled: asyncio.Event = field(default_factory=asyncio.Event)
+    sent: list[Sent] = field(default_factory=list)
+    retry_after: int = 0
+    free: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _thoughts: int = 0
+
+    def play(self, *steps: Step) -> None:
+        """Forget the last test, and play these steps."""
+        self.steps = deque(steps)
+        self.exchanges, self.verdicts, self.billed, self.sent = [], [], [], []
+        self.surplus = self.retry_after = 0
+        self.spoiled = asyncio.Event()
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The body of the last request."""
+        return self.exchanges[-1].body
+
+    def check(self) -> None:
+        """Check that nothing was refused or lost, and that all steps were played.
+
+        Raises:
+            AssertionError: With what was refused and why.
+        """
+        problems = list(self.verdicts)
+        if self.surplus:
+            problems.append(f"{self.surplus} requests came after the script's end")
+        if self.steps and not problems:
+            problems.append(f"{len(self.steps)} steps of the script were not played")
+        assert not problems, f"{self.dialect.name}: " + "\n  ".join(problems)
+
+    def answer(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> tuple[int, list[Any] | Any]:
+        """Judge a request and make the answer: a status, and the events of a stream or the JSON of an error."""
+        exchange = Exchange(body, headers, tuple(self.sent))
+        self.exchanges.append(exchange)
+        refusals = [refusal for rule in self.dialect.rules for refusal in rule(exchange)]
+        expected = self.dialect.base_path + self.dialect.wire.path
+        if path.partition("?")[0] != expected:
+            refusals.insert(0, Refusal(f"Not Found: {path}, not {expected}", status=404))
+        number = len(self.exchanges)
+        for word, found in (
+            ("refused", refusals),
+            ("lost", [r for rule in self.dialect.losses for r in rule(exchange)]),
+        ):
+            self.verdicts += [f"request {number} {word}: {refusal.message}" for refusal in found]
+        if self.verdicts:
+            self.spoiled.set()
+        if refusals:
+            return refusals[0].status, self.dialect.wire.encode_refusal(refusals[0])
+        if not self.steps:
+            self.surplus += 1
+            return self._encode(Turn(text="The script is over."), exchange)
+        step = self.steps.popleft()
+        return self._encode(step if isinstance(step, Turn) else step(exchange), exchange)
+
+    def _encode(self, turn: Turn, exchange: Exchange) -> tuple[int, list[Any] | Any]:
+        if turn.fault and turn.fault.when == "before":
+            fault = Refusal("The engine is currently overloaded", status=turn.fault.status, type="overloaded_error")
+            return turn.fault.status, self.dialect.wire.encode_refusal(fault)
+        thinking = ""
+        if turn.thinks and self.dialect.thinks:
+            self._thoughts += 1
+            thinking = f"[{self.dialect.name} thinks {self._thoughts}] I must add,\n\u201ccarefully\u201d."
+        size = sum(len(call.name) + len(str(call.arguments)) for call in turn.calls) + len(turn.text) + len(thinking)
+        billing = Billing(len(json.dumps(exchange.body)) // 4 + 1, size // 4 + 1)
+        events, sent = self.dialect.wire.encode(turn, exchange, thinking, billing)
+        self.billed.append(billing)
+        self.sent.append(sent)
+        return 200, events
+
+
+THOUGHT = re.compile(r"\[([\w-]+) thinks \d+\]")
+
+
+def find_foreign_thoughts(name: str) -> Rule:
+    """Make the rule that no request has what another provider's model thought."""
+
+    def rule(exchange: Exchange) -> Iterable[Refusal]:
+        if foreign := set(THOUGHT.findall(json.dumps(exchange.body))) - {name}:
+            yield Refusal(f"the request has the thinking of {', '.join(sorted(foreign))}")
+
+    return rule
+
+
+async def _serve(server: StrictServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await _answer_one(server, reader, writer)
+    finally:
+        writer.close()
+
+
+async def _answer_one(server: StrictServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read and answer one request.
+
+    Raises:
+        ConnectionError: The reply drops the connection, or the client has.
+        asyncio.IncompleteReadError: The client has closed the connection.
+    """
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+    headers = {k.lower(): v.strip() for k, v in (line.split(":", 1) for line in lines)}
+    body = json.loads(await reader.readexactly(int(headers["content-length"])))
+    status, answer = server.answer(first.split()[1], headers, body)
+    if status == 200:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        for event in answer:
+            if event is DROP:
+                await writer.drain()
+                writer.transport.abort()
+                raise ConnectionAbortedError
+            frame = encode_event(event, server.dialect.wire.data)
+            writer.write(f"{len(frame):x}\r\n".encode() + frame + b"\r\n")
+        writer.write(b"0\r\n\r\n")
+    else:
+        content = json.dumps(answer).encode()
+        fields = (
+            f"retry-after: {server.retry_after}\r\ncontent-type: application/json\r\ncontent-length: {len(content)}"
+        )
+        writer.write(f"HTTP/1.1 {status} X\r\n{fields}\r\n\r\n".encode() + content)
+    await writer.drain()
+
+
+def encode_event(event: Any, data: str = "data: ") -> bytes:
+    """Encode a server-sent event. A `type` names it; a text that begins with `:` is a comment."""
+    if isinstance(event, str):
+        return f"{event if event.startswith(':') else f'{data}{event}'}\n\n".encode()
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    return f"{name}{data}{json.dumps(event)}\n\n".encode()
+
+
+@asynccontextmanager
+async def run_strict_servers(dialects: Iterable[Dialect]) -> AsyncIterator[dict[str, StrictServer]]:
+    """Run a server for each dialect, by the dialect's name."""
+    servers = {dialect.name: StrictServer(dialect) for dialect in dialects}
+    tasks: set[asyncio.Task[None]] = set()
+    listeners = []
+    for server in servers.values():
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: StrictServer = server) -> None:
+            task = asyncio.create_task(_serve(server, reader, writer))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        listener = await asyncio.start_server(accept, "127.0.0.1", 0)
+        listeners.append(listener)
+        server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}{server.dialect.base_path}"
+    try:
+        yield servers
+    finally:
+        for listener in listeners:
+            listener.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

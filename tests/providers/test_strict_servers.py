@@ -1,0 +1,393 @@
+"""The strict servers themselves: they take valid requests and refuse invalid ones, and their streams are valid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI
+
+from tests.providers.dialects import DIALECTS
+from tests.providers.model_script import Call, Turn
+from tests.providers.strict_server import Dialect, Exchange, Sent, StrictServer, run_strict_servers
+
+KEY = "key-of-the-tests"
+ROWS = {dialect.name: dialect for dialect in DIALECTS}
+CHAT = [name for name in ROWS if name != "anthropic"]
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a", "b"],
+        },
+    },
+}
+ANTHROPIC_ADD = {"name": "add", "description": "Adds.", "input_schema": ADD["function"]["parameters"]}  # type: ignore[index]
+Change = Callable[[dict[str, Any]], object]
+
+
+def make_call(call_id: str = "aB3xK9mP2", arguments: str = '{"a": 1, "b": 2}') -> dict[str, Any]:
+    function = {"name": "add", "arguments": arguments}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+    }
+
+
+def make_result(call_id: str = "aB3xK9mP2") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": "3"}
+
+
+def make_body(dialect: Dialect) -> dict[str, Any]:
+    """Make a body of Chat Completions in the middle of a tool loop, as each of the servers takes it."""
+    call = make_call()
+    if dialect.name.startswith(("deepseek", "kimi")):
+        call["reasoning_content"] = " "
+    if dialect.name == "gemini":
+        signature = "skip_thought_signature_validator"
+        call["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": signature}}
+    limit = "max_completion_tokens" if dialect.name.startswith("openai") else "max_tokens"
+    body: dict[str, Any] = {
+        "model": dialect.model,
+        "messages": [
+            {"role": "system", "content": "You add."},
+            {"role": "user", "content": "Add 1 and 2."},
+            call,
+            make_result(),
+        ],
+        "tools": [json.loads(json.dumps(ADD))],
+        "stream": True,
+        limit: 100,
+    }
+    if dialect.name == "openai-gpt-5.6":
+        body["reasoning_effort"] = "none"
+    return body
+
+
+def make_anthropic_body() -> dict[str, Any]:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1, "b": 2}}
+    return {
+        "model": "claude-sonnet-4-6",
+        "max_tokens": 2000,
+        "system": "You add.",
+        "messages": [
+            {"role": "user", "content": "Add 1 and 2."},
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "3"}]},
+        ],
+        "tools": [json.loads(json.dumps(ANTHROPIC_ADD))],
+        "stream": True,
+    }
+
+
+def list_refusals(dialect: Dialect, body: dict[str, Any], *sent: Sent) -> str:
+    """List what a dialect says of a body, whether it refuses it or takes it with a loss."""
+    headers = {"authorization": f"Bearer {KEY}", "x-api-key": KEY, "anthropic-version": "2026-10-21"}
+    exchange = Exchange(body, headers, sent)
+    rules = (*dialect.rules, *dialect.losses)
+    return "\n".join(refusal.message for rule in rules for refusal in rule(exchange))
+
+
+@pytest.mark.parametrize("name", CHAT)
+def test_a_valid_conversation_is_taken(name: str) -> None:
+    assert not list_refusals(ROWS[name], make_body(ROWS[name]))
+
+
+def test_a_valid_conversation_is_taken_by_anthropic() -> None:
+    assert not list_refusals(ROWS["anthropic"], make_anthropic_body())
+
+
+def _insert(index: int, role: str, content: Any = "more") -> Change:
+    return lambda body: body["messages"].insert(index, {"role": role, "content": content})
+
+
+def _append(role: str, content: Any = "more") -> Change:
+    return lambda body: body["messages"].append({"role": role, "content": content})
+
+
+def _set(**fields: Any) -> Change:
+    return lambda body: body.update(fields)
+
+
+def _set_message(index: int, **fields: Any) -> Change:
+    return lambda body: body["messages"][index].update(fields)
+
+
+def _rename_call(call_id: str) -> Change:
+    def change(body: dict[str, Any]) -> None:
+        body["messages"][2]["tool_calls"][0]["id"] = body["messages"][3]["tool_call_id"] = call_id
+
+    return change
+
+
+def _set_function(**fields: Any) -> Change:
+    return lambda body: body["tools"][0]["function"].update(fields)
+
+
+def _set_schema(**fields: Any) -> Change:
+    return lambda body: body["tools"][0]["function"]["parameters"].update(fields)
+
+
+def _set_property(schema: Any, name: str = "c") -> Change:
+    return lambda body: body["tools"][0]["function"]["parameters"]["properties"].update({name: schema})
+
+
+def _drop_result(body: dict[str, Any]) -> None:
+    body["messages"].pop()
+    body["messages"].append({"role": "user", "content": "Well?"})
+
+
+def _drop_call(body: dict[str, Any]) -> None:
+    del body["messages"][2]
+
+
+def _drop_properties(body: dict[str, Any]) -> None:
+    body["tools"][0]["function"]["parameters"] = {"type": "object"}
+
+
+def _add_tools(count: int) -> Change:
+    def change(body: dict[str, Any]) -> None:
+        tool = body["tools"][0]["function"]
+        body["tools"] += [{"type": "function", "function": {**tool, "name": f"t{n}"}} for n in range(count)]
+
+    return change
+
+
+def _drop_thinking(body: dict[str, Any]) -> None:
+    del body["messages"][2]["reasoning_content"]
+
+
+def _drop_signature(body: dict[str, Any]) -> None:
+    del body["messages"][2]["tool_calls"][0]["extra_content"]
+
+
+def _change_signature(body: dict[str, Any]) -> None:
+    body["messages"][2]["tool_calls"][0]["extra_content"]["google"]["thought_signature"] = "c2ln"
+
+
+def _break_arguments(body: dict[str, Any]) -> None:
+    body["messages"][2]["tool_calls"][0]["function"]["arguments"] = '{"a": 1, "b"'
+
+
+def _call_twice(body: dict[str, Any]) -> None:
+    body["messages"][2]["tool_calls"].append(make_call("bB3xK9mP2")["tool_calls"][0])
+    body["messages"].append(make_result("bB3xK9mP2"))
+
+
+UNION = {"type": "integer", "anyOf": [{"minimum": 1}, {"maximum": 9}]}
+JSON_OBJECT = {"type": "json_object"}
+
+REFUSED: list[tuple[str, Change, str]] = [
+    ("openai", _drop_result, "must be followed by tool messages"),
+    ("openai", _drop_call, "must be a response to a preceding message"),
+    ("openai", lambda body: body["messages"].append(make_result()), "Duplicate value for 'tool_call_id'"),
+    ("openai", _set_message(1, content=None), "expected a string, got null"),
+    ("openai", _set_message(2, reasoning_content="hm"), "Unknown parameter: 'messages[2].reasoning_content'"),
+    ("openai", _set(enable_thinking=True), "Unknown parameter: 'enable_thinking'"),
+    ("openai", _rename_call("x" * 41), "string too long"),
+    ("openai", _add_tools(128), "maximum length 128"),
+    ("openai", _set_schema(anyOf=[{"required": ["a"]}]), "at the top level"),
+    ("openai", _drop_properties, "object schema missing properties"),
+    ("openai", _set_property({"type": "array"}), "array schema missing items"),
+    ("openai", _set_function(name="a.b"), "does not match pattern"),
+    ("openai", _set(max_tokens=1), "Use 'max_completion_tokens'"),
+    ("openai", _set(temperature=0.5), "Only the default (1) value"),
+    ("openai", _set(stop=["x"]), "'stop' is not supported"),
+    ("openai", _set_function(strict=True), "'additionalProperties' is required"),
+    ("openai", _set(tools=[]), "[] is too short"),
+    ("openai-gpt-5.6", _set(reasoning_effort="low"), "set reasoning_effort to 'none'"),
+    ("azure", _set(prompt_cache_key="k"), "Unrecognized request argument"),
+    ("azure", _set_function(description="x" * 1025), "maximum length 1024"),
+    ("gemini", _set(prompt_cache_key="k"), 'Unknown name "prompt_cache_key"'),
+    ("gemini", _set_message(2, reasoning_content="hm"), "Unknown name \"reasoning_content\" at 'messages[2]'"),
+    ("gemini", _drop_signature, "missing a thought_signature"),
+    ("gemini", _change_signature, "Corrupted thought signature"),
+    ("gemini", _insert(2, "assistant"), "function call turn comes immediately after a user turn"),
+    ("gemini", _drop_call, "function response turn comes immediately after"),
+    ("gemini", _insert(4, "assistant", ""), "contents.parts must not be empty"),
+    ("gemini", _set_function(name="3d"), "Must start with a letter or an underscore"),
+    ("gemini", _set_property({"type": ["string", "null"]}), "Proto field is not repeating"),
+    ("gemini", _set_property({"type": "integer", "enum": [1]}), "(TYPE_STRING)"),
+    ("gemini", _set_property({"type": "array"}), "items: missing field"),
+    ("gemini", _set_property(UNION), "must be the only field set"),
+    ("gemini", _set(response_format=JSON_OBJECT), "is unsupported"),
+    ("mistral", _set(max_completion_tokens=1), "Extra inputs are not permitted: ['body', 'max_completion_tokens']"),
+    ("mistral", _set_message(2, reasoning_content="hm"), "'assistant', 'reasoning_content'"),
+    ("mistral", _append("user"), "Unexpected role 'user' after role 'tool'"),
+    ("mistral", _insert(3, "assistant"), "Not the same number of function calls and responses"),
+    ("mistral", _append("assistant"), "Expected last role User or Tool"),
+    ("mistral", _rename_call("tool-1"), "a length of 9"),
+    ("mistral", _set_schema(type="thing"), "Invalid tool schema"),
+    ("deepseek", _drop_thinking, "must be passed back to the API"),
+    ("deepseek", _set_message(0, role="developer"), "unknown variant `developer`"),
+    ("deepseek", _set(tool_choice="required"), "does not support this tool_choice"),
+    ("deepseek", _set(response_format={"type": "json_schema"}), "This response_format type is unavailable now"),
+    ("deepseek", _set(response_format=JSON_OBJECT), "must contain the word 'json'"),
+    ("deepseek-r1", _insert(1, "user"), "successive user or assistant messages"),
+    ("deepseek-r1", _insert(1, "assistant"), "must be a user message"),
+    ("xai", _set(stop=["x"]), "Argument not supported on this model: stop"),
+    ("xai", _set(reasoning_effort="low"), "does not support parameter reasoningEffort"),
+    ("xai", _append("user", ""), "at least one content element"),
+    ("xai", _break_arguments, "not a valid JSON string"),
+    ("kimi", _drop_thinking, "reasoning_content is missing"),
+    ("kimi", _set_message(2, reasoning_content=""), "reasoning_content is missing"),
+    ("kimi", _set_property({"enum": ["a"]}), "type is not defined"),
+    ("kimi", _set_property({"type": "array", "items": [{"type": "string"}]}), "items must be an object"),
+    ("kimi", _set_property({"$ref": "#/definitions/x"}), "references must start with #/$defs/"),
+    ("kimi", _set_property(UNION), "when using anyOf, type should be defined in anyOf items"),
+    ("kimi", _set_property(True), "must be an object"),
+    ("kimi", _set_function(name="3d"), "must start with a letter"),
+    ("glm", lambda body: body["messages"].pop(1), "The messages parameter is illegal"),
+    ("minimax", _insert(1, "system"), "invalid chat setting"),
+    ("minimax", _break_arguments, "invalid function arguments json string"),
+    ("qwen", _set_message(2, content=None), "The content field is a required field"),
+    ("groq", _set_message(2, reasoning_content="hm"), "property 'reasoning_content' is unsupported"),
+    ("groq", _set(prompt_cache_key="k"), "property 'prompt_cache_key' is unsupported"),
+    ("groq", _set(response_format=JSON_OBJECT), "cannot be combined with tool"),
+    ("cerebras", _set_message(2, reasoning_content="hm"), "messages.2.assistant.reasoning_content"),
+    ("cerebras", _set(response_format=JSON_OBJECT), "incompatible"),
+    ("vllm", _break_arguments, "Expecting value"),
+    ("vllm-mistral", _insert(1, "system"), "Only user, assistant and tool roles"),
+    ("vllm-mistral", _append("user"), "must alternate user and assistant roles"),
+    ("vllm-mistral", _rename_call("tool-1"), "length >= 9"),
+    ("vllm-gemma", _insert(1, "user"), "must alternate user/assistant"),
+    ("vllm-qwen", _insert(2, "system"), "System message must be at the beginning"),
+    ("llamacpp", _append("assistant", ""), "must contain either 'content' or 'tool_calls'"),
+    ("llamacpp-mistral", _append("user"), "Jinja Exception: After the optional system message"),
+    ("llamacpp-gemma", _append("user"), "Jinja Exception: Conversation roles must alternate"),
+    ("llamacpp-qwen", lambda body: body["messages"].pop(1), "No user query found"),
+    ("llamacpp", _set_message(2, content="hm", reasoning_content="hm"), "Cannot pass both content and thinking"),
+    ("llamacpp", _set_property({"type": "string", "pattern": "[a-z]"}), "must start with '^' and end with '$'"),
+    ("llamacpp", _set_property({"type": "string", "maxLength": 10_000}), "exceeds sane defaults"),
+    ("vllm-llama", _call_twice, "single tool-calls at once"),
+    ("unknown", _call_twice, "single tool-calls at once"),
+    ("unknown", _set_message(2, content=None), "at least one content element"),
+    ("lmstudio", _set(response_format=JSON_OBJECT), "must be 'json_schema' or 'text'"),
+    ("lmstudio", _set(tool_choice={"type": "function", "function": {"name": "add"}}), "Invalid tool_choice type"),
+    ("ollama", _set(reasoning_effort="minimal"), "invalid reasoning value"),
+    ("ollama", _set_message(1, content=None), "invalid message content type: <nil>"),
+    ("ollama", _set_property(True), "cannot unmarshal bool"),
+    ("litellm", _set(seed=1), "does not support parameters: ['seed']"),
+    ("litellm", _set_schema(anyOf=[{"required": ["a"]}]), "at the top level"),
+    ("litellm", lambda body: body.pop("tools"), "without tools= param specified"),
+    ("unknown", _insert(1, "system"), "must be at the beginning"),
+    ("unknown", _insert(1, "user"), "must alternate"),
+    ("unknown", _append("user"), "Unexpected role 'user' after role 'tool'"),
+    ("unknown", _set(seed=1), "Extra inputs are not permitted: seed"),
+    ("unknown", _set_property({"type": "string"}, "$top"), "Property keys should match pattern"),
+    ("unknown", _rename_call("tool-1"), "a length of 9"),
+]
+"""A change of a valid body, and the words with which the dialect refuses it."""
+
+
+@pytest.mark.parametrize(("name", "change", "words"), REFUSED)
+def test_an_invalid_request_is_refused(name: str, change: Change, words: str) -> None:
+    """In the real server's words."""
+    body = make_body(ROWS[name])
+    change(body)
+    assert words in list_refusals(ROWS[name], body)
+
+
+def _drop_results(body: dict[str, Any]) -> None:
+    body["messages"][2] = {"role": "user", "content": "Well?"}
+
+
+ANTHROPIC_REFUSED: list[tuple[Change, str]] = [
+    (_drop_results, "`tool_use` ids were found without `tool_result` blocks"),
+    (lambda body: body["messages"].pop(1), "unexpected `tool_use_id`"),
+    (lambda body: body["messages"].pop(0), 'must use the "user" role'),
+    (_append("assistant"), "does not support assistant message prefill"),
+    (_append("user", ""), "must have non-empty content"),
+    (_append("user", [{"type": "text", "text": " \n"}]), "non-whitespace text"),
+    (_insert(0, "system"), "Input should be 'user' or 'assistant'"),
+    (_set(seed=1), "seed: Extra inputs are not permitted"),
+    (_set(temperature=0.5), "temperature: Extra inputs are not permitted"),
+    (_set(thinking={"type": "enabled", "budget_tokens": 1024}), "Expected `thinking` or `redacted_thinking`"),
+    (_set(thinking={"type": "enabled", "budget_tokens": 2000}), "must be greater than `thinking.budget_tokens`"),
+    (lambda body: body["tools"][0]["input_schema"].update(anyOf=[{}]), "does not support oneOf, allOf, or anyOf"),
+    (lambda body: body["tools"][0]["input_schema"]["properties"].update({"$top": {}}), "Property keys should match"),
+    (lambda body: body["tools"][0].update(name="a.b"), "String should match pattern"),
+    (lambda body: body["tools"].append(body["tools"][0]), "Tool names must be unique"),
+    (lambda body: body["messages"][1]["content"][0].update(id="functions.add:0"), "'^[a-zA-Z0-9_-]+$'"),
+    (
+        lambda body: body["messages"][1]["content"].insert(
+            0, {"type": "thinking", "thinking": "x", "signature": "c2ln"}
+        ),
+        "Invalid `signature`",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), ANTHROPIC_REFUSED)
+def test_an_invalid_request_is_refused_by_anthropic(change: Change, words: str) -> None:
+    body = make_anthropic_body()
+    change(body)
+    assert words in list_refusals(ROWS["anthropic"], body)
+
+
+def test_what_a_server_sent_must_come_back_unchanged() -> None:
+    """Missing, changed, under another id, or at another provider: each is said."""
+    deepseek, thinking = ROWS["deepseek"], "[deepseek thinks 1] I add."
+    sent = Sent(thinking, {"reasoning_content": thinking}, {"aB3xK9mP2": {}})
+    body = make_body(deepseek)
+    body["messages"][2]["reasoning_content"] = thinking
+    assert not list_refusals(deepseek, body, sent)
+    body["messages"][2]["reasoning_content"] = f"{thinking} "
+    assert "came back as" in list_refusals(deepseek, body, sent)
+    _rename_call("tool-1")(body)
+    assert "the ids ['aB3xK9mP2'] came back as ['tool-1']" in list_refusals(deepseek, body, sent)
+    assert "the thinking of deepseek" in list_refusals(ROWS["vllm"], body)
+
+
+@pytest.fixture(scope="module")
+async def servers() -> AsyncIterator[dict[str, StrictServer]]:
+    async with run_strict_servers(DIALECTS) as running:
+        yield running
+
+
+TURN = Turn("I add.", (Call("add", {"a": 1, "b": 2}), Call("add", {"a": 3, "b": 4})), thinks=True)
+
+
+@pytest.mark.parametrize("name", CHAT)
+async def test_the_official_client_reads_the_stream(servers: dict[str, StrictServer], name: str) -> None:
+    """The quirks are in the stream, which is one of Chat Completions all the same."""
+    server = servers[name]
+    server.play(TURN)
+    client = AsyncOpenAI(base_url=server.url, api_key=KEY, max_retries=0)
+    body = make_body(server.dialect)
+    text, names, arguments = "", [], ""
+    async for chunk in await client.chat.completions.create(**body):
+        for choice in chunk.choices:
+            if isinstance(choice.delta.content, str):
+                text += choice.delta.content
+            for call in choice.delta.tool_calls or ():
+                assert call.function
+                names += [call.function.name] if call.function.name else []
+                arguments += call.function.arguments or ""
+    await client.close()
+    assert (text[-6:], names) == ("I add.", ["add", "add"])
+    assert arguments == '{"a": 1, "b": 2}{"a": 3, "b": 4}'
+
+
+async def test_the_official_client_reads_anthropics_stream(servers: dict[str, StrictServer]) -> None:
+    server = servers["anthropic"]
+    server.play(TURN)
+    client = AsyncAnthropic(base_url=server.url, api_key=KEY, max_retries=0)
+    body = make_anthropic_body()
+    body["messages"] = body["messages"][:1]
+    body["thinking"] = {"type": "enabled", "budget_tokens": 1024}
+    del body["stream"]
+    async with client.messages.stream(**body) as stream:
+        message = await stream.get_final_message()
+    await client.close()
+    kinds = [block.type for block in message.content]
+    assert kinds == ["thinking", "redacted_thinking", "text", "tool_use", "tool_use"]
+    assert message.content[-1].input == {"a": 3, "b": 4}  # type: ignore[union-attr]
