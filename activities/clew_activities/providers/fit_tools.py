@@ -13,8 +13,11 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
+
+from pydantic_core import from_json, to_json
 
 from clew.contract import READ_RESULT
 from clew.model.canonical import canonicalize
@@ -27,6 +30,9 @@ SHORTENED = " [shortened]"
 """Follows a description of which the dialect takes only the beginning."""
 MAX_SUBSCHEMAS = 5_000
 """Most subschemas of a tool after its references are replaced by what they refer to."""
+
+MAX_REMEMBERED = 64
+"""Most lists of tools that are remembered as they were fitted."""
 
 _HASH_CHARACTERS = 8
 _DEFINITIONS = ("$defs", "definitions")
@@ -100,6 +106,13 @@ class FittedTools:
 
 def fit_tools(tools: Sequence[ToolSpec], limits: ToolLimits) -> FittedTools:
     """Fit tools into the limits of a dialect. Of too many, the first are kept, and the reader of large results."""
+    return _fit_serialized(to_json(tools), limits)
+
+
+@lru_cache(maxsize=MAX_REMEMBERED)
+def _fit_serialized(serialized: bytes, limits: ToolLimits) -> FittedTools:
+    """Fit tools once: all calls of a session have them, and each needs them for its request and its reply."""
+    tools: list[ToolSpec] = from_json(serialized)
     by_name: dict[str, FittedTool] = {}
     changes: dict[str, str] = {}
     left_out: dict[str, str] = {}
