@@ -159,15 +159,8 @@ UPSTREAM_ERROR = {
 def _leave_to(row: str) -> dict[str, str]:
     """Name the scenarios in which a model family differs in nothing from another row."""
     names = (
-        "plain turns",
-        "structured answer",
-        "cut answer",
-        "cut call",
-        "hard tools",
-        "many tools",
-        "faults",
-        "break",
-        "empty replies",
+        *("plain turns", "tools gone", "structured answer", "cut answer", "cut call", "hard tools", "many tools"),
+        *("faults", "break", "empty replies"),
     )
     return dict.fromkeys(names, f"the row {row!r} has it: the model changes nothing here")
 
