@@ -166,7 +166,7 @@ async def test_filters_pages_and_the_newest(long: Long) -> None:
 async def test_the_transcript_reaches_into_the_archive(long: Long) -> None:
     """A lane's messages are all there; the system prompt in force leads where it is asked for."""
     for lane in ("default", "draft"):
-        said = [
+        said: list[Any] = [
             {**entry.message, "seq": entry.seq}
             for entry in long.recorded
             if entry.kind == "ai_message" and entry.lane == lane

@@ -66,7 +66,8 @@ def test_an_operation_without_a_lane_means_that_in_which_it_was_accepted(kind: s
     session.operate("o-0", "replace", "default", reason="compaction", base_seq=1)
     session.ask("three")
     session.operate("o-1", "switch", "draft")
-    session.operate("o-2", kind, **({} if kind == "expand" else {"seqs": [2]}))
+    fields: dict[str, Any] = {} if kind == "expand" else {"seqs": [2]}
+    session.operate("o-2", kind, **fields)
     session.reply("four")
     assert list_lanes(session) == [("o-0", "default"), ("o-1", "draft"), ("o-2", "default")]
     assert session.state.context_ref == "draft"

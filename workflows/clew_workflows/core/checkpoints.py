@@ -177,7 +177,9 @@ def _make_snapshot(projected: Projection, thread: Thread, context_ref: str, at_s
     system = [message for message in projected.messages if message["role"] == "system"]
     summarized = projected.meta.summary_used and config.read(ConfigPayload).policy.summary_role == "system"
     prompt = system[0]["content"] if len(system) > int(summarized) else None
-    messages = _add_refs(projected, thread, context_ref, at_seq) if projected.blocks else projected.messages
+    messages: list[Any] = (
+        _add_refs(projected, thread, context_ref, at_seq) if projected.blocks else projected.messages
+    )
     remaining = messages if prompt is None else messages[1:]
     messages = [{**message, "role": "user"} if message["role"] == "system" else message for message in remaining]
     own = config.read(ConfigPayload).prompt

@@ -53,11 +53,11 @@ _UNKNOWN_OUTCOME = ("timeout", "worker_lost", "cancelled")
 
 def open_calls(state: State, tools: Sequence[RequestedTool]) -> list[tuple[RequestedCall, ToolAnswered | None]]:
     """Number the tool calls of a reply. A call that cannot be run has its answer beside it, an error."""
-    selected = state.run.request.tools if state.run else None
+    allowed = state.run.request.tools if state.run else None
     known = {
         resolved.spec["name"]: resolved
         for resolved in state.tools or ()
-        if selected is None or resolved.spec["name"] in selected
+        if allowed is None or resolved.spec["name"] in allowed
     }
     calls: list[tuple[RequestedCall, ToolAnswered | None]] = []
     checks = ArgumentChecks(len(tools))
