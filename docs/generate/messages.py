@@ -78,7 +78,7 @@ UPDATES = (
         handlers.UPDATES,
         "message",
         contract.RequestOutcome,
-        ("busy", "empty_content", "invalid_token_budget", "queue_full"),
+        ("busy", "empty_content", "invalid_token_budget", "queue_full", "unknown_tool"),
     ),
     _read(handlers.UPDATES, "await_request", contract.RequestOutcome, ("unknown_request",)),
     _read(

@@ -916,8 +916,12 @@ export interface MessageInput {
   timeout_seconds?: number | null;
   /** The JSON Schema that the answer must follow (draft 2020-12, within bounds). */
   output_schema?: Record<string, unknown> | null;
+  /** The tools of this request: some of the session's, by the names that models read; `[]`: none. `read_result` stays beside others. */
+  tools?: Array<string> | null;
   /** The caller's own names and values; the message's entry has them. */
   metadata?: Record<string, string> | null;
+  /** The caller's own refs, such as the message's id in another system. The entry and transcripts have them; no model reads them. */
+  refs?: Record<string, string> | null;
 }
 
 /** Parameters of model calls. An absent one has the provider's default. */
@@ -1168,6 +1172,8 @@ export interface Recipe {
   prices?: Array<Price>;
   /** The ratio of the provider's tokens to those counted here, if it is larger than 1. */
   token_ratio?: number;
+  /** The names of the call's tools, if its request named some of the session's. */
+  tools?: Array<string>;
   /** The seq of the user message whose `output_schema` the answer was to follow. */
   output_schema_seq?: number;
   /** The usage of earlier attempts of the call, whose replies were lost or of no use. */
@@ -1541,6 +1547,8 @@ export interface SnapshotMessage {
   name?: string | null;
   /** Blocks that go back to the provider with the message. */
   provider_data?: SnapshotProviderData | null;
+  /** Refs of a caller's own. No model reads them. */
+  refs?: Record<string, string> | null;
 }
 
 /** The part of a snapshot's message that goes back to its provider as it came. */
@@ -1579,6 +1587,8 @@ export interface SteerInput {
   on_failure?: "follow_up" | "drop";
   /** The sender of the input; absent: `steer` or `inject`. */
   source?: string | null;
+  /** The caller's own refs. The entry and transcripts have them; no model reads them. */
+  refs?: Record<string, string> | null;
 }
 
 /** A large tool result, which the archive has in full under its digest. */
@@ -1645,6 +1655,8 @@ export interface SubmitInput {
   on_failure?: "follow_up" | "drop";
   /** The sender of the input; absent: `steer` or `inject`. */
   source?: string | null;
+  /** The caller's own refs. The entry and transcripts have them; no model reads them. */
+  refs?: Record<string, string> | null;
   /** `steer`: the input is from the user; `inject`: it is from a program. */
   kind: "steer" | "inject";
 }
@@ -1861,6 +1873,8 @@ export interface TranscriptMessage {
   provider_data?: ProviderData;
   /** The entry. */
   seq: number;
+  /** The refs of the caller who sent the message. */
+  refs?: Record<string, string>;
 }
 
 /** One page of a lane's messages: the answer to the query `transcript`. */
@@ -1943,6 +1957,8 @@ export interface UserMessage {
   output_schema?: Record<string, unknown>;
   /** The other fields of `MessageInput` that the caller set. */
   settings?: Record<string, unknown>;
+  /** The caller's own refs; no context shows them. */
+  refs?: Record<string, string>;
 }
 
 /** The newest messages of a lane that fit a budget. */

@@ -326,6 +326,7 @@ class SessionHarness:
             policy=call.context_policy,
             model=call.model,
             output_schema=self.state.run.request.output_schema if self.state.run else None,
+            tools=self.state.run.request.tools if self.state.run else None,
         )
 
 

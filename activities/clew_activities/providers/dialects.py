@@ -177,8 +177,8 @@ class Dialect:
         tools_effort: The `reasoning_effort` of requests with tools: as it is, left out, or `none`.
         seed: The name of the option `seed`.
         any_tool: The `tool_choice` that forces some tool.
-        forces_tools: Whether a tool can be forced.
-        names_forced_tool: Whether a forced tool can be named; otherwise the request has no other one.
+        forces_tools: Whether some tool can be forced.
+        names_forced_tool: Whether one tool can be forced; otherwise the request has no other one.
         answer: How an answer's schema is sent: as a JSON Schema, as JSON of any kind with the schema in the prompt,
             or in the prompt alone.
         answer_with_tools: Whether the answer's schema may stand beside tools; otherwise it stands in the prompt.
@@ -213,12 +213,12 @@ class Dialect:
     declares_called_tools: bool = False
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     temperatures: tuple[float, float] = (0.0, 1.0)
-    options_left_out: frozenset[str] = frozenset({"seed"})
+    options_left_out: frozenset[str] = frozenset({"seed", "reasoning_effort"})
     efforts: Mapping[str, str] | None = None
     tools_effort: Literal["keep", "omit", "none"] = "keep"
     seed: str = "seed"
     any_tool: str = "required"
-    forces_tools: bool = True
+    forces_tools: bool = False
     names_forced_tool: bool = False
     answer: Literal["json_schema", "json_object", "prompt"] = "json_schema"
     answer_with_tools: bool = False
@@ -243,6 +243,7 @@ _OPENAI = Dialect(
     token_limit="max_completion_tokens",
     temperatures=(0.0, 2.0),
     options_left_out=frozenset(),
+    forces_tools=True,
     names_forced_tool=True,
     answer_with_tools=True,
     cache_key=True,
@@ -277,6 +278,8 @@ DIALECTS: Mapping[str, Dialect] = {
             tools=_GEMINI_TOOLS,
             signature=_FOREIGN_SIGNATURE,
             temperatures=(0.0, 2.0),
+            options_left_out=frozenset({"seed"}),
+            forces_tools=True,
             names_forced_tool=True,
         ),
         # docs.mistral.ai/api, and the validator of the package mistral-common. Unknown fields are refused with 422.
@@ -290,6 +293,7 @@ DIALECTS: Mapping[str, Dialect] = {
             options_left_out=frozenset({"reasoning_effort"}),
             seed="random_seed",
             any_tool="any",
+            forces_tools=True,
             names_forced_tool=True,
             asks_usage=False,
         ),
@@ -303,8 +307,8 @@ DIALECTS: Mapping[str, Dialect] = {
             filler="",
             tools=_PLAIN_TOOLS,
             temperatures=(0.0, 2.0),
-            forces_tools=False,
             answer="json_object",
+            options_left_out=frozenset({"seed"}),
             efforts={"minimal": "low", "low": "low", "medium": "high", "high": "high"},
         ),
         # docs.x.ai: reasoning models refuse `stop`, and most of them `reasoning_effort`.
@@ -325,6 +329,7 @@ DIALECTS: Mapping[str, Dialect] = {
             returned=("content", "reasoning_details", "reasoning"),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
+            forces_tools=True,
             names_forced_tool=True,
         ),
         # platform.moonshot.ai/docs: ids are `functions.<name>:<number>`; reasoning must come back beside tool calls.
@@ -337,7 +342,6 @@ DIALECTS: Mapping[str, Dialect] = {
             required="reasoning_content",
             tools=_KIMI_TOOLS,
             options_left_out=frozenset({"seed", "reasoning_effort"}),
-            forces_tools=False,
             answer="json_object",
             cache_key=True,
         ),
@@ -347,7 +351,6 @@ DIALECTS: Mapping[str, Dialect] = {
             returned=("reasoning_content",),
             call_fields=(),
             options_left_out=frozenset({"seed", "stop", "reasoning_effort"}),
-            forces_tools=False,
             answer="json_object",
         ),
         # platform.minimax.io/docs: reasoning stands in the text between <think> tags, or in `reasoning_details`.
@@ -357,7 +360,6 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=(),
             temperatures=(0.01, 1.0),
             options_left_out=frozenset({"seed", "stop", "reasoning_effort"}),
-            forces_tools=False,
             answer="prompt",
         ),
         # help.aliyun.com/zh/model-studio: thinking models refuse a forced tool, and `response_format`.
@@ -367,7 +369,6 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=(),
             temperatures=(0.0, 1.99),
             options_left_out=frozenset({"reasoning_effort"}),
-            forces_tools=False,
             answer="prompt",
         ),
         # console.groq.com/docs: an unknown property of a message is refused, and JSON beside tools.
@@ -392,6 +393,7 @@ DIALECTS: Mapping[str, Dialect] = {
             returned=("content", "reasoning", "reasoning_content"),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
+            forces_tools=True,
             names_forced_tool=True,
         ),
         Dialect(
@@ -400,6 +402,7 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=(),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
+            forces_tools=True,
         ),
         Dialect(
             name="ollama",
@@ -407,9 +410,16 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=(),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
+            forces_tools=True,
         ),
         # docs.litellm.ai: it refuses calls in the history without `tools`, for Anthropic's and Bedrock's models.
-        Dialect(name="litellm", declares_called_tools=True),
+        Dialect(
+            name="litellm",
+            declares_called_tools=True,
+            options_left_out=frozenset({"seed"}),
+            forces_tools=True,
+            names_forced_tool=True,
+        ),
     )
 }
 """All dialects of Chat Completions, by their names."""

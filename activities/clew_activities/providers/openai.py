@@ -218,6 +218,9 @@ def _encode_messages(
             if dialect.names_results and (name := message.get("name")):
                 body["name"] = tools.encode_call(name, {}, dialect.tools)[0]
         elif calls := message.get("tool_calls"):
+            if dialect.lone_reasoning and not content.strip():
+                # White space counts as a text there.
+                body["content"] = ""
             own = _select_own_fields(message, dialect, provider, model)
             body["tool_calls"] = [
                 _encode_call(call["name"], call["arguments"], call_id, tools, dialect) | fields
@@ -356,15 +359,13 @@ def _choose_tools(
     body: dict[str, Any] = {"tools": [_encode_tool(spec) for spec in specs]}
     if choice in ("auto", "none"):
         return body | {"tool_choice": choice}
-    if choice is None or not dialect.forces_tools:
-        return body
-    if choice == "required":
-        return body | {"tool_choice": dialect.any_tool}
-    if (tool := tools.by_name.get(choice)) is None:
-        return body
-    if dialect.names_forced_tool:
+    tool = tools.by_name.get(choice or "")
+    if tool is not None and dialect.names_forced_tool:
         return body | {"tool_choice": {"type": "function", "function": {"name": tool.spec["name"]}}}
-    return {"tools": [_encode_tool(tool.spec)], "tool_choice": dialect.any_tool}
+    if tool is not None:
+        body = {"tools": [_encode_tool(tool.spec)]}
+    is_forced = dialect.forces_tools and (tool is not None or choice == "required")
+    return body | ({"tool_choice": dialect.any_tool} if is_forced else {})
 
 
 def _is_strict(schema: dict[str, Any]) -> bool:

@@ -47,6 +47,7 @@ class LaneView:
         if self.upto < thread.retained.upto:
             raise Archived(f"entry {self.upto} is in the archive: read it through ReadThread")
         self.lane = thread.get_lane(inputs.context_ref) or Lane()
+        self.selected_tools = inputs.selected_tools
         self.rendering = Rendering(inputs.provider, choose_estimator(policy))
         has_reader = any(tool["name"] == READ_RESULT for tool in inputs.tools)
         self.truncator = Truncator(compute_results_share(policy), readable=has_reader and not inputs.standalone)
@@ -282,6 +283,7 @@ class LaneView:
             recipe.epoch == epoch
             and recipe.policy_hash == self.policy.hash
             and recipe.provider == self.rendering.provider
+            and recipe.tools == self.selected_tools
             and (config is None or config.seq <= recipe.basis_seq)
             and self.layers.seq <= recipe.basis_seq
             # A late result changes an older round.

@@ -196,6 +196,7 @@ class _Session:
             policy=recipe.policy.overlay(policy) if recipe.policy else policy,
             model=recipe.model,
             output_schema=find_output_schema(self.thread, recipe),
+            tools=recipe.tools,
         )
 
     def _price_reported(self, usage: Usage) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
@@ -26,13 +26,15 @@ def build_context(
     policy: ContextPolicy | None = None,
     model: str | None = None,
     output_schema: dict[str, Any] | None = None,
+    tools: Collection[str] | None = None,
     standalone: bool = False,
 ) -> Projection:
     """Build the context of a lane with the configuration in force at a seq.
 
     `context_ref`: the lane; None: the active one.
     `at_seq`: the newest entry to read; None: the newest of the thread.
-    `policy`, `model`, `output_schema`: those of a request; the policy overlays the session's.
+    `policy`, `model`, `output_schema`, `tools`: those of a request; the policy overlays the session's, and the tools
+    are the names of some of the session's.
     `standalone`: the context is for a session that does not have this thread.
 
     Raises:
@@ -55,8 +57,10 @@ def build_context(
             settings.policy.overlay(policy),
             system=system,
             system_tokens=system_tokens,
-            tools=settings.tools,
-            tools_tokens=settings.tokens.tools if settings.tokens else None,
+            tools=settings.tools if tools is None else [spec for spec in settings.tools if spec["name"] in tools],
+            # Recorded for all tools together.
+            tools_tokens=settings.tokens.tools if settings.tokens and tools is None else None,
+            selected_tools=None if tools is None else tuple(tools),
             context_ref=lane_name,
             at_seq=seq,
             provider=(model or settings.model).partition(":")[0],
@@ -82,6 +86,7 @@ def rebuild_context(thread: Thread, recipe: Recipe, output_schema: dict[str, Any
         policy=recipe.policy,
         model=recipe.model,
         output_schema=output_schema,
+        tools=recipe.tools,
     )
 
 

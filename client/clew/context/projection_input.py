@@ -22,6 +22,7 @@ class ProjectionInput:
         pending: Messages that are shown after the history and are not in the thread.
         system: The system prompt.
         tools: The tool schemas.
+        selected_tools: The names of `tools`, if they are some of the session's; None: they are all.
         context_ref: The lane.
         at_seq: The newest entry that the projection reads; None: the newest of the thread.
         provider: The provider whose `provider_data` the messages keep.
@@ -39,6 +40,7 @@ class ProjectionInput:
     pending: Sequence[Message] = ()
     system: str | None = None
     tools: Sequence[ToolSpec] = ()
+    selected_tools: tuple[str, ...] | None = None
     context_ref: str = DEFAULT_LANE
     at_seq: int | None = None
     provider: str | None = None

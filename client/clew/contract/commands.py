@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from clew.contract._input import Input, MessageText
 from clew.contract.config import ApprovalScope, Fallbacks, Limits, ModelOptions, OnBusy, PriorityLevel, ToolNames
-from clew.contract.names import AgentName, Id, Metadata, ModelName, Seq, SessionId
+from clew.contract.names import AgentName, Id, Metadata, ModelName, OwnRefs, Seq, SessionId
 from clew.contract.payloads import StoredResult
 from clew.contract.policy import ContextPolicy
 from clew.contract.schemas import check_schema
@@ -45,7 +45,11 @@ class MessageInput(Input):
         max_iterations: The most model calls of the run.
         timeout_seconds: After so many seconds the request fails with `timeout`.
         output_schema: The JSON Schema that the answer must follow (draft 2020-12, within bounds).
+        tools: The tools of this request: some of the session's, by the names that models read; `[]`: none.
+            `read_result` stays beside others.
         metadata: The caller's own names and values; the message's entry has them.
+        refs: The caller's own refs, such as the message's id in another system. The entry and transcripts have
+            them; no model reads them.
     """
 
     content: MessageText
@@ -58,7 +62,9 @@ class MessageInput(Input):
     max_iterations: int | None = Field(default=None, ge=1, le=1000)
     timeout_seconds: int | None = Field(default=None, ge=1, le=30 * 86400)
     output_schema: OutputSchema | None = None
+    tools: ToolNames | None = None
     metadata: Metadata | None = None
+    refs: OwnRefs | None = None
 
 
 InputKind = Literal["steer", "inject"]
@@ -77,6 +83,7 @@ class SteerInput(Input):
         on_failure: If the run fails, or reaches its most iterations, before it reads the input: a follow-up run
             answers the input (`follow_up`), or it is dropped (`drop`).
         source: The sender of the input; absent: `steer` or `inject`.
+        refs: The caller's own refs. The entry and transcripts have them; no model reads them.
     """
 
     content: MessageText
@@ -85,6 +92,7 @@ class SteerInput(Input):
     expected_request_id: Id | None = None
     on_failure: Literal["follow_up", "drop"] = "follow_up"
     source: Id | None = None
+    refs: OwnRefs | None = None
 
 
 class SubmitInput(SteerInput):

@@ -47,3 +47,5 @@ Metadata = Annotated[
     AfterValidator(_check_size),
 ]
 """Names and values of a caller's own; at most `MAX_METADATA_BYTES` of JSON together."""
+OwnRefs = Annotated[dict[Id, Annotated[str, StringConstraints(max_length=200)]], Field(max_length=16)]
+"""Refs of a caller's own, by name: ids of what a message belongs to in other systems."""

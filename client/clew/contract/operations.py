@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from clew.contract._input import Input, MessageText
-from clew.contract.names import Id, Seq
+from clew.contract.names import Id, OwnRefs, Seq
 
 INVALID_OPERATION = "invalid_operation"
 """The type of a pydantic error that concerns an operation as a whole."""
@@ -60,6 +60,7 @@ class SnapshotMessage(Input):
         tool_call_id: The call that a tool message answers.
         name: The tool of a tool message.
         provider_data: Blocks that go back to the provider with the message.
+        refs: Refs of a caller's own. No model reads them.
     """
 
     role: Literal["user", "assistant", "tool"]
@@ -68,6 +69,7 @@ class SnapshotMessage(Input):
     tool_call_id: str | None = None
     name: Annotated[str, StringConstraints(max_length=256)] | None = None
     provider_data: SnapshotProviderData | None = None
+    refs: OwnRefs | None = None
 
 
 class Snapshot(Input):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 from pydantic import Field
 
@@ -262,9 +262,11 @@ class TranscriptMessage(Message):
 
     Attributes:
         seq: The entry.
+        refs: The refs of the caller who sent the message.
     """
 
     seq: int
+    refs: NotRequired[dict[str, str]]
 
 
 class TranscriptPage(Output):

@@ -262,7 +262,7 @@ class _TranscriptParts:
             context_ref=self.query.context_ref or await _read_active_lane(self.handle),
         )
         async for entry in read_thread(self.handle, query):
-            yield _SeqMessage({**entry.message, "seq": entry.seq})
+            yield _SeqMessage(entry.transcript_message)
 
     async def read_live(self, from_seq: int, limit: int | None = None) -> LivePage[_SeqMessage] | None:
         query = self.query.model_copy(update={"from_seq": from_seq, "limit": limit})

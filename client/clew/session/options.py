@@ -24,7 +24,9 @@ class MessageOptions(TypedDict, total=False):
         max_iterations: Largest number of model calls.
         timeout_seconds: Seconds after which the request fails.
         output_schema: JSON Schema that the answer must meet.
+        tools: Names of the session's tools that this request may use.
         metadata: Strings that are stored with the request's entries.
+        refs: Refs of your own. The message's entry and transcripts have them; no model reads them.
     """
 
     request_id: str | None
@@ -36,7 +38,9 @@ class MessageOptions(TypedDict, total=False):
     max_iterations: int | None
     timeout_seconds: int | None
     output_schema: Mapping[str, Any] | None
+    tools: Sequence[str] | None
     metadata: Mapping[str, str] | None
+    refs: Mapping[str, str] | None
 
 
 class InputOptions(TypedDict, total=False):
@@ -50,6 +54,7 @@ class InputOptions(TypedDict, total=False):
         on_failure: What happens to the input if the run ends before reading it: a follow-up run reads it
             (`follow_up`, the default), or it is dropped (`drop`).
         source: Name of the sender, stored with the entry.
+        refs: Refs of your own. The input's entry and transcripts have them; no model reads them.
     """
 
     at: Literal["terminal", "step"] | None
@@ -57,6 +62,7 @@ class InputOptions(TypedDict, total=False):
     expected_request_id: str | None
     on_failure: Literal["follow_up", "drop"] | None
     source: str | None
+    refs: Mapping[str, str] | None
 
 
 class ConfigChanges(TypedDict, total=False):

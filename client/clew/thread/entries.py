@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import SkipValidation
 from typing_extensions import TypedDict
 
+from clew.contract.outputs import TranscriptMessage
 from clew.contract.payloads import (
     KINDS,
     AssistantMessage,
@@ -16,6 +17,7 @@ from clew.contract.payloads import (
     MessagePayload,
     Payload,
     Recipe,
+    UserMessage,
     read_lane,
     read_payload,
 )
@@ -142,6 +144,13 @@ class Entry(_ParsedPayload):
     def message(self) -> Message:
         """The message of an `ai_message` entry, as contexts have it."""
         return self.read(MessagePayload).message
+
+    @property
+    def transcript_message(self) -> TranscriptMessage:
+        """The message of an `ai_message` entry, as transcripts have it: with its seq and its caller's refs."""
+        body = self.read(MessagePayload)
+        refs: dict[str, Any] = {"refs": body.refs} if isinstance(body, UserMessage) and body.refs else {}
+        return {**body.message, "seq": self.seq, **refs}  # type: ignore[typeddict-item]
 
     @property
     def recipe(self) -> Recipe | None:

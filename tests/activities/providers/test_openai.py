@@ -679,12 +679,10 @@ def test_a_server_that_repeats_all_arguments_at_the_end_has_made_one_call() -> N
 
 
 def test_a_forced_tool_stands_alone_where_its_name_cannot_be_sent() -> None:
-    body = (
-        OpenAI("x", "http://127.0.0.1:1", STRICT)
-        .encode(make_request(tools=[ADD, {**ADD, "name": "other"}], tool_choice="add"))
-        .body
-    )
-    assert ([tool["function"]["name"] for tool in body["tools"]], body["tool_choice"]) == (["add"], "required")
+    for dialect, choice in (("llamacpp", "required"), ("strict", None)):
+        server = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect])
+        body = server.encode(make_request(tools=[ADD, {**ADD, "name": "other"}], tool_choice="add")).body
+        assert ([tool["function"]["name"] for tool in body["tools"]], body.get("tool_choice")) == (["add"], choice)
 
 
 def test_a_temperature_is_lowered_to_the_highest() -> None:

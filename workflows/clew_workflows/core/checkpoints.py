@@ -23,7 +23,7 @@ from clew.context.contexts import build_context
 from clew.context.projection import Projection
 from clew.contract import MAX_TOKEN_BYTES, CheckpointInput, ContextOperation, SessionConfig
 from clew.contract.mcp_names import selects
-from clew.contract.payloads import ConfigPayload
+from clew.contract.payloads import ConfigPayload, OperationPayload, UserMessage
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, Busy, InvalidOperation, TooLarge, UnknownLane
 from clew.formats import Format
@@ -86,7 +86,7 @@ def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int
     # The new session has no thread that cleared tool results could be read from.
     policy = ContextPolicy(clear_tool_results=None)
     projected = build_context(thread, context_ref=context_ref, at_seq=at_seq, policy=policy, standalone=True)
-    context = _make_snapshot(projected, thread, at_seq)
+    context = _make_snapshot(projected, thread, context_ref, at_seq)
     payload = {
         "v": FORMAT.version,
         "session_id": state.session_id,
@@ -170,14 +170,37 @@ def _make_config(state: State) -> dict[str, Any]:
     return value
 
 
-def _make_snapshot(projected: Projection, thread: Thread, at_seq: int) -> dict[str, Any]:
+def _make_snapshot(projected: Projection, thread: Thread, context_ref: str, at_seq: int) -> dict[str, Any]:
     """Convert a context to the snapshot of a `replace`: without prompt messages, the summary as a user's message."""
     config = thread.find_config(at_seq)
     assert config is not None
     system = [message for message in projected.messages if message["role"] == "system"]
     summarized = projected.meta.summary_used and config.read(ConfigPayload).policy.summary_role == "system"
     prompt = system[0]["content"] if len(system) > int(summarized) else None
-    remaining = projected.messages if prompt is None else projected.messages[1:]
+    messages: list[Any] = (
+        _add_refs(projected, thread, context_ref, at_seq) if projected.blocks else projected.messages
+    )
+    remaining = messages if prompt is None else messages[1:]
     messages = [{**message, "role": "user"} if message["role"] == "system" else message for message in remaining]
     own = config.read(ConfigPayload).prompt
     return {"messages": messages} | ({"system_prompt": prompt or ""} if prompt != own else {})
+
+
+def _add_refs(projected: Projection, thread: Thread, context_ref: str, at_seq: int) -> list[dict[str, Any]]:
+    """List a context's messages with their callers' refs, which contexts do not show."""
+    anchor = thread.find_anchor(context_ref, at_seq)
+    snapshot = anchor.read(OperationPayload).snapshot if anchor else None
+    stored: list[Mapping[str, Any]] = [*snapshot.messages] if snapshot else []
+    messages: list[dict[str, Any]] = []
+    for block in projected.blocks:
+        for number, message in enumerate(block.messages):
+            refs = None
+            if number < len(block.seqs):
+                body = thread[block.seqs[number]].body
+                refs = body.refs if isinstance(body, UserMessage) else None
+            elif message["role"] == "user":
+                same = (one["role"] == "user" and one["content"] == message["content"] for one in stored)
+                if (index := next((index for index, is_same in enumerate(same) if is_same), None)) is not None:
+                    refs, stored = stored[index].get("refs"), stored[index + 1 :]
+            messages.append({**message, "refs": refs} if refs else {**message})
+    return messages

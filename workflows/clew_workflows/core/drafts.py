@@ -31,7 +31,7 @@ from clew_workflows.core.run import Input, Request, Run
 from clew_workflows.core.state import State
 from clew_workflows.protocol import Failure, ModelAnswered, ResolvedAgent, ResolvedTool, ToolAnswered
 
-_OTHER_FIELDS = {"content", "request_id", "metadata", "output_schema"}
+_OTHER_FIELDS = {"content", "request_id", "metadata", "output_schema", "refs"}
 """Fields of a message that its entry holds outside of `settings`."""
 EXCERPT_CHARACTERS = 200
 """Characters of a rejected or dropped input in its `input` entry."""
@@ -51,6 +51,7 @@ def draft_user_message(state: State, run: Run, content: str, unread: Input) -> D
         input_id=unread.input_id,
         source=unread.source,
         metadata=unread.metadata or None,
+        refs=unread.refs or None,
     )
     return Draft(payload, make_run_refs(state, run) | refs, unread.tokens)
 
@@ -70,6 +71,7 @@ def draft_request_message(state: State, run: Run) -> Draft:
         metadata=request.metadata or None,
         output_schema=request.output_schema,
         settings=settings or None,
+        refs=(request.message and request.message.refs) or None,
     )
     return Draft(payload, make_run_refs(state, run) | {"call_id": _name_next_call(state)}, request.tokens)
 
@@ -356,5 +358,6 @@ def _make_recipe(run: Run, answer: ModelAnswered) -> Recipe:
         context_policy=policy.model_dump(mode="json", exclude_unset=True) if policy else None,
         prices=answer.prices,
         token_ratio=call.token_ratio,
+        tools=run.request.tools,
         output_schema_seq=run.opened_seq if run.request.output_schema is not None else None,
     )

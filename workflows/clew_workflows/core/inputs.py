@@ -30,6 +30,7 @@ _MINTED_ID = re.compile(r"input-[0-9]+")
 """The form of the ids that the session gives to inputs without one."""
 RUN_SETTINGS = (
     "model", "fallbacks", "model_options", "context_policy", "max_iterations", "timeout_seconds", "output_schema",
+    "tools",
 )  # fmt: skip
 """The settings of a message that apply to a whole run, so that a message that joins one must not have them."""
 
@@ -49,7 +50,7 @@ def take_message(state: State, request: Request, on_busy: OnBusy, at: Moment) ->
         number = state.inputs + 1
         joining = Input(
             f"input-{number}", "message", request.content, state.config.steering, "follow_up", "message",
-            request.request_id, request.message,
+            request.request_id, request.message, refs=request.message.refs if request.message else None,
         )  # fmt: skip
         run = replace(state.run, joined=(*state.run.joined, request.request_id))
         return Decision(replace(state, run=run, inbox=(*state.inbox, joining), inputs=number))
@@ -89,6 +90,7 @@ def take_input(state: State, command: SubmitInput, input_id: str | None) -> tupl
         command.at or state.config.steering,
         command.on_failure,
         command.source or command.kind,
+        refs=command.refs,
     )
     receipt = InputReceipt(input_id=waiting.input_id, request_id=state.request_id, position=len(state.inbox) + 1)
     receipts = (*state.receipts, receipt)[-MAX_RECEIPTS:]

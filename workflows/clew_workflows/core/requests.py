@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clew.context.projection import find_projector
-from clew.contract import MessageInput
-from clew.errors import InvalidInput
+from clew.contract import READ_RESULT, MessageInput
+from clew.errors import InvalidInput, UnknownTool
 from clew_workflows.core.profiles import is_known
 from clew_workflows.core.run import Input, Request
 from clew_workflows.core.state import State
@@ -30,6 +30,7 @@ def make_request(
         InvalidInput: The policy names an unknown projector, its fields contradict each other, or `tool_choice` names
             no tool of the session.
         InvalidTokenBudget: The policy leaves no budget.
+        UnknownTool: `tools` names a tool that the session does not have.
     """
     config, policy = state.config, message.context_policy
     fallbacks = config.fallbacks if message.fallbacks is None else message.fallbacks
@@ -44,7 +45,8 @@ def make_request(
         in_force.ensure_usable()
     find_projector(in_force.projector)
     options = config.model_options.overlay(message.model_options)
-    _check_tool_choice(state, options.tool_choice)
+    tools = _select_tools(state, message.tools)
+    _check_tool_choice(state, options.tool_choice, tools)
     if options.max_output_tokens is None:
         reserved = in_force.reserve_output_tokens or DEFAULT_OUTPUT_TOKENS
         options = options.model_copy(update={"max_output_tokens": reserved})
@@ -61,17 +63,37 @@ def make_request(
         message.output_schema,
         message,
         fallbacks=tuple(remaining),
+        tools=tools,
     )
 
 
-def _check_tool_choice(state: State, choice: str | None) -> None:
-    """Refuse a choice of a tool that the session does not have, once a worker has said which tools it has."""
-    if choice in (None, *TOOL_CHOICES) or state.tools is None or state.problem:
+def _select_tools(state: State, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Select a request's tools, in the order of the session's; None: all of them.
+
+    Until a worker has said which tools the session has, the names are taken unchecked.
+
+    Raises:
+        UnknownTool: The session has no tool of a name.
+    """
+    if names is None or state.tools is None:
+        return names
+    known = [tool.spec["name"] for tool in state.tools]
+    if unknown := [name for name in names if name not in known]:
+        raise UnknownTool(
+            f"tools: {', '.join(map(repr, unknown))[:1000]} are no tools of the session: its tools are "
+            f"{', '.join(known)[:1000] or 'none'}"
+        )
+    return tuple(name for name in known if name in names or (names and name == READ_RESULT))
+
+
+def _check_tool_choice(state: State, choice: str | None, tools: tuple[str, ...] | None) -> None:
+    """Refuse a choice of a tool that the request does not have, once a worker has said which tools there are."""
+    if choice in (None, *TOOL_CHOICES) or state.tools is None:
         return
-    names = [tool.spec["name"] for tool in state.tools]
+    names = [tool.spec["name"] for tool in state.tools] if tools is None else tools
     if choice not in names:
         raise InvalidInput(
-            f"model_options.tool_choice: {choice!r} is no tool of the session: one of "
+            f"model_options.tool_choice: {choice!r} is no tool of the request: one of "
             f"{', '.join((*TOOL_CHOICES, *names))[:1000]}"
         )
 

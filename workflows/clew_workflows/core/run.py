@@ -28,6 +28,7 @@ class Input:
         joined: The message that joins the run.
         tokens: The tokens of its message, counted when it begins to wait.
         checked: The hooks have accepted it.
+        refs: The caller's own refs.
     """
 
     input_id: str
@@ -40,6 +41,7 @@ class Input:
     joined: MessageInput | None = None
     tokens: int | None = None
     checked: bool = False
+    refs: dict[str, str] | None = None
 
     @property
     def metadata(self) -> dict[str, str] | None:
@@ -71,6 +73,7 @@ class Request:
         inputs: The inputs that a follow-up run answers.
         tokens: The tokens of its message, counted when it begins to wait.
         fallbacks: The models that are tried next, in order, if the model has an outage.
+        tools: The names of the request's tools; None: all of the session's.
     """
 
     request_id: str
@@ -87,6 +90,7 @@ class Request:
     inputs: tuple[Input, ...] = ()
     tokens: int | None = None
     fallbacks: tuple[str, ...] = ()
+    tools: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,12 @@ _UNKNOWN_OUTCOME = ("timeout", "worker_lost", "cancelled")
 
 def open_calls(state: State, reply: ModelReply) -> list[tuple[RequestedCall, ToolAnswered | None]]:
     """Number the tool calls of a reply. A call that cannot be run has its answer beside it, an error."""
-    tools = reply.tool_calls
-    known = {resolved.spec["name"]: resolved for resolved in state.tools or ()}
+    tools, allowed = reply.tool_calls, state.run.request.tools if state.run else None
+    known = {
+        resolved.spec["name"]: resolved
+        for resolved in state.tools or ()
+        if allowed is None or resolved.spec["name"] in allowed
+    }
     calls: list[tuple[RequestedCall, ToolAnswered | None]] = []
     checks = ArgumentChecks(len(tools))
     for tool, numbered in zip(tools, number_tool_calls(tools, state.tool_calls), strict=True):

@@ -99,6 +99,7 @@ def build_projection(state: State, thread: Thread, query: ContextQuery) -> Proje
             policy=call.context_policy,
             model=call.model,
             output_schema=state.run.request.output_schema if state.run else None,
+            tools=state.run.request.tools if state.run else None,
         )
     reply = thread.find_reply(query.call_id)
     recipe = reply.recipe if reply else None
@@ -128,7 +129,7 @@ def answer_transcript(state: State, thread: Thread, query: TranscriptQuery) -> d
         if entry.kind == "ai_message" and entry.lane == lane
     )
     newest = entries if query.limit is None else deque(entries, maxlen=min(query.limit, thread.rev))
-    rows = ({**entry.message, "seq": entry.seq} for entry in newest)
+    rows = (dict(entry.transcript_message) for entry in newest)
     return _fill_page("messages", messages, rows, None) | _note_archived(thread, query.from_seq)
 
 

@@ -73,6 +73,7 @@ class UserMessage(MessagePayload):
         metadata: The metadata of the message.
         output_schema: The JSON Schema that the answer is to follow.
         settings: The other fields of `MessageInput` that the caller set.
+        refs: The caller's own refs; no context shows them.
     """
 
     role: Literal["user"]
@@ -81,6 +82,7 @@ class UserMessage(MessagePayload):
     metadata: dict[str, str] | None = None
     output_schema: Json | None = None
     settings: Json | None = None
+    refs: dict[str, str] | None = None
 
 
 @stored

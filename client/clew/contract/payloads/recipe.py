@@ -62,6 +62,7 @@ class Recipe(Stored):
         context_policy: The fields that the call's own context policy set; absent: the session's was in force.
         prices: The list prices that the cost was computed from, by rising `above`; absent where the worker knew none.
         token_ratio: The ratio of the provider's tokens to those counted here, if it is larger than 1.
+        tools: The names of the call's tools, if its request named some of the session's.
         output_schema_seq: The seq of the user message whose `output_schema` the answer was to follow.
         fitting: What the request had otherwise than the context; absent: nothing.
     """
@@ -83,6 +84,7 @@ class Recipe(Stored):
     context_policy: Json | None = None
     prices: tuple[Price, ...] = ()
     token_ratio: float | None = None
+    tools: tuple[str, ...] | None = None
     output_schema_seq: int | None = None
     earlier_usage: Usage | None = None
     fitting: Fitting | None = None
