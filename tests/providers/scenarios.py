@@ -219,6 +219,13 @@ async def read_texts(session: Session) -> list[str]:
     return [text for _, text in await read_results(session)]
 
 
+async def read_fitting(session: Session) -> Mapping[str, Any]:
+    """Read what the newest model call had otherwise than its context, as its recipe says."""
+    payloads = [entry.payload for entry in await session.entries(kind="ai_message")]
+    fitting: Mapping[str, Any] = [one["recipe"] for one in payloads if "recipe" in one][-1].get("fitting", {})
+    return fitting
+
+
 def assert_has(exchange: Exchange, *texts: str) -> None:
     """Assert that a request has these texts, whatever merged them."""
     body = json.dumps(exchange.body, ensure_ascii=False)
@@ -314,6 +321,10 @@ async def play_failed_run(cell: Cell) -> None:
         assert outcome.status == "failed", cell.describe(outcome)
     await cell.ask(session, "Please!")
     assert_has(cell.server.exchanges[-1], "Are you there?", "Really?", "Please!")
+    users = [one["content"] for one in cell.server.last["messages"] if one["role"] == "user"]
+    if len(users) < 3 and isinstance(users[-1], str):
+        # In the Messages API they are parts of one message.
+        assert (await read_fitting(session)).get("merged"), "messages were merged, and no recipe says so"
 
 
 async def play_summary(cell: Cell) -> None:
@@ -502,6 +513,10 @@ async def play_many_tools(cell: Cell) -> None:
     session = await cell.open(tools=["mcp:many/*"])
     await cell.ask(session, "Try one.")
     assert await read_texts(session) == ['{"a": 7}']
+    offered = {description for _, description, _ in list_tools(cell.server.last)}
+    missing = {f"mcp__many__{name}" for name in mcp_tools.MANY if mcp_tools.describe(name) not in offered}
+    left_out = (await read_fitting(session)).get("tools_left_out", {})
+    assert missing <= set(left_out), "tools were left out, and no recipe names them"
 
 
 # Options and faults
