@@ -1,0 +1,14 @@
+"""Strict servers of model providers, and the matrix that plays real sessions against them.
+
+| module | holds |
+|---|---|
+| `dialects` | the rows: a server each, with its rules, its wire format and how a user configures it |
+| `server_rules` | what each server refuses |
+| `chat_rules` | functions that make the rules of Chat Completions |
+| `chat_completions`, `anthropic_messages` | the wire formats with their quirks; the latter with the API's rules |
+| `strict_server` | the server of all dialects, over real HTTP |
+| `model_script` | what the model behind a server does |
+| `scenarios` | the columns |
+| `matrix` | the worker that is configured for all servers |
+| `plain_tools`, `mcp_tools` | the tools of the sessions |
+"""

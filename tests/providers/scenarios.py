@@ -404,18 +404,16 @@ OPEN_CITY = {
 
 
 async def play_structured_answer(cell: Cell) -> None:
-    """A structured answer after a tool, as plain JSON and in a fence, with two kinds of schema."""
+    """A structured answer after a tool, and one in a fence with words around it; with two kinds of schema."""
     value = '{"city": "Rome", "people": 3}'
     cell.play(
         Turn("", (call_add(1, 2),), thinks=True),
         Turn(value),
-        Turn(f"```json\n{value}\n```"),
         Turn(f"Here it is:\n\n```json\n{value}\n```"),
     )
     session = await cell.open(tools=["add"])
     await cell.ask(session, "Which city?", output_schema=CITY)
-    await cell.ask(session, "In a fence?", output_schema=CITY)
-    outcome = await cell.ask(session, "With words?", output_schema=OPEN_CITY)
+    outcome = await cell.ask(session, "In a fence?", output_schema=OPEN_CITY)
     assert (outcome.termination_reason, outcome.iterations) == ("final_answer", 1), cell.describe(outcome)
 
 
@@ -573,9 +571,12 @@ FALLBACK = Scenario(play_fallback, exact_usage=False)
 
 
 def iterate_pairs(dialects: Mapping[str, Dialect]) -> Iterator[tuple[Dialect, Dialect]]:
-    """List pairs for the fallbacks: each dialect with two of the strict ones, so that each goes into all of them."""
+    """List pairs for the fallbacks: each dialect with strict ones, so that runs go into each of those.
+
+    A row that differs little from another has one partner, the others have two.
+    """
     strict = ("deepseek", "gemini", "mistral", "anthropic", "openrouter", "unknown")
     for number, dialect in enumerate(dialects.values()):
         others = [name for name in strict if name != dialect.name]
-        for offset in (0, len(others) // 2):
+        for offset in (0,) if dialect.left_out else (0, len(others) // 2):
             yield dialect, dialects[others[(number + offset) % len(others)]]
