@@ -85,7 +85,7 @@ class DeletionActivities:
         The archive has each session that has ended, and the server those that have not. The server's list is a second
         late, so it may not have a subagent whose result the thread has already.
         """
-        prefix, candidates = make_child_id(session_id, "tool-"), set[str]()
+        prefix, candidates = make_child_id(session_id, "tool"), set[str]()
         async for archived in self._archive.list_prefixed(prefix):
             candidates.add(archived)
         async for execution in activity.client().list_workflows(f'WorkflowId STARTS_WITH "{prefix}"'):

@@ -38,7 +38,7 @@ from clew_workflows.core.listed import Listed, note_entries
 from clew_workflows.core.remembered import Remembered
 from clew_workflows.core.run import Request, Run
 from clew_workflows.core.state import MAX_KNOWN_OPS, State
-from clew_workflows.protocol import ArchiveRef
+from clew_workflows.protocol import TOOL_CALL_ID, ArchiveRef
 
 
 class StateBuilder:
@@ -150,10 +150,14 @@ class StateBuilder:
 
     def _count_calls(self, tool_call_ids: Iterable[str]) -> None:
         for tool_call_id in tool_call_ids:
-            self._count("tool", tool_call_id)
+            self._note_number("tool", TOOL_CALL_ID.fullmatch(tool_call_id))
 
     def _count(self, name: str, identifier: object) -> None:
-        if isinstance(identifier, str) and (match := re.fullmatch(rf"{name}-([0-9]{{1,15}})", identifier)):
+        if isinstance(identifier, str):
+            self._note_number(name, re.fullmatch(rf"{name}-([0-9]{{1,15}})", identifier))
+
+    def _note_number(self, name: str, match: re.Match[str] | None) -> None:
+        if match:
             self._numbers[name] = max(self._numbers[name], int(match[1]))
 
     def _make_state(self, archive_ref: ArchiveRef) -> State:

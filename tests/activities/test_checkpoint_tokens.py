@@ -89,10 +89,10 @@ def test_a_token_is_taken_back_as_it_was_given() -> None:
 
 def test_large_numbers_come_back_as_they_were() -> None:
     """Tools are called with ids beyond 2^53."""
-    call = {"id": "tool-1", "name": "add", "arguments": {"id": 2**63 + 1, "share": 0.1}}
+    call = {"id": "tool00001", "name": "add", "arguments": {"id": 2**63 + 1, "share": 0.1}}
     messages = [
         {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "", "tool_call_id": "tool-1"},
+        {"role": "tool", "content": "", "tool_call_id": "tool00001"},
     ]
     back = open_token(make_token(PAYLOAD | {"context": {"messages": messages}}))
     assert back["context"]["messages"] == messages

@@ -58,7 +58,7 @@ def count_recalls(archived: Thread, policy: ContextPolicy) -> tuple[int, Project
 def test_a_round_larger_than_an_answer_is_fetched_in_parts(text: str, window: str) -> None:
     """Each answer brings more of it, and the context is the complete thread's."""
     writer = Writer().talk(user_says("before"), assistant_says("yes"), run="r1").talk(user_says("go"), run="r2")
-    ids = [f"tool-{number}" for number in range(CALLS)]
+    ids = [f"tool{number:05d}" for number in range(CALLS)]
     writer.talk(assistant_calls(*ids), run="r2")
     for number, call_id in enumerate(ids):
         content = "".join(WORDS[number : number + BYTES]) if text == "words" else text * BYTES

@@ -58,9 +58,9 @@ async def test_a_tool_knows_its_call_and_the_key_is_stable_over_retries() -> Non
     for attempt in (1, 2):
         assert (await run_function(it, attempt=attempt)).content == "1"
     first, second = seen
-    assert (first.session_id, first.request_id, first.tool_call_id) == ("session-1", "request-1", "tool-1")
+    assert (first.session_id, first.request_id, first.tool_call_id) == ("session-1", "request-1", "tool00001")
     assert (first.attempt, second.attempt) == (1, 2)
-    assert first.idempotency_key == second.idempotency_key == "session-1/tool-1"
+    assert first.idempotency_key == second.idempotency_key == "session-1/tool00001"
 
 
 async def test_an_async_tool_has_its_time() -> None:
@@ -279,7 +279,7 @@ async def test_what_a_thread_returns_after_a_stop_request_counts(details: dict[s
     gate.set()
     assert (await task).content == "paid"
     worker.session.signal.assert_awaited_once_with(
-        "late_result", {"tool_call_id": "tool-1", "content": "paid", "is_error": False}
+        "late_result", {"tool_call_id": "tool00001", "content": "paid", "is_error": False}
     )
 
 
@@ -339,7 +339,7 @@ async def test_heartbeats_name_the_tool() -> None:
     worker.environment.on_heartbeat = beat
     await worker.run(make_call("it"))
     first = worker.heartbeats[0]
-    assert (first["name"], first["tool_call_id"], "text" in first) == ("it", "tool-1", False)
+    assert (first["name"], first["tool_call_id"], "text" in first) == ("it", "tool00001", False)
 
 
 @pytest.mark.parametrize(

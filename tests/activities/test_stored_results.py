@@ -96,7 +96,7 @@ class History:
             request_id="request-1",
             run_id="run-1",
             call_id="call-1",
-            tool_call_id="tool-1",
+            tool_call_id="tool00001",
             name=name,
             arguments=arguments,
             max_result_bytes=limit,
@@ -106,7 +106,7 @@ class History:
 
     async def read(self, offset: int = 0, length: int = 10_000, limit: int = 1000) -> ToolAnswered:
         """Call `read_result` as the model does."""
-        return await self.run("read_result", limit, tool_call_id="tool-1", offset=offset, length=length)
+        return await self.run("read_result", limit, tool_call_id="tool00001", offset=offset, length=length)
 
     def add_snapshot(self, *results: tuple[str, str]) -> None:
         """Commit a snapshot that holds tool results, each as (call id, text)."""
@@ -115,7 +115,7 @@ class History:
         payload = {"op_id": "op", "context_ref": "default", "operation": operation}
         self._commit("ai_context_operation", payload, {})
 
-    def commit_result(self, answer: ToolAnswered, tool_call_id: str = "tool-1") -> Entry:
+    def commit_result(self, answer: ToolAnswered, tool_call_id: str = "tool00001") -> Entry:
         """Commit a result as the session does."""
         payload: dict[str, Any] = {"role": "tool", "content": answer.content, "context_ref": "default"}
         payload["tool_call_id"] = tool_call_id
@@ -159,7 +159,7 @@ async def test_a_large_result_is_stored_whole_and_shown_in_part() -> None:
     assert len(answer.content.encode()) <= 1000
     assert mark == (
         f"truncated: the first {shown} of 10000 bytes are shown; "
-        f"read_result(tool_call_id='tool-1', offset={shown}) reads on]"
+        f"read_result(tool_call_id='tool00001', offset={shown}) reads on]"
     )
     assert await history.archive.get_result(FAMILY, hash_bytes(text.encode())) == (text.encode(), 10_000)
 
@@ -219,7 +219,7 @@ async def test_a_result_is_read_on_to_its_end(archived: bool) -> None:
     history.commit_result(answer)
     if archived:
         await history.archive_all()
-        history.commit_result(ToolAnswered(content="later"), "tool-2")
+        history.commit_result(ToolAnswered(content="later"), "tool00002")
     text_read, offset = split_mark(answer)[0], answer.result.shown
     while True:
         piece = await history.read(offset)
@@ -240,10 +240,10 @@ async def test_a_result_that_is_in_the_thread_is_read_like_a_stored_one(archived
     """A result that was cleared from a context can be read in full or from an offset; no piece splits a character."""
     history = History()
     for number in (1, 2):
-        history.commit_result(ToolAnswered(content="é" * 300 + str(number)), f"tool-{number}")
+        history.commit_result(ToolAnswered(content="é" * 300 + str(number)), f"tool{number:05d}")
     if archived:
         await history.archive_all()
-        history.commit_result(ToolAnswered(content="later"), "tool-3")
+        history.commit_result(ToolAnswered(content="later"), "tool00003")
     answer = await history.read()
     assert (answer.content, answer.is_error) == ("é" * 300 + "1\n[bytes 0 to 601 of 601; this is the end]", False)
     assert split_mark(await history.read(3, 4)) == ("éé", "bytes 2 to 6 of 601; offset=6 reads on]")
@@ -259,13 +259,13 @@ async def test_a_result_of_a_snapshot_is_read_where_the_thread_has_no_other(arch
     """A result of a snapshot is read from the newest snapshot with it; a result of this session, from its entry."""
     history = History()
     history.add_snapshot(("then-1", "older"), ("then-2", "other"))
-    history.commit_result(ToolAnswered(content="said here"), "tool-1")
-    history.add_snapshot(("then-1", "newer"), ("tool-1", "edited"))
+    history.commit_result(ToolAnswered(content="said here"), "tool00001")
+    history.add_snapshot(("then-1", "newer"), ("tool00001", "edited"))
     history.add_snapshot()
     if archived:
         await history.archive_all()
     answers = [
-        (await history.run("read_result", tool_call_id=name)).content for name in ("then-1", "then-2", "tool-1")
+        (await history.run("read_result", tool_call_id=name)).content for name in ("then-1", "then-2", "tool00001")
     ]
     assert [text.partition("\n")[0] for text in answers] == ["newer", "other", "said here"]
 
@@ -306,16 +306,16 @@ async def test_what_cannot_be_read_is_told_to_the_model(archived: bool) -> None:
     """An unknown id, an offset past the end and invalid arguments are error results with the reason."""
     history = History(make_tool("x" * 5000))
     history.commit_result(await history.run("it"))
-    history.commit_result(ToolAnswered(content="short"), "tool-2")
+    history.commit_result(ToolAnswered(content="short"), "tool00002")
     if archived:
         await history.archive_all()
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"tool_call_id": "tool-9"}, "no tool call 'tool-9' has a result"),
+        ({"tool_call_id": "tool00009"}, "no tool call 'tool00009' has a result"),
         ({"tool_call_id": "../" * 100}, "no tool call '../"),
-        ({"tool_call_id": "tool-2", "offset": 5}, "past the end: the result has 5 bytes"),
-        ({"tool_call_id": "tool-1", "offset": 5000}, "past the end: the result has 5000 bytes"),
-        ({"tool_call_id": "tool-1", "offset": -1}, "invalid arguments: offset: "),
-        ({"tool_call_id": "tool-1", "length": 0}, "invalid arguments: length: "),
+        ({"tool_call_id": "tool00002", "offset": 5}, "past the end: the result has 5 bytes"),
+        ({"tool_call_id": "tool00001", "offset": 5000}, "past the end: the result has 5000 bytes"),
+        ({"tool_call_id": "tool00001", "offset": -1}, "invalid arguments: offset: "),
+        ({"tool_call_id": "tool00001", "length": 0}, "invalid arguments: length: "),
         ({}, "invalid arguments: tool_call_id: "),
     ]
     for arguments, why in cases:

@@ -21,7 +21,7 @@ SETTINGS = ToolThreadSettings(max_abandoned=2, cleanup_seconds=0.05)
 
 
 def name_call(name: str = "it") -> ThreadedCall:
-    return ThreadedCall(name, "session-1", "tool-1", HERE)
+    return ThreadedCall(name, "session-1", "tool00001", HERE)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_a_tool_that_blocks_is_named_once_with_where_it_stands(
 ) -> None:
     """The tool, the session, the call, how long, and the line of the tool's own code; nothing of what it works on."""
     line = await wait_until_logged(caplog, "has blocked its event loop")
-    assert line.startswith("tool 'stuck' (session 'session-1', call 'tool-1') has blocked its event loop for 1.")
+    assert line.startswith("tool 'stuck' (session 'session-1', call 'tool00001') has blocked its event loop for 1.")
     assert f"{HERE}:" in line
     assert "in block." in line
     await asyncio.sleep(3 * SETTINGS.pulse_seconds)

@@ -120,7 +120,7 @@ async def test_large_results_travel_with_the_thread(stack: Stack, clew: Clew, ar
             return Reply(newest["content"])
         if newest["content"] == "flood":
             return Reply(tool_calls=(ToolCall("flood", {"size": 5_000}),))
-        reading = {"tool_call_id": "tool-1", "offset": 4_990, "length": 100}
+        reading = {"tool_call_id": "tool00001", "offset": 4_990, "length": 100}
         return Reply(tool_calls=(ToolCall("read_result", reading),))
 
     limits = {"max_tool_result_bytes": 1_024}

@@ -15,7 +15,9 @@ from typing_extensions import TypedDict
 from clew import Tool, ToolContext, tool
 from clew.model.canonical import canonicalize
 
-CONTEXT = ToolContext(session_id="s", request_id="r", tool_call_id="tool-1", idempotency_key="s/tool-1", attempt=1)
+CONTEXT = ToolContext(
+    session_id="s", request_id="r", tool_call_id="tool00001", idempotency_key="s/tool00001", attempt=1
+)
 
 
 class Unit(enum.Enum):
@@ -141,7 +143,7 @@ def test_the_context_is_given_and_never_asked_for() -> None:
 
     for made in (first, last):
         assert list(parameters(made)["properties"]) == ["a"]
-        assert made.function(**made.bind({"a": 1}, CONTEXT)) == "s/tool-1"
+        assert made.function(**made.bind({"a": 1}, CONTEXT)) == "s/tool00001"
         with pytest.raises(ValidationError):
             made.bind({"a": 1, "context": {}}, CONTEXT)
     assert last(1) == "called as a function"

@@ -30,9 +30,9 @@ async def test_a_round_of_large_edited_arguments_runs(stack: Stack) -> None:
     refused = 0
     for number in range(1, CALLS + 1):
         try:
-            await session.approve(f"tool-{number}", arguments={"gate": f"{number}" + "x" * 250_000})
+            await session.approve(f"tool{number:05d}", arguments={"gate": f"{number}" + "x" * 250_000})
         except TooLarge:
             refused += 1
-            await session.approve(f"tool-{number}")
+            await session.approve(f"tool{number:05d}")
     assert refused == CALLS - 2
     assert (await request.result()).status == "completed"

@@ -30,7 +30,7 @@ def make_reader(size: int, **reading: Any) -> Script:
             case "user", "flood":
                 return Reply(tool_calls=(ToolCall("flood", {"size": size}),))
             case "user", "read on":
-                return Reply(tool_calls=(ToolCall("read_result", {"tool_call_id": "tool-1", **reading}),))
+                return Reply(tool_calls=(ToolCall("read_result", {"tool_call_id": "tool00001", **reading}),))
             case "tool", text:
                 return Reply(text[-100:])
             case _:
@@ -49,7 +49,7 @@ async def test_a_model_reads_on_in_a_result_that_was_truncated(stack: Stack) -> 
         make_reader(100_000, offset=99_990), tools=["flood"], limits={"max_tool_result_bytes": 1000}
     )
     first = await session.ask("flood")
-    assert first.endswith("of 100000 bytes are shown; read_result(tool_call_id='tool-1', offset=866) reads on]")
+    assert first.endswith("of 100000 bytes are shown; read_result(tool_call_id='tool00001', offset=866) reads on]")
     assert await session.ask("read on") == "xxxxxxxxxx\n[bytes 99990 to 100000 of 100000; this is the end]"
     flooded, read = await list_results(session)
     assert flooded.payload["result"].keys() == {"digest", "bytes", "shown"}
@@ -79,7 +79,7 @@ async def test_a_model_reads_again_what_was_cleared(stack: Stack) -> None:
     assert await session.ask("read on") == "xxxxxxxxxx\n[bytes 890 to 900 of 900; this is the end]"
     seen = (await session.context(call_id="call-3")).messages
     assert [message["content"] for message in seen if message["role"] == "tool"] == [
-        "[cleared: read_result(tool_call_id='tool-1') reads it again]"
+        "[cleared: read_result(tool_call_id='tool00001') reads it again]"
     ]
     flooded, _ = await list_results(session)
     assert flooded.payload["content"] == "x" * 900

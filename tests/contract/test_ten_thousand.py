@@ -48,7 +48,7 @@ def make_value(chance: random.Random, depth: int = 0) -> Any:
             return chance.choice([0.5, -0.0, 1e308, 1e-320])
         case 4:
             return chance.choice(
-                ["", " ", "\x00", "\u2028", "followup:run-1", "run-1", "tool-1", "call-1", "default"]
+                ["", " ", "\x00", "\u2028", "followup:run-1", "run-1", "tool00001", "call-1", "default"]
             )
         case 5:
             return chance.choice("aé漢🧵 \n") * chance.choice([1, 200, 201, 5000, 70_000])

@@ -73,9 +73,9 @@ async def test_a_result_larger_than_the_window_is_shown_in_part(
         newest = get_last_message(body)
         if newest["role"] == "user":
             return Reply(tool_calls=(ToolCall("flood", {"size": 70_000}),))
-        if "tool_call_id='tool-1'" in newest["content"]:
+        if "tool_call_id='tool00001'" in newest["content"]:
             offset = int(newest["content"].partition("offset=")[2].partition(")")[0])
-            reading = {"tool_call_id": "tool-1", "offset": offset, "length": 500}
+            reading = {"tool_call_id": "tool00001", "offset": offset, "length": 500}
             return Reply(tool_calls=(ToolCall("read_result", reading),))
         return Reply(newest["content"][-60:])
 
@@ -83,7 +83,7 @@ async def test_a_result_larger_than_the_window_is_shown_in_part(
     answer = await session.ask("flood")
     recipes = await assert_rebuilt(stack, stack.clew, session)
     assert "truncated_tool_results" not in recipes[0]
-    head, tail = recipes[1]["truncated_tool_results"]["tool-1"]
+    head, tail = recipes[1]["truncated_tool_results"]["tool00001"]
     assert min(head, tail) > 2000
     assert answer.endswith(f"[bytes {head} to {head + 500} of 70000; offset={head + 500} reads on]")
     (result, _) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]

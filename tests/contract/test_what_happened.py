@@ -81,7 +81,7 @@ async def test_a_payment_that_ran_is_never_said_not_to_have_run(stack: Stack, tm
     paid, doubt = answer.split(" | ")
     assert paid == "paid 5"
     assert doubt.startswith("in doubt")
-    assert f"{session.id}/tool-2" in doubt
+    assert f"{session.id}/tool00002" in doubt
     # The tool has been asked to stop, and goes on.
     await wait_until((tmp_path / "stop").exists)
     released(tmp_path)
@@ -128,7 +128,7 @@ async def test_the_end_of_a_request_in_the_middle_of_a_round_tells_the_truth(sta
     error = failed.value.outcome.error
     assert error
     assert error.type == "timeout"
-    assert error.message == "no answer within 2 seconds: tool 'pay' (tool-2) had not returned"
+    assert error.message == "no answer within 2 seconds: tool 'pay' (tool00002) had not returned"
     released(tmp_path)
     paid, doubt = (await session.ask("what was paid?")).split(" | ")
     assert paid == "paid 5"

@@ -39,8 +39,8 @@ async def test_an_operator_runs_a_query_and_reads_the_details() -> None:
         session = await clew.open("parent", agent="support")
         await session.ask("Compare my last two orders.")
         await open_page(page, workflows, Shot("", "parent", "User Metadata"))
-        link = details.get_by_role("link", name="parent.tool-1")
-        await expect(link).to_have_attribute("href", f"/namespaces/{server.namespace}/workflows/parent.tool-1")
+        link = details.get_by_role("link", name="parent.tool00001")
+        await expect(link).to_have_attribute("href", f"/namespaces/{server.namespace}/workflows/parent.tool00001")
 
 
 def test_the_page_shows_every_screenshot() -> None:

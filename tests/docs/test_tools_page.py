@@ -70,5 +70,5 @@ async def test_the_typescript_is_a_worker(stack: Stack, tmp_path: Path) -> None:
     async with child_process("node", command, env=environment, folder=tmp_path):
         session = await stack.open(script, tools=["weather"], request_timeout_seconds=120)
         answer = json.loads(await session.ask("go"))
-    assert answer == {"city": "Łódź", "degrees": 21, "idempotencyKey": f"{session.id}/tool-1"}
+    assert answer == {"city": "Łódź", "degrees": 21, "idempotencyKey": f"{session.id}/tool00001"}
     await assert_unharmed(stack, session.id)

@@ -91,8 +91,8 @@ class SessionsInEveryState:
         for model in (self._calling, self._queueing, self._helping, self._summarizing):
             model.release(2)
         get_gate(self._gate).set()
-        await self.sessions["approving"].approve("tool-1")
-        await self.sessions["ordering"].submit_tool_result("tool-1", "brewed")
+        await self.sessions["approving"].approve("tool00001")
+        await self.sessions["ordering"].submit_tool_result("tool00001", "brewed")
         await self._summary
         return {state: [await request.answer() for request in made] for state, made in self._requests.items() if made}
 

@@ -16,7 +16,7 @@ OTHER_PAYLOADS: dict[EntryKind, dict[str, Any]] = {
         "iterations": 1,
     },
     "input": {"event": "rejected", "kind": "steer", "reason": "empty_content", "content": ""},
-    "approval": {"tool_call_id": "tool-1", "decision": "approve"},
+    "approval": {"tool_call_id": "tool00001", "decision": "approve"},
     "fork": {"event": "forked_to", "session_id": "s-2", "fork_seq": 3},
     "session": {"event": "hibernated"},
 }

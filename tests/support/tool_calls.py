@@ -26,7 +26,7 @@ def make_call(name: str, arguments: dict[str, Any] | None = None, limit: int = K
         request_id="request-1",
         run_id="run-1",
         call_id="call-1",
-        tool_call_id="tool-1",
+        tool_call_id="tool00001",
         name=name,
         arguments=arguments or {},
         max_result_bytes=limit,

@@ -314,10 +314,10 @@ def test_what_was_configured_goes_along() -> None:
 
 def test_a_restored_session_takes_its_context_as_any_snapshot() -> None:
     """A call and its result stay together under new ids, and ids stay ids, however often a session is restored."""
-    call = {"id": "tool-1", "name": "add", "arguments": {}}
+    call = {"id": "tool00001", "name": "add", "arguments": {}}
     said = [
         {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "", "tool_call_id": "tool-1"},
+        {"role": "tool", "content": "", "tool_call_id": "tool00001"},
     ]
     payload: dict[str, Any] = {
         "session_id": "s",
@@ -325,7 +325,7 @@ def test_a_restored_session_takes_its_context_as_any_snapshot() -> None:
         "context_ref": "default",
         "context": {"messages": said},
     }
-    ids = ["tool-1"]
+    ids = ["tool00001"]
     for _ in range(3):
         session = session_harness.SessionHarness()
         session.do(ContextOperation.model_validate_json(json.dumps(make_restore_operation(payload, "o"))))

@@ -317,16 +317,16 @@ async def test_a_tool_call_waits_for_approval(stack: Stack) -> None:
     session = await stack.open(script, tools=["add"], require_approval=["add"])
     request = await session.message("go")
     pending = await wait_for_approvals(session)
-    assert pending[1] == PendingCall(tool_call_id="tool-2", name="add", arguments={"a": 1, "b": 1})
+    assert pending[1] == PendingCall(tool_call_id="tool00002", name="add", arguments={"a": 1, "b": 1})
     with pytest.raises(InvalidInput):
-        await session.approve("tool-3", arguments={"a": "two", "b": 1})
-    await session.approve("tool-3", arguments={"a": 40, "b": 2})
-    await session.deny("tool-1", reason="not today")
+        await session.approve("tool00003", arguments={"a": "two", "b": 1})
+    await session.approve("tool00003", arguments={"a": 40, "b": 2})
+    await session.deny("tool00001", reason="not today")
     with pytest.raises(AlreadyResolved):
-        await session.approve("tool-1")
+        await session.approve("tool00001")
     with pytest.raises(UnknownApproval):
-        await session.approve("tool-9")
-    await session.approve("tool-2")
+        await session.approve("tool00009")
+    await session.approve("tool00002")
     edited = '[a person changed this call before it ran; its arguments were {"a":40,"b":2}]\n42'
     assert await request.answer() == f"denied: not today | 2 | {edited}"
     approvals = await session.entries(kind="approval")
@@ -351,7 +351,7 @@ async def test_the_other_calls_of_a_reply_do_not_wait_for_an_approval(stack: Sta
             assert event.entry.payload["content"] == "2"
             break
     assert (await session.status()).status == "awaiting_approval"
-    await session.approve("tool-3", by="ada")
+    await session.approve("tool00003", by="ada")
     assert await request.answer() == f"2 | {gate} is open | opened"
     (approval,) = await session.entries(kind="approval")
     assert approval.payload["by"] == "ada"
@@ -371,7 +371,7 @@ async def test_a_cancel_resolves_what_waits_for_approval(stack: Stack) -> None:
     await session.cancel()
     assert (await request.result()).status == "cancelled"
     with pytest.raises(UnknownApproval):
-        await session.approve("tool-1")
+        await session.approve("tool00001")
     assert await session.ask("next") == "ok"
 
 

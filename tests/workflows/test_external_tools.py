@@ -52,27 +52,27 @@ async def test_a_round_waits_for_results_from_outside(stack: Stack) -> None:
         return bool((await session.status()).pending_approvals)
 
     await wait_until(is_guarded)
-    await session.approve("tool-3")
+    await session.approve("tool00003")
     pending = await wait_for_calls(session, 2)
     assert [(call.tool_call_id, call.name, call.arguments) for call in pending] == [
-        ("tool-1", "order", ITEM),
-        ("tool-3", "order_guarded", ITEM),
+        ("tool00001", "order", ITEM),
+        ("tool00003", "order_guarded", ITEM),
     ]
-    receipt = await session.submit_tool_result("tool-3", {"number": 7})
+    receipt = await session.submit_tool_result("tool00003", {"number": 7})
     entry = (await session.entries(from_seq=receipt.seq, limit=1))[0]
-    assert (entry.refs["tool_call_id"], entry.payload["content"]) == ("tool-3", '{"number":7}')
+    assert (entry.refs["tool_call_id"], entry.payload["content"]) == ("tool00003", '{"number":7}')
     with pytest.raises(AlreadyAnswered):
-        await session.submit_tool_result("tool-3", "again")
+        await session.submit_tool_result("tool00003", "again")
     with pytest.raises(UnknownToolCall):
-        await session.submit_tool_result("tool-9", "whose?")
+        await session.submit_tool_result("tool00009", "whose?")
     with pytest.raises(TooLarge):
-        await session.submit_tool_result("tool-1", "x" * 70_000)
+        await session.submit_tool_result("tool00001", "x" * 70_000)
 
     async def waits_for_nothing_else() -> bool:
         return (await session.status()).status == "awaiting_external"
 
     await wait_until(waits_for_nothing_else)
-    await session.submit_tool_result("tool-1", "sold out", is_error=True)
+    await session.submit_tool_result("tool00001", "sold out", is_error=True)
     assert await request.answer() == 'sold out | 3 | {"number":7}'
     await assert_unharmed(stack, session.id)
 
@@ -85,8 +85,8 @@ async def test_a_call_times_out(stack: Stack) -> None:
     request = await session.message("go")
     await wait_for_calls(session)
     with pytest.raises(CallEnded):
-        await session.submit_tool_result("tool-1", "late")
-    await session.submit_tool_result("tool-2", None)
+        await session.submit_tool_result("tool00001", "late")
+    await session.submit_tool_result("tool00002", None)
     assert await request.answer() == ("error: tool 'order_soon' timed out: no result came within 0.3 seconds | null")
     await assert_unharmed(stack, session.id)
 
@@ -109,7 +109,7 @@ async def test_a_cancel_ends_what_waits_outside(stack: Stack) -> None:
     (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
     assert result.payload["content"].startswith("[not answered: the run ended (cancelled)")
     with pytest.raises(CallEnded):
-        await session.submit_tool_result("tool-1", "late")
+        await session.submit_tool_result("tool00001", "late")
     await assert_unharmed(stack, session.id)
 
 
@@ -130,7 +130,7 @@ async def test_waiting_calls_survive_a_rollover(stack: Stack) -> None:
         await wait_until(has_rolled_over)
         after = (await session.status()).pending_external_calls
         assert [call.expires_at for call in after] == [call.expires_at for call in before][-len(after) :]
-        await session.submit_tool_result("tool-1", "sent")
+        await session.submit_tool_result("tool00001", "sent")
         assert (await request.result()).status == "completed"
         texts = [entry.payload["content"] for entry in await session.entries() if entry.payload.get("role") == "tool"]
         assert sorted(texts) == ["error: tool 'order_later' timed out: no result came within 1.5 seconds", "sent"]

@@ -177,7 +177,7 @@ async def test_a_subagent_has_the_fairness_key_of_its_parent(stack: Stack) -> No
         key = make_fairness_key(session.id)
         assert await list_priorities(clew, session.id) == {(3, key)}
         # The worker resolves the agent, and so its priority, with the first activity.
-        assert await list_priorities(clew, f"{session.id}.tool-1") == {(3, key), (5, key)}
+        assert await list_priorities(clew, f"{session.id}.tool00001") == {(3, key), (5, key)}
 
 
 async def test_a_fork_counts_for_its_own_tenant(stack: Stack) -> None:

@@ -171,7 +171,7 @@ async def test_a_cancelled_subagent_reports_what_it_has_used(stack: Stack) -> No
         session = await clew.open(make_id(), agent="boss")
         request = await session.message("share it")
         await wait_until(lambda: has_subagents(session))
-        async with watch_reply(clew.session(f"{session.id}.tool-1"), 50):
+        async with watch_reply(clew.session(f"{session.id}.tool00001"), 50):
             await session.cancel()
             assert (await request.result()).status == "cancelled"
             await wait_until(lambda: has_no_subagents(session))

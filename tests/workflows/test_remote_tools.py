@@ -147,7 +147,7 @@ async def test_a_call_is_an_activity_of_another_worker(stack: Stack) -> None:
     """Its argument is the object of the arguments, its activity id the id of the tool call."""
     async with run_other_worker(stack):
         (result,) = await run_calls(stack, ("describe_remotely", {"city": "Łódź"}))
-    assert result["content"] == '{"arguments":{"city":"Łódź"},"key":"tool-1","queue":"other-workers"}'
+    assert result["content"] == '{"arguments":{"city":"Łódź"},"key":"tool00001","queue":"other-workers"}'
     assert not result.get("is_error")
 
 

@@ -51,7 +51,7 @@ async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(stack: Sta
     session = await stack.open(make_tool_script(ToolCall("pay_slowly", {})), tools=["pay_slowly"])
     answer = await session.ask("go")
     assert answer.startswith("in doubt (tool_timeout): it is not known whether this call took effect")
-    assert answer.endswith(f"Its idempotency key is {session.id}/tool-1")
+    assert answer.endswith(f"Its idempotency key is {session.id}/tool00001")
     (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
     assert (result.payload["in_doubt"], result.payload["is_error"]) == (True, True)
 
@@ -85,8 +85,8 @@ async def test_a_tool_knows_its_call(stack: Stack) -> None:
     session = await stack.open(model, tools=["who_am_i"], metadata={"customer": "4711"})
     request = await session.message("go", request_id="request-1", metadata={"channel": "mail"})
     answer = await request.answer()
-    assert f'"session_id":"{session.id}","request_id":"request-1","tool_call_id":"tool-1"' in answer
-    assert f'"key":"{session.id}/tool-1","attempt":1,"agent":null' in answer
+    assert f'"session_id":"{session.id}","request_id":"request-1","tool_call_id":"tool00001"' in answer
+    assert f'"key":"{session.id}/tool00001","attempt":1,"agent":null' in answer
     assert '"metadata":{"customer":"4711"},"request_metadata":{"channel":"mail"}' in answer
 
 
@@ -105,7 +105,7 @@ async def test_the_progress_of_tools_is_followed(stack: Stack) -> None:
     calls = tuple(ToolCall("report_and_wait", {"gate": "streamed-progress"}, f"c{number}") for number in range(2))
     session = await stack.open(make_tool_script(*calls), tools=["report_and_wait"])
     request = await session.message("go", request_id="request-1")
-    seen: dict[str, list[object]] = {"tool-1": [], "tool-2": []}
+    seen: dict[str, list[object]] = {"tool00001": [], "tool00002": []}
     async for event in request.events():
         if isinstance(event, ToolProgressed):
             seen[event.tool_call_id].append((event.text, event.fraction))

@@ -62,7 +62,7 @@ async def test_two_subagents_work_in_parallel(stack: Stack) -> None:
         assert await request.answer() == "done: one | done: two"
         results = await read_results(session)
         for number, result in enumerate(sorted(results, key=lambda result: result["tool_call_id"]), 1):
-            child_id = f"{session.id}.tool-{number}"
+            child_id = f"{session.id}.tool{number:05d}"
             assert (result["subagent"]["session_id"], result["subagent"]["agent"]) == (child_id, "helper")
             assert result["subagent"]["usage"]["model_calls"] == 1
             described = await clew.temporal.get_workflow_handle(child_id).describe()
@@ -93,7 +93,7 @@ async def test_subagents_have_subagents(stack: Stack) -> None:
         status = await session.status()
         assert status.subagent_usage is not None
         assert status.subagent_usage.model_calls == 3
-        await wait_until_closed(clew, f"{session.id}.tool-1")
+        await wait_until_closed(clew, f"{session.id}.tool00001")
         await assert_no_harm(clew, session.id)
 
 
@@ -126,13 +126,13 @@ async def test_a_session_is_deleted_with_the_tree_below_it(stack: Stack, state: 
         assert await session.ask("go") == "done: deep"
         fork = await session.fork()
         assert await fork.ask("and on") == "done: deep"
-        other = await clew.open(f"{session.id}.tool-9", agent="worker")
+        other = await clew.open(f"{session.id}.tool00009", agent="worker")
         await other.ask("mine")
-        tree = [session.id, f"{session.id}.tool-1", f"{session.id}.tool-1.tool-1"]
+        tree = [session.id, f"{session.id}.tool00001", f"{session.id}.tool00001.tool00001"]
         if state == "working":
             await session.message("a new one")
             await called.wait()
-            tree.append(f"{session.id}.tool-2")
+            tree.append(f"{session.id}.tool00002")
         if state == "reopened":
             await wait_until_closed(clew, tree[1])
             reopened = await clew.open(tree[1], agent="helper")
@@ -170,7 +170,7 @@ async def test_a_cancel_reaches_the_whole_tree(stack: Stack, ending: str) -> Non
         session = await clew.open(make_id(), agent="boss")
         request = await session.message("go")
         await called.wait()
-        child_id, grandchild_id = f"{session.id}.tool-1", f"{session.id}.tool-1.tool-1"
+        child_id, grandchild_id = f"{session.id}.tool00001", f"{session.id}.tool00001.tool00001"
         match ending:
             case "cancel":
                 await session.cancel(reason="changed my mind")
@@ -219,7 +219,7 @@ async def test_what_waits_in_a_subagent_is_listed_by_its_parent(stack: Stack) ->
     async with run_deployment(stack, clew, boss):
         session = await clew.open(make_id(), agent="boss")
         request = await session.message("go")
-        child = clew.session(f"{session.id}.tool-1")
+        child = clew.session(f"{session.id}.tool00001")
         waiting, _ = await wait_for_calls(session, 2)
         assert (waiting.session_id, waiting.needs, waiting.call.name) == (child.id, "approval", "guarded")
         assert (await session.status()).subagents[0].session_id == child.id
@@ -290,11 +290,11 @@ async def test_what_cannot_start_is_an_error_that_the_model_reads(stack: Stack) 
     boss = Agent("boss", model=stack.add_model(delegate("one", "two")), tools=[helper.as_tool()])
     async with run_deployment(stack, clew, boss):
         session_id = make_id()
-        await clew.open(f"{session_id}.tool-1", model=stack.add_model("fine"))
+        await clew.open(f"{session_id}.tool00001", model=stack.add_model("fine"))
         session = await clew.open(session_id, agent="boss")
         request = await session.message("go")
         await called.wait()
-        await clew.session(f"{session_id}.tool-2")._handle.workflow.terminate()
+        await clew.session(f"{session_id}.tool00002")._handle.workflow.terminate()
         assert "there is a session" in await request.answer()
         texts = sorted(result["content"] for result in await read_results(session))
         assert "there is a session" in texts[1]
@@ -317,7 +317,7 @@ async def test_a_subagent_whose_model_workers_do_not_have_is_an_error_that_the_m
 async def test_a_task_of_a_caller_is_refused(stack: Stack) -> None:
     """Only the session that starts a subagent sets it."""
     task = {
-        "content": "x", "request_id": "task", "session_id": "s-1", "tool_call_id": "tool-1", "depth": 1,
+        "content": "x", "request_id": "task", "session_id": "s-1", "tool_call_id": "tool00001", "depth": 1,
         "timeout_seconds": 9, "max_result_bytes": 999,
     }  # fmt: skip
     start = {"config": {"model": stack.add_model("fine")}, "task": task}

@@ -118,7 +118,7 @@ async def test_a_call_that_must_not_run_twice_is_in_doubt(stack: Stack, tmp_path
         async with run_worker_process(stack, queue):
             answer = await request.answer()
             assert answer.startswith("in doubt (worker_lost)")
-            assert answer.endswith(f"Its idempotency key is {session.id}/tool-1")
+            assert answer.endswith(f"Its idempotency key is {session.id}/tool00001")
             assert started.read_text() == "begun\n"
             (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
             assert result.payload["in_doubt"] is True

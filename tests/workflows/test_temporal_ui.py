@@ -113,7 +113,7 @@ async def test_an_operator_reads_what_a_session_does(stack: Stack) -> None:
     model = (await session.status()).model.partition(":")[2]
     assert labels["call_model"][0] == f"call 1 · {model} · “go”"
     assert labels["call_model"][1].startswith(f"call 2 · {model} · so far ")
-    assert labels["run_tool"] == ['add {"a":1,"b":2} · tool-1']
+    assert labels["run_tool"] == ['add {"a":1,"b":2} · tool00001']
     groups = [
         marker.label for event in history.events for marker in event.event_group_markers if marker.HasField("label")
     ]
@@ -126,12 +126,12 @@ async def test_a_wait_for_approval_has_a_bar(stack: Stack) -> None:
     session = await stack.open(make_tool_script(ToolCall("guarded", {})), tools=["guarded"])
     request = await session.message("go")
     await wait_until(partial(has_status, session, "awaiting_approval"))
-    await session.approve("tool-1")
+    await session.approve("tool00001")
     await request.result()
     history = await stack.clew.temporal.get_workflow_handle(session.id).fetch_history()
     started = (event for event in history.events if event.event_type == EventType.EVENT_TYPE_TIMER_STARTED)
     (bar,) = (event for event in started if "waits for approval" in read_summary(event))
-    assert read_summary(bar) == "waits for approval of guarded {} · tool-1"
+    assert read_summary(bar) == "waits for approval of guarded {} · tool00001"
     ends = [
         event.timer_canceled_event_attributes.started_event_id
         for event in history.events

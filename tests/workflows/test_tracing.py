@@ -90,7 +90,7 @@ async def test_one_trace_holds_request_calls_tools_and_subagent(stack: Stack) ->
     assert answered.attributes["gen_ai.usage.input_tokens"] > 0
     tool = find(spans, "execute_tool add")
     assert tool.parent == boss.id
-    assert tool.attributes["gen_ai.tool.call.id"] == "tool-2"
+    assert tool.attributes["gen_ai.tool.call.id"] == "tool00002"
     again = [span.name for span in collector.spans if span.service == "two"]
     assert [name for name in again if name.startswith("invoke_agent")] == ["invoke_agent boss"]
     assert len({span.id for span in collector.spans}) == len(collector.spans)

@@ -92,7 +92,7 @@ async def test_a_subagent_is_ramped_by_its_own_id(stack: Stack) -> None:
         await set_ramping(clew, "2", 50)
         while not pairs & {("1", "2"), ("2", "1")}:
             session = await clew.open(make_id(), agent="boss")
-            child_id = f"{session.id}.tool-1"
+            child_id = f"{session.id}.tool00001"
             assert await session.ask("go") == "helped"
             pairs.add((await read_version(clew, session.id), await read_version(clew, child_id)))
             await check_runs(clew, session.id, child_id)
@@ -163,7 +163,7 @@ async def test_a_session_calls_a_subagent_while_another_version_is_current(stack
         async with fleet.run("2"):
             asked.release(2)
             assert await asking == "helped"
-            for session_id in (session.id, f"{session.id}.tool-1"):
+            for session_id in (session.id, f"{session.id}.tool00001"):
                 assert await read_version(clew, session_id) == "2"
                 await check_runs(clew, session_id)
 

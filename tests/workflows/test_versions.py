@@ -115,7 +115,7 @@ async def test_an_incompatible_version_ships_while_sessions_live(stack: Stack) -
             await old_workers.aclose()
             for state in ("at rest", "hibernated", "rolling over", "new"):
                 assert await sessions[state].ask("go on") == "fine"
-            subagent = f"{sessions['delegating'].id}.tool-1"
+            subagent = f"{sessions['delegating'].id}.tool00001"
             for session_id in (subagent, *(session.id for session in sessions.values())):
                 for run in await fetch_runs(clew, session_id):
                     (build_id,) = read_build_ids(run)

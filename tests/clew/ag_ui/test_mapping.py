@@ -110,9 +110,9 @@ def test_a_reply_without_an_entry_is_taken_back() -> None:
 
 def test_a_call_and_its_result_are_sent_once() -> None:
     """A client that has them gets nothing; without a text the call makes its message."""
-    call = {"id": "tool-1", "name": "add", "arguments": {"a": 1}}
+    call = {"id": "tool00001", "name": "add", "arguments": {"a": 1}}
     result = commit(
-        "ai_message", 2, context_ref="default", role="tool", content="2", tool_call_id="tool-1", name="add"
+        "ai_message", 2, context_ref="default", role="tool", content="2", tool_call_id="tool00001", name="add"
     )
     types, messages = run([reply("", tool_calls=[call]), result])
     assert types == ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"]
@@ -121,8 +121,8 @@ def test_a_call_and_its_result_are_sent_once() -> None:
 
 def test_a_result_that_the_client_has_sent_does_not_come_back() -> None:
     """The client has made the message with its own id."""
-    known = [core.ToolMessage(id="mine", tool_call_id="tool-1", content="2")]
-    result = commit("ai_message", 2, context_ref="default", role="tool", content="2", tool_call_id="tool-1")
+    known = [core.ToolMessage(id="mine", tool_call_id="tool00001", content="2")]
+    result = commit("ai_message", 2, context_ref="default", role="tool", content="2", tool_call_id="tool00001")
     assert run([result], known)[0] == []
 
 
@@ -136,7 +136,7 @@ def test_what_others_say_is_shown() -> None:
 
 def test_progress_is_a_custom_event() -> None:
     """Its value is the session's event."""
-    progress = ToolProgressed(tool_call_id="tool-1", name="add", text="half", fraction=0.5)
+    progress = ToolProgressed(tool_call_id="tool00001", name="add", text="half", fraction=0.5)
     (made,) = RunEvents(()).take(progress)
     assert isinstance(made, core.CustomEvent)
     assert (made.name, made.value) == ("clew.tool_progress", progress.as_json())

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 TEXT = "Good morning, how are you today? " * 5
 
 
-def answer(decision: object, call_id: str = "tool-1") -> list[core.ResumeEntry]:
+def answer(decision: object, call_id: str = "tool00001") -> list[core.ResumeEntry]:
     """Answer an interrupt."""
     return [core.ResumeEntry(interrupt_id=call_id, status="resolved", payload=decision)]
 
@@ -91,7 +91,7 @@ async def test_a_round_of_tools(stack: Stack) -> None:
     results = {
         event.tool_call_id: event.metadata for event in client.events if isinstance(event, core.ToolCallResultEvent)
     }
-    assert results == {"tool-1": None, "tool-2": {"is_error": True}}
+    assert results == {"tool00001": None, "tool00002": {"is_error": True}}
 
 
 async def test_an_approval_interrupts_and_resumes(stack: Stack) -> None:
@@ -100,11 +100,11 @@ async def test_an_approval_interrupts_and_resumes(stack: Stack) -> None:
     client = AgUiClient(session)
     outcome = get_outcome(await client.say("go"))
     assert [(one.id, one.tool_call_id, one.reason) for one in outcome.interrupts] == [
-        ("tool-1", "tool-1", "tool_call"), ("tool-2", "tool-2", "tool_call"),
+        ("tool00001", "tool00001", "tool_call"), ("tool00002", "tool00002", "tool_call"),
     ]  # fmt: skip
     again = get_outcome(await client.run(resume=answer({"approved": True})))
-    assert [one.id for one in again.interrupts] == ["tool-2"]
-    ended = await client.run(resume=answer({"approved": False, "reason": "too dear"}, "tool-2"))
+    assert [one.id for one in again.interrupts] == ["tool00002"]
+    ended = await client.run(resume=answer({"approved": False, "reason": "too dear"}, "tool00002"))
     assert get_outcome(ended).type == "success"
     await check_messages(client, session)
     assert "too dear" in str([message.content for message in client.messages])
@@ -128,7 +128,7 @@ async def test_an_interrupt_that_is_cancelled_is_a_denial(stack: Stack) -> None:
     session = await stack.open(make_tool_script(ToolCall("guarded", {})), tools=["guarded"])
     client = AgUiClient(session)
     await client.say("go")
-    cancelled = [core.ResumeEntry(interrupt_id="tool-1", status="cancelled")]
+    cancelled = [core.ResumeEntry(interrupt_id="tool00001", status="cancelled")]
     assert get_outcome(await client.run(resume=cancelled)).type == "success"
     await check_messages(client, session)
 
@@ -140,7 +140,7 @@ async def test_an_answer_that_is_none_decides_nothing(stack: Stack, payload: obj
     client = AgUiClient(session)
     await client.say("go")
     assert get_error(await client.run(resume=answer(payload))) == "invalid_input"
-    assert get_outcome(await client.run()).interrupts[0].id == "tool-1"
+    assert get_outcome(await client.run()).interrupts[0].id == "tool00001"
 
 
 async def test_a_client_that_must_not_decide(stack: Stack) -> None:
@@ -153,7 +153,7 @@ async def test_a_client_that_must_not_decide(stack: Stack) -> None:
             break
     refused = AgUiClient(session, may_approve=False)
     assert get_error(await refused.run(resume=answer(True))) == "invalid_input"
-    await session.approve("tool-1")
+    await session.approve("tool00001")
     assert get_outcome(await running).type == "success"
     await check_messages(client, session)
 
@@ -163,13 +163,13 @@ async def test_a_frontend_tool_is_answered_by_the_client(stack: Stack) -> None:
     calls = ToolCall("order", {"item": "tea"}), ToolCall("add", {"a": 1, "b": 2})
     session = await stack.open(make_tool_script(*calls), tools=["order", "add"])
     client = AgUiClient(session, frontend_tools=["order"])
-    assert get_outcome(await client.say("go")).pending_tool_call_ids == ["tool-1"]
-    client.messages.append(core.ToolMessage(id="mine", tool_call_id="tool-1", content="ordered"))
+    assert get_outcome(await client.say("go")).pending_tool_call_ids == ["tool00001"]
+    client.messages.append(core.ToolMessage(id="mine", tool_call_id="tool00001", content="ordered"))
     before = list(client.messages)
     assert get_outcome(await client.run()).type == "success"
     client.messages = before
     assert get_outcome(await client.run()).type == "success"
-    results = await session.entries(tool_call_id="tool-1")
+    results = await session.entries(tool_call_id="tool00001")
     assert [entry.payload["content"] for entry in results] == ["ordered"]
     assert [message.role for message in client.messages] == ["user", "assistant", "tool", "tool", "assistant"]
 
@@ -182,17 +182,17 @@ async def test_a_client_cannot_answer_for_others(stack: Stack) -> None:
     async for event in session.follow(0):
         if event.type == "result_required":
             break
-    forged = core.ToolMessage(id="mine", tool_call_id="tool-1", content="ordered")
+    forged = core.ToolMessage(id="mine", tool_call_id="tool00001", content="ordered")
     client.messages = [core.UserMessage(id="m1", content="go"), forged]
     tools = [core.Tool(name="order", description="")]
     running = asyncio.create_task(client.run(tools=tools))
     async for event in request.events():
         if event.type == "result_required":
             break
-    assert [call.tool_call_id for call in (await session.status()).pending_external_calls] == ["tool-1"]
-    await session.submit_tool_result("tool-1", "sold out")
+    assert [call.tool_call_id for call in (await session.status()).pending_external_calls] == ["tool00001"]
+    await session.submit_tool_result("tool00001", "sold out")
     await running
-    (result,) = await session.entries(tool_call_id="tool-1")
+    (result,) = await session.entries(tool_call_id="tool00001")
     assert result.payload["content"] == "sold out"
 
 

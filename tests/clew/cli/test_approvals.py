@@ -28,16 +28,21 @@ async def test_approve_and_deny_decide_tool_calls(stack: Stack) -> None:
     await wait_for_approvals(session)
     status = await run_clew("status", session.id, address=address)
     assert status.out.startswith("status: awaiting approval\n")
-    assert "\napprove tool-1?: → add(a=40, b=2)\napprove tool-2?: → add(a=1, b=1)\n" in status.out
-    refused = await run_clew("approve", session.id, "tool-1", "--arguments", '{"a": "x"}', address=address)
+    assert "\napprove tool00001?: → add(a=40, b=2)\napprove tool00002?: → add(a=1, b=1)\n" in status.out
+    refused = await run_clew("approve", session.id, "tool00001", "--arguments", '{"a": "x"}', address=address)
     assert read_error(refused) == (1, "invalid_input")
-    denied = await run_clew("deny", session.id, "tool-2", "--reason", "too easy", "--json", address=address)
-    assert (denied.code, denied.err, denied.json) == (0, "", {"tool_call_id": "tool-2", "decision": "deny"})
+    denied = await run_clew("deny", session.id, "tool00002", "--reason", "too easy", "--json", address=address)
+    assert (denied.code, denied.err, denied.json) == (0, "", {"tool_call_id": "tool00002", "decision": "deny"})
     for command in ("approve", "deny"):
-        assert read_error(await run_clew(command, session.id, "tool-2", address=address)) == (1, "already_resolved")
+        assert read_error(await run_clew(command, session.id, "tool00002", address=address)) == (
+            1,
+            "already_resolved",
+        )
     by = ("--by", "ada@example.org")
-    edited = await run_clew("approve", session.id, "tool-1", "--arguments", '{"a": 5, "b": 6}', *by, address=address)
-    assert (edited.code, edited.out, edited.err) == (0, "tool call tool-1 is approved\n", "")
+    edited = await run_clew(
+        "approve", session.id, "tool00001", "--arguments", '{"a": 5, "b": 6}', *by, address=address
+    )
+    assert (edited.code, edited.out, edited.err) == (0, "tool call tool00001 is approved\n", "")
     decided = [entry.payload.get("by") for entry in await session.entries(kind="approval")]
     assert decided == [getpass.getuser(), "ada@example.org"]
     note = '[a person changed this call before it ran; its arguments were {"a":5,"b":6}]'
@@ -59,8 +64,8 @@ async def test_what_waits_for_approval_is_told_beside_the_answer(stack: Stack, c
     process.stdin.close()
     notices = [(await process.stderr.readline()).decode() for _ in range(2)]
     assert notices == [
-        f"tool-1 waits for approval: `clew approve {session_id} tool-1`, or deny: → add(a=40, b=2)\n",
-        f"tool-2 waits for approval: `clew approve {session_id} tool-2`, or deny: → add(a=1, b=1)\n",
+        f"tool00001 waits for approval: `clew approve {session_id} tool00001`, or deny: → add(a=40, b=2)\n",
+        f"tool00002 waits for approval: `clew approve {session_id} tool00002`, or deny: → add(a=1, b=1)\n",
     ]
     for line in notices:
         approve = re.findall("`clew (.+)`", line)[0].split()
@@ -91,16 +96,16 @@ async def test_an_approvals_receipt_is_json(stack: Stack) -> None:
     )
     request = await session.message("Add")
     await wait_for_approvals(session)
-    await session.deny("tool-2", by="ada")
-    ended = await run_clew("approve", session.id, "tool-1", "--reason", "harmless", "--json", address=address)
-    assert (ended.code, ended.json) == (0, {"tool_call_id": "tool-1", "decision": "approve"})
+    await session.deny("tool00002", by="ada")
+    ended = await run_clew("approve", session.id, "tool00001", "--reason", "harmless", "--json", address=address)
+    assert (ended.code, ended.json) == (0, {"tool_call_id": "tool00001", "decision": "approve"})
     assert (await request.answer()).startswith("42 and denied")
     listed = await run_clew("entries", session.id, "--kind", "approval", address=address)
     assert [line.split("\t")[-1] for line in listed.out.splitlines()] == [
-        "deny tool-2 by ada: no reason",
-        f"approve tool-1 by {getpass.getuser()}: harmless",
+        "deny tool00002 by ada: no reason",
+        f"approve tool00001 by {getpass.getuser()}: harmless",
     ]
-    (entry,) = await session.entries(kind="approval", tool_call_id="tool-1")
+    (entry,) = await session.entries(kind="approval", tool_call_id="tool00001")
     assert entry.payload["reason"] == "harmless"
 
 
@@ -116,7 +121,7 @@ async def test_a_request_that_waits_for_somebody_is_waited_for(
     # Long enough for several looks at the worker, one every tenth of a second.
     await asyncio.sleep(0.5)
     assert not asking.done()
-    await asyncio.gather(session.approve("tool-1"), session.approve("tool-2"))
+    await asyncio.gather(session.approve("tool00001"), session.approve("tool00002"))
     await asking
     assert capsys.readouterr().out == "42 and 2\n"
     with pytest.raises(WorkerUnavailable, match="has no outcome after its 60 s: no worker serves the session"):
@@ -137,14 +142,21 @@ async def test_a_result_is_submitted(stack: Stack) -> None:
     process = await start_command("ask", "submit", "Tea", "--model", model, "--tool", "order", address=address)
     assert process.stderr is not None
     notice = (await process.stderr.readline()).decode()
-    assert notice == 'tool-1 waits for its result: `clew submit submit tool-1 TEXT`: → order(item="tea")\n'
+    assert notice == 'tool00001 waits for its result: `clew submit submit tool00001 TEXT`: → order(item="tea")\n'
     status = await run_clew("status", "submit", address=address)
     assert status.out.startswith("status: awaiting external\n")
-    assert '\nanswer tool-1: → order(item="tea")\n' in status.out
-    assert read_error(await run_clew("submit", "submit", "tool-7", "x", address=address)) == (1, "unknown_tool_call")
-    submitted = await run_clew("submit", "submit", "tool-1", "-", "--error", stdin="sold out\n", address=address)
-    assert (submitted.code, submitted.out, submitted.err) == (0, "tool call tool-1 has its result, as entry 3\n", "")
-    again = await run_clew("submit", "submit", "tool-1", "x", address=address)
+    assert '\nanswer tool00001: → order(item="tea")\n' in status.out
+    assert read_error(await run_clew("submit", "submit", "tool00007", "x", address=address)) == (
+        1,
+        "unknown_tool_call",
+    )
+    submitted = await run_clew("submit", "submit", "tool00001", "-", "--error", stdin="sold out\n", address=address)
+    assert (submitted.code, submitted.out, submitted.err) == (
+        0,
+        "tool call tool00001 has its result, as entry 3\n",
+        "",
+    )
+    again = await run_clew("submit", "submit", "tool00001", "x", address=address)
     assert read_error(again) == (1, "already_answered")
     out, err = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
     assert (out, err) == (b"The warehouse says: sold out\n", b"")

@@ -186,7 +186,7 @@ async def test_control_in_a_piped_conversation(stack: Stack) -> None:
     await model.called.wait()
     ended = await run_clew(
         *("chat", session.id, "--json"),
-        stdin="/steer more\n/cancel\n/deny tool-1\n",
+        stdin="/steer more\n/cancel\n/deny tool00001\n",
         address=stack.server.address,
     )
     steered, cancelled, refused = ended.lines

@@ -34,8 +34,8 @@ async def test_refusals_of_control(stack: Stack) -> None:
         ("replace", open_id, "-", "--op-id", "r"): ('{"messages": [], "system_prompt": 1}', "invalid_operation"),
         ("switch", open_id, "", "--op-id", "o"): ("", "invalid_input"),
         ("configure", open_id, "--model", "no-colon"): ("", "invalid_input"),
-        ("approve", open_id, "tool-9"): ("", "unknown_approval"),
-        ("deny", open_id, "tool-9"): ("", "unknown_approval"),
+        ("approve", open_id, "tool00009"): ("", "unknown_approval"),
+        ("deny", open_id, "tool00009"): ("", "unknown_approval"),
         ("steer", "nobody", "hi"): ("", "not_found"),
         ("cancel", ended.id): ("", "closed"),
         ("switch", ended.id, "draft", "--op-id", "o"): ("", "closed"),
@@ -96,5 +96,5 @@ async def test_what_cannot_be_sent_is_a_usage_error(
 async def test_control_without_a_server() -> None:
     """Exit code 3 and one line, as with all commands."""
     (port,) = free_ports(1)
-    for command in (("cancel", "s"), ("approve", "s", "tool-1")):
+    for command in (("cancel", "s"), ("approve", "s", "tool00001")):
         assert read_error(await run_clew(*command, address=f"127.0.0.1:{port}")) == (3, "server_unreachable")

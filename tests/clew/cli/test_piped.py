@@ -90,7 +90,7 @@ async def test_entries_are_filtered(stack: Stack) -> None:
         "1,2,3,4,5": ("--request", "r-1"),
         "1,2,3,4": ("--run", "run-1", "--lane", "default"),
         "1,2,3": ("--call", "call-1"),
-        "3": ("--tool-call", "tool-1"),
+        "3": ("--tool-call", "tool00001"),
         "4": ("--parent-call", "call-1", "--iteration", "2"),
         "": ("--kind", "error"),
     }

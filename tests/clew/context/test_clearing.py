@@ -59,8 +59,8 @@ def test_the_newest_results_stay() -> None:
     full, part = project_thread(thread), project_thread(thread, clearing(keep=2))
     assert part.messages[2] == {
         "role": "tool",
-        "content": "[cleared: read_result(tool_call_id='tool-1') reads it again]",
-        "tool_call_id": "tool-1",
+        "content": "[cleared: read_result(tool_call_id='tool00001') reads it again]",
+        "tool_call_id": "tool00001",
         "name": "calculator",
     }
     assert [message for message in part.messages if message["role"] != "tool"] == [

@@ -114,7 +114,7 @@ def test_what_will_be_cleared_does_not_hide_what_is_before_it() -> None:
         writer.talk(user_says(f"question {number}"), assistant_says("fine"))
     writer.message(user_says("look"))
     for number in range(4):
-        writer.talk(assistant_calls(f"tool-{number}"), tool_returns(f"tool-{number}", "word " * 120))
+        writer.talk(assistant_calls(f"tool{number:05d}"), tool_returns(f"tool{number:05d}", "word " * 120))
     first = writer.thread.rev
     retained = retain(writer.thread, first, {DEFAULT_LANE: [policy]}, PLENTY)
     reduced = Thread((), first, retained)
@@ -178,7 +178,7 @@ def test_an_epoch_is_measured_alike_if_some_results_of_the_newest_reply_are_drop
     for number in range(30):
         writer.talk(user_says(f"question {number} " + "word " * 60), assistant_says("fine"))
     writer.message(user_says("look"))
-    ids = [f"tool-{number}" for number in range(8)]
+    ids = [f"tool{number:05d}" for number in range(8)]
     reply = {"context_ref": DEFAULT_LANE, **assistant_calls(*ids), "recipe": make_recipe(writer.thread.last_seq)}
     writer.commit("ai_message", reply, call_id="call-1")
     for call_id in ids:

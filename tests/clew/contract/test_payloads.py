@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 SOURCES = ("client", "workflows", "activities", "audit", "bench", "deploy", "examples")
 RAW = ("ingress.py", "remote_calls.py")
 """Modules that read Temporal's raw payloads, and no entries."""
-CALL = {"id": "tool-1", "name": "add", "arguments": {"a": None}}
+CALL = {"id": "tool00001", "name": "add", "arguments": {"a": None}}
 SAID = {"context_ref": "default", "content": "a", "request_id": "r-1", "run_id": "run-1"}
 STORED = {"digest": "d", "bytes": 9, "shown": 3}
 WRITTEN: list[tuple[EntryKind, dict[str, Any]]] = [
@@ -28,9 +28,9 @@ WRITTEN: list[tuple[EntryKind, dict[str, Any]]] = [
     ("ai_message", {**SAID, "role": "user", "settings": {"model": None}, "output_schema": {"default": None}}),
     ("ai_message", {**SAID, "role": "user", "input_id": "i-1", "source": "steer", "metadata": {"a": "b"}}),
     ("ai_message", {**SAID, "role": "assistant", "tool_calls": [CALL], "thinking": "hm"}),
-    ("ai_message", {**SAID, "role": "tool", "tool_call_id": "tool-1", "name": "add", "in_doubt": True}),
-    ("ai_message", {**SAID, "role": "tool", "tool_call_id": "tool-1", "result": STORED, "pieces": [1, 2]}),
-    ("approval", {"tool_call_id": "tool-1", "decision": "approve", "arguments": {"a": None}}),
+    ("ai_message", {**SAID, "role": "tool", "tool_call_id": "tool00001", "name": "add", "in_doubt": True}),
+    ("ai_message", {**SAID, "role": "tool", "tool_call_id": "tool00001", "result": STORED, "pieces": [1, 2]}),
+    ("approval", {"tool_call_id": "tool00001", "decision": "approve", "arguments": {"a": None}}),
     ("error", {"type": "timeout", "message": "late", "details": {"cause": None}}),
 ]
 NAMED = [f"{kind}: {', '.join(payload)}" for kind, payload in WRITTEN]

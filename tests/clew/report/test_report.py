@@ -92,7 +92,7 @@ def test_a_tool_call_has_its_result(session: RecordedSession) -> None:
     assert tools[-1].result is not None
     assert (tools[-1].result.content, tools[-1].subagent, tools[-1].seconds) == ("three", "s-1.sub-1", 1.0)
     alone = report(session.thread, from_seq=3, limit=1).items
-    assert [item.result_of for item in alone if isinstance(item, MessageItem)] == ["tool-1"]
+    assert [item.result_of for item in alone if isinstance(item, MessageItem)] == ["tool00001"]
 
 
 def test_a_late_result_replaces_the_one_in_doubt() -> None:

@@ -187,7 +187,7 @@ async def external(session: Session) -> None:
     """Rounds that wait outside: a submitted result, a timeout, an error, a rollover meanwhile, a cancellation."""
     await session.configure(tools=["add", "order", "order_later"])
     await wait_outside(session, "order it", 1)
-    await session.submit_tool_result("tool-2", {"number": 1})
+    await session.submit_tool_result("tool00002", {"number": 1})
     await wait_outside(session, "order more", 2)
     for number in range(33):
         await session.inject(f"note {number}", on_failure="drop")
@@ -287,7 +287,7 @@ TOOL_CALLS = {
     "order it": (ToolCall("add", {"a": 1, "b": 1}), ToolCall("order", {"item": "tea"}, "c2")),
     "order more": (ToolCall("order", {"item": "tea"}), ToolCall("order_later", {"item": "cups"}, "c2")),
     "flood it": (ToolCall("flood", {"size": 5_000}),),
-    "read on": (ToolCall("read_result", {"tool_call_id": "tool-1", "offset": 300}),),
+    "read on": (ToolCall("read_result", {"tool_call_id": "tool00001", "offset": 300}),),
     "cut off": (ToolCall("add", {"a": 1, "b": 1}), ToolCall("ignore_cancel", {"gate": "doubts"})),
 }
 """The calls with which the model answers a message."""

@@ -116,7 +116,7 @@ def test_a_refused_tool_call_has_the_refusal_as_its_result() -> None:
     session = begin("tool", tools=("add", "ask_b", "c_outside"), approval_scope="round")
     session.ask()
     session.reply("", "add", "ask_b", "c_outside")
-    session.approve("tool-2", arguments={"a": 2})
+    session.approve("tool00002", arguments={"a": 2})
     assert [(item.name, item.arguments) for item in get_check(session).items] == [
         ("add", {}),
         ("ask_b", {"a": 2}),
@@ -137,7 +137,7 @@ def test_a_call_that_is_approved_during_a_check_is_checked_after_it() -> None:
     session.reply("", "add", "ask_b", "c_outside")
     assert [item.name for item in get_check(session).items] == ["add", "c_outside"]
     assert [call.name for call in approvals.list_pending(session.state)] == ["ask_b"]
-    session.approve("tool-2", arguments={"a": 2})
+    session.approve("tool00002", arguments={"a": 2})
     assert [item.name for item in get_check(session).items] == ["add", "c_outside"]
     answer(session, None, "not outside")
     assert [(item.name, item.arguments) for item in get_check(session).items] == [("ask_b", {"a": 2})]
@@ -154,11 +154,11 @@ def test_a_call_that_is_approved_while_others_run_is_checked_after_them() -> Non
     session.ask()
     session.reply("", "add", "ask_b", "c_outside")
     answer(session, None, None)
-    session.approve("tool-2")
+    session.approve("tool00002")
     assert [call.call.name for call in session.round.calls] == ["add"]
-    session.answer_call("tool-1", "1")
+    session.answer_call("tool00001", "1")
     assert [item.name for item in get_check(session).items] == ["ask_b"]
-    session.do(ToolResultInput(tool_call_id="tool-3", content="3"))
+    session.do(ToolResultInput(tool_call_id="tool00003", content="3"))
     assert [item.name for item in get_check(session).items] == ["ask_b"]
     answer(session, None)
     assert [call.call.name for call in session.round.calls] == ["ask_b"]

@@ -34,7 +34,7 @@ COMMANDS: list[Command] = [
     ContextOperation.model_validate(OPERATION),
     ConfigureInput(on_busy="queue"),
     CancelInput(),
-    ApprovalInput(tool_call_id="tool-1", decision="approve"),
+    ApprovalInput(tool_call_id="tool00001", decision="approve"),
     CheckpointInput(),
     HibernateInput(),
     SummarizeInput(),

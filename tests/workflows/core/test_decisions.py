@@ -195,7 +195,7 @@ def test_what_comes_after_the_close_changes_nothing(late: str) -> None:
         case "reply":
             session.reply("hi")
         case "results":
-            session.answer_call("tool-1", "4")
+            session.answer_call("tool00001", "4")
         case _:
             session.fail()
     assert (session.state, session.entry_names, session.effect) == (before, facts, None)

@@ -31,7 +31,7 @@ def test_a_session_at_a_glance() -> None:
     assert text.startswith(
         "**awaiting tools** · `openai:gpt-4o` · lane `default` · `run-1`, call 1 of 10, for request"
     )
-    assert "**Runs**\n\n- `add` `tool-1` `{}`" in text
+    assert "**Runs**\n\n- `add` `tool00001` `{}`" in text
     assert "- **user** What is 1 &#43; 2?\n- **assistant** calls `add`" in text
     assert "2\u202f104 → 180 tokens, 0.5000 USD" in text
     assert "tab **Pending Activities**" in text
@@ -48,11 +48,11 @@ def test_pending_calls_have_their_arguments() -> None:
     session.reply(
         "", RequestedTool(name="ask_bank", arguments={"a": 1}), RequestedTool(name="look_outside", arguments={"a": 2})
     )
-    assert '**Waits for approval (update `resolve_approval`)**\n\n- `ask_bank` `tool-1` `{"a":1}`' in describe(
+    assert '**Waits for approval (update `resolve_approval`)**\n\n- `ask_bank` `tool00001` `{"a":1}`' in describe(
         session
     )
-    session.approve("tool-1", decision="deny")
-    waiting = '**Waits for results (update `submit_tool_result`)**\n\n- `look_outside` `tool-2` `{"a":2}`'
+    session.approve("tool00001", decision="deny")
+    waiting = '**Waits for results (update `submit_tool_result`)**\n\n- `look_outside` `tool00002` `{"a":2}`'
     assert waiting in describe(session)
 
 
@@ -64,7 +64,7 @@ def test_texts_can_be_left_out() -> None:
     assert "secret" in describe(session)
     hidden = describe(session, texts=False)
     assert "secret" not in hidden
-    assert "- `ask_bank` `tool-1`" in hidden
+    assert "- `ask_bank` `tool00001`" in hidden
 
 
 def test_failures_are_told() -> None:
@@ -86,10 +86,12 @@ def test_relatives_are_linked() -> None:
     session = SessionHarness()
     for event in ("forked_from", "forked_to"):
         session.commit(Draft(ForkPayload.from_json({"event": event, "session_id": event, "fork_seq": 0}), {}))
-    session.state = replace(session.state, children=(Child("tool-1", "researcher", "s-1.tool-1", step="working"),))
+    session.state = replace(
+        session.state, children=(Child("tool00001", "researcher", "s-1.tool00001", step="working"),)
+    )
     link = "/namespaces/{namespace}/workflows"
     assert describe(session).split("**Relatives**\n\n")[1].split("\n\n")[0].splitlines() == [
-        f"- subagent [s&#45;1.tool&#45;1]({link}/s-1.tool-1): `researcher`, works",
+        f"- subagent [s&#45;1.tool&#45;1]({link}/s-1.tool00001): `researcher`, works",
         f"- fork [forked&#95;to]({link}/forked_to) at entry 0",
         f"- fork of [forked&#95;from]({link}/forked_from) at entry 0",
     ]

@@ -356,7 +356,7 @@ def test_a_result_in_doubt_says_so() -> None:
     session.ask()
     session.reply("", "add")
     answer = ToolAnswered(content="in doubt", is_error=True, in_doubt=True)
-    session.take_event(ToolReturned(tool_call_id="tool-1", answer=answer))
+    session.take_event(ToolReturned(tool_call_id="tool00001", answer=answer))
     assert session.thread[3].payload["in_doubt"] is True
 
 

@@ -32,7 +32,7 @@ def test_tool_calls_and_runs_have_names() -> None:
     assert labels.label_run(session.state) == "run-1 · “Add them”"
     session.reply("", "add")
     assert labels.label_run(session.state) is None
-    assert [labels.make_label(call, session.state) for call in session.round.calls] == ["add {} · tool-1"]
+    assert [labels.make_label(call, session.state) for call in session.round.calls] == ["add {} · tool00001"]
 
 
 def test_waits_name_the_calls() -> None:
@@ -41,8 +41,8 @@ def test_waits_name_the_calls() -> None:
     session.ask("Pay")
     session.reply("", "ask_bank")
     calls = approvals.list_pending(session.state)
-    assert labels.label_approval(calls, session.state) == "waits for approval of ask_bank {} · tool-1"
-    assert labels.label_external(calls, session.state) == "waits for the result of ask_bank {} · tool-1"
+    assert labels.label_approval(calls, session.state) == "waits for approval of ask_bank {} · tool00001"
+    assert labels.label_external(calls, session.state) == "waits for the result of ask_bank {} · tool00001"
 
 
 def test_texts_can_be_left_out() -> None:
@@ -53,7 +53,7 @@ def test_texts_can_be_left_out() -> None:
     assert labels.label_run(session.state) == "run-1"
     assert labels.make_label(session.call, session.state) == "call 1 · gpt-4o"
     session.reply("", "add")
-    assert [labels.make_label(call, session.state) for call in session.round.calls] == ["add · tool-1"]
+    assert [labels.make_label(call, session.state) for call in session.round.calls] == ["add · tool00001"]
 
 
 def test_a_label_is_short_whatever_it_names() -> None:

@@ -390,8 +390,8 @@ def test_an_operation_is_not_applied_before_a_message_that_waits_for_a_configura
 def test_tool_call_ids_of_a_snapshot_are_made_unique() -> None:
     """Those that the session mints may be in it, and in any other snapshot."""
     session = SessionHarness()
-    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "tool-1", "name": "add", "arguments": {}}]}
-    result = {"role": "tool", "content": "4", "tool_call_id": "tool-1", "name": "add"}
+    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "tool00001", "name": "add", "arguments": {}}]}
+    result = {"role": "tool", "content": "4", "tool_call_id": "tool00001", "name": "add"}
     session.operate("r-1", result_context={"messages": [USER, call, result]})
     session.ask("again")
     session.reply("", "add")
@@ -400,7 +400,7 @@ def test_tool_call_ids_of_a_snapshot_are_made_unique() -> None:
     assert_valid(messages)
     ids = [call["id"] for message in messages for call in message.get("tool_calls", ())]
     assert len(ids) == len(set(ids)) == 2
-    assert ids[1] == "tool-1"
+    assert ids[1] == "tool00001"
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,40}", ids[0])
 
 

@@ -56,16 +56,16 @@ def test_tools_of_one_round_run_together_and_are_committed_in_call_order() -> No
     assert session.state.phase == "awaiting_tools"
     calls = [call for call, _ in session.round.calls]
     assert [(call.name, call.tool_call_id) for call in calls] == [
-        ("look", "tool-1"),
-        ("add", "tool-2"),
-        ("look", "tool-3"),
+        ("look", "tool00001"),
+        ("add", "tool00002"),
+        ("look", "tool00003"),
     ]
     assert calls[0].arguments == {"at": "sky"}
     assert {call.max_result_bytes for call in calls} == {65536}
     session.answer_calls("blue", "4", "green")
     assert session.entry_names == ["config", "user", "assistant", "tool", "tool", "tool"]
     assert [session.thread[seq].payload["content"] for seq in (3, 4, 5)] == ["blue", "4", "green"]
-    assert [session.thread[seq].refs["tool_call_id"] for seq in (3, 4, 5)] == ["tool-1", "tool-2", "tool-3"]
+    assert [session.thread[seq].refs["tool_call_id"] for seq in (3, 4, 5)] == ["tool00001", "tool00002", "tool00003"]
     assert (session.call.at_seq, session.call.iteration, session.call.parent_call_id) == (5, 2, "call-1")
     assert_valid(session.build_context(session.call).messages)
 
@@ -109,7 +109,7 @@ def test_an_unknown_tool_is_answered_beside_those_that_run() -> None:
     session = SessionHarness()
     session.ask()
     session.reply("", "fly", "add")
-    assert [call.tool_call_id for call, _ in session.round.calls] == ["tool-2"]
+    assert [call.tool_call_id for call, _ in session.round.calls] == ["tool00002"]
     session.answer_calls("4")
     unknown, known = session.thread[3].payload, session.thread[4].payload
     assert unknown["is_error"] is True
@@ -149,8 +149,8 @@ def test_at_max_iterations_the_run_completes_with_all_it_has() -> None:
     assert (outcome["status"], outcome["termination_reason"]) == ("completed", "max_iterations")
     assert (outcome["iterations"], outcome["answer_seq"]) == (2, 4)
     results = {entry.payload["tool_call_id"]: entry.payload["content"] for entry in session.thread.slice(5, 6)}
-    assert "not run" in results["tool-2"]
-    assert "unknown tool" in results["tool-3"]
+    assert "not run" in results["tool00002"]
+    assert "unknown tool" in results["tool00003"]
     session.ask("go on")
     assert_valid(session.build_context(session.call).messages)
 

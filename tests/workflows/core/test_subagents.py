@@ -22,7 +22,7 @@ TASK = Task(
     content="find it",
     request_id="task",
     session_id="boss",
-    tool_call_id="tool-7",
+    tool_call_id="tool00007",
     depth=1,
     timeout_seconds=60,
     max_result_bytes=256,
@@ -74,12 +74,12 @@ def test_a_call_waits_for_its_subagent() -> None:
     assert (session.state.phase, session.effect) == ("awaiting_external", None)
     status = views.answer_status(session.state, session.thread)
     assert status["subagents"] == [
-        {"tool_call_id": "tool-1", "agent": "look", "session_id": "s-1.tool-1", "status": "working"}
+        {"tool_call_id": "tool00001", "agent": "look", "session_id": "s-1.tool00001", "status": "working"}
     ]
     assert status["pending_external_calls"] == []
-    report(session, "tool-1", "it is here")
-    assert read_results(session) == {"tool-1": "it is here"}
-    assert session.thread[3].payload["subagent"]["session_id"] == "s-1.tool-1"
+    report(session, "tool00001", "it is here")
+    assert read_results(session) == {"tool00001": "it is here"}
+    assert session.thread[3].payload["subagent"]["session_id"] == "s-1.tool00001"
     assert session.thread[3].payload["subagent"]["usage"]["input_tokens"] == 30
     assert session.call.iteration == 2
     session.reply("thanks")
@@ -102,7 +102,7 @@ def test_a_child_starts_with_the_task_and_what_its_parent_has_left() -> None:
         content="find it",
         request_id="task",
         session_id="s-1",
-        tool_call_id="tool-1",
+        tool_call_id="tool00001",
         depth=1,
         timeout_seconds=100,
         max_result_bytes=session.state.config.limits.max_tool_result_bytes,
@@ -111,10 +111,10 @@ def test_a_child_starts_with_the_task_and_what_its_parent_has_left() -> None:
 
 def test_the_ids_of_children_are_session_ids() -> None:
     """Also below a session whose id is as long as it may be."""
-    assert children.make_child_id("s-1", "tool-1") == "s-1.tool-1"
-    long = children.make_child_id("s" * 200, "tool-1000000000000000")
+    assert children.make_child_id("s-1", "tool00001") == "s-1.tool00001"
+    long = children.make_child_id("s" * 200, "tool1000000000000000")
     assert len(long) <= 200
-    assert long != children.make_child_id("s" * 199, "tool-1000000000000000")
+    assert long != children.make_child_id("s" * 199, "tool1000000000000000")
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_a_task_without_an_answer_is_an_error_that_the_model_reads(
 ) -> None:
     """With the reason."""
     session = waiting("look_agent")
-    report(session, "tool-1", content, status=status, reason=reason)
-    assert read_results(session)["tool-1"].startswith(text)
+    report(session, "tool00001", content, status=status, reason=reason)
+    assert read_results(session)["tool00001"].startswith(text)
     assert session.thread[3].payload.get("is_error", False) is (status != "completed")
 
 
@@ -139,12 +139,12 @@ def test_a_result_is_taken_once_and_only_from_the_child() -> None:
     """A repetition leaves no entry; a result of another session is refused."""
     session = waiting("look_agent", "look_agent")
     with pytest.raises(UnknownToolCall):
-        report(session, "tool-1", session_id="s-2.tool-1")
+        report(session, "tool00001", session_id="s-2.tool00001")
     with pytest.raises(UnknownToolCall):
-        report(session, "tool-1", session_id="s-1.tool-2")
-    report(session, "tool-1")
+        report(session, "tool00001", session_id="s-1.tool00002")
+    report(session, "tool00001")
     rev = session.thread.rev
-    report(session, "tool-1", "again")
+    report(session, "tool00001", "again")
     assert session.thread.rev == rev
     assert session.state.subagent_usage == SPENT
 
@@ -154,9 +154,9 @@ def test_limits_are_shared_by_the_tree() -> None:
     limits = {"max_total_tokens": 1001, "max_cost_usd": 3.0}
     session = waiting("look_agent", "look_agent", "add", limits=limits)
     assert [(child.max_total_tokens, child.max_cost_usd) for child in session.state.children] == [(440, 1.0)] * 2
-    session.answer_call("tool-3", "3")
-    report(session, "tool-1")
-    report(session, "tool-2")
+    session.answer_call("tool00003", "3")
+    report(session, "tool00001")
+    report(session, "tool00002")
     session.reply("", "look_agent", usage=Usage(input_tokens=60, output_tokens=20, cost_usd=0.25))
     assert [(child.max_total_tokens, child.max_cost_usd) for child in session.state.children] == [(721, 0.75)]
 
@@ -165,10 +165,10 @@ def test_what_works_children_have_reserved_is_not_granted_again() -> None:
     """A call that nothing is left for is an error, with the word of the limit."""
     session = waiting("look_agent", limits={"max_total_tokens": 1000})
     session.cancel()
-    assert list_steps(session) == {"tool-1": "cancel"}
+    assert list_steps(session) == {"tool00001": "cancel"}
     session.ask(request_id="r-2")
     session.reply("", "look_agent")
-    assert read_results(session)["tool-2"].startswith("error: token_limit")
+    assert read_results(session)["tool00002"].startswith("error: token_limit")
     assert session.call.iteration == 2
     assert_valid(session.build_context(session.call).messages)
 
@@ -176,7 +176,7 @@ def test_what_works_children_have_reserved_is_not_granted_again() -> None:
 def test_a_subagents_usage_counts_to_the_limits_of_its_parent() -> None:
     """The request fails with the word of the limit."""
     session = waiting("look_agent", limits={"max_total_tokens": 150})
-    report(session, "tool-1")
+    report(session, "tool00001")
     assert session.find_ending("r") == ("failed", "token_limit")
 
 
@@ -197,8 +197,8 @@ def test_working_time_counts_once_and_waiting_time_never(worked: float, deadline
     """While only subagents are open the clock stands still; then the longest work of one of them counts."""
     session = waiting("look_agent", "look_agent", request_timeout_seconds=100)
     session.time = 50
-    report(session, "tool-1", worked_seconds=worked)
-    report(session, "tool-2", worked_seconds=worked / 2)
+    report(session, "tool00001", worked_seconds=worked)
+    report(session, "tool00002", worked_seconds=worked / 2)
     assert session.state.run
     assert session.state.run.deadline == deadline
 
@@ -209,7 +209,7 @@ def test_a_subagent_reports_how_long_it_has_worked() -> None:
     session.time = 5
     session.reply("", "order_outside")
     session.time = 500
-    session.do(_submit("tool-1"))
+    session.do(_submit("tool00001"))
     session.time = 510
     session.reply("found")
     result = assignments.find_result(session.state, session.thread)
@@ -225,7 +225,7 @@ def test_a_subagent_reports_once_and_is_over() -> None:
     """Its status names its parent. It does not hibernate before, and one that is opened again stays open."""
     session = SessionHarness(task=TASK)
     status = views.answer_status(session.state, session.thread)
-    assert status["parent"] == {"session_id": "boss", "tool_call_id": "tool-7", "depth": 1}
+    assert status["parent"] == {"session_id": "boss", "tool_call_id": "tool00007", "depth": 1}
     assert assignments.find_result(session.state, session.thread) is None
     session.reply("é" * 300)
     result = assignments.find_result(session.state, session.thread)
@@ -272,15 +272,15 @@ def test_the_end_of_the_run_ends_its_subagents(ending: str) -> None:
             session.apply(decisions.recover(session.state, session.now))
         case _:
             session.apply(runs.fail_run(session.state, Failure(type="x", message="y"), session.now))
-    assert list_steps(session) == {"tool-1": "cancel"}
+    assert list_steps(session) == {"tool00001": "cancel"}
     payloads = [entry.payload for entry in session.thread if entry.payload.get("role") == "tool"]
     assert payloads[0]["content"].startswith("[not answered")
-    assert payloads[0]["subagent"] == {"session_id": "s-1.tool-1", "agent": "look"}
+    assert payloads[0]["subagent"] == {"session_id": "s-1.tool00001", "agent": "look"}
     assert "subagent" not in payloads[1]
     session.apply(subagents.mark_cancelled(session.state, session.state.children[0]))
     if ending != "close":
         rev = session.thread.rev
-        report(session, "tool-1", status="cancelled", reason="cancelled")
+        report(session, "tool00001", status="cancelled", reason="cancelled")
         assert session.thread.rev == rev
         assert (session.state.children, session.state.subagent_usage) == ((), SPENT)
 
@@ -296,19 +296,19 @@ def test_a_session_hibernates_when_its_subagents_have_been_cancelled() -> None:
     session.apply(decisions.hibernate(session.state, None))
     assert session.state.children == ()
     rev = session.thread.rev
-    report(session, "tool-1", status="cancelled")
+    report(session, "tool00001", status="cancelled")
     assert (session.thread.rev, session.state.subagent_usage) == (rev, Usage())
 
 
 def test_a_call_that_ends_without_its_subagent_cancels_it() -> None:
     """At the timeout of the tool, and when an operator answers instead."""
     session = waiting("look_agent", "look_agent")
-    session.do(_submit("tool-1"))
-    assert list_steps(session) == {"tool-1": "cancel", "tool-2": "working"}
+    session.do(_submit("tool00001"))
+    assert list_steps(session) == {"tool00001": "cancel", "tool00002": "working"}
     session.time = 60
     session.apply(external_calls.expire(session.state, session.now))
-    assert list_steps(session) == {"tool-1": "cancel", "tool-2": "cancel"}
-    assert "timed out" in read_results(session)["tool-2"]
+    assert list_steps(session) == {"tool00001": "cancel", "tool00002": "cancel"}
+    assert "timed out" in read_results(session)["tool00002"]
     assert session.call.iteration == 2
 
 
@@ -317,7 +317,7 @@ def test_a_child_that_fails_as_a_workflow_is_an_error_that_the_model_reads() -> 
     session = waiting("look_agent")
     (child,) = session.state.children
     session.apply(subagents.take_failure(session.state, child, "it was terminated", session.now))
-    assert read_results(session) == {"tool-1": "error: the subagent gave no result: it was terminated"}
+    assert read_results(session) == {"tool00001": "error: the subagent gave no result: it was terminated"}
     rev = session.thread.rev
     session.apply(subagents.take_failure(session.state, child, "it was terminated", session.now))
     assert session.thread.rev == rev
@@ -328,7 +328,7 @@ def test_subagents_have_a_greatest_depth() -> None:
     task = TASK.model_copy(update={"depth": MAX_SUBAGENT_DEPTH})
     session = SessionHarness(task=task, tools=TOOLS)
     session.reply("", "look_agent")
-    assert "depth 5" in read_results(session)["tool-1"]
+    assert "depth 5" in read_results(session)["tool00001"]
     assert session.state.children == ()
     above = SessionHarness(task=TASK.model_copy(update={"depth": MAX_SUBAGENT_DEPTH - 1}), tools=TOOLS)
     above.reply("", RequestedTool(name="look_agent", arguments={"task": "x"}))
@@ -338,12 +338,12 @@ def test_subagents_have_a_greatest_depth() -> None:
 def test_a_call_that_waits_for_approval_keeps_its_share() -> None:
     """A subagent that begins before it leaves it as much as it has itself. A denied call starts none."""
     session = waiting("ask_agent", "look_agent", "ask_agent", started=False, limits={"max_total_tokens": 1000})
-    assert list_steps(session) == {"tool-2": "start"}
-    session.approve("tool-1")
+    assert list_steps(session) == {"tool00002": "start"}
+    session.approve("tool00001")
     first, second = session.state.children
     assert first.max_total_tokens == second.max_total_tokens
-    session.approve("tool-3", decision="deny")
-    assert list_steps(session) == {"tool-2": "start", "tool-1": "start"}
+    session.approve("tool00003", decision="deny")
+    assert list_steps(session) == {"tool00002": "start", "tool00001": "start"}
 
 
 def test_children_survive_a_rollover() -> None:
@@ -353,6 +353,6 @@ def test_children_survive_a_rollover() -> None:
     resumed = carry_over(session)
     assert resumed.state.children == session.state.children
     session.state, session.thread = resumed.state, resumed.thread
-    report(session, "tool-1")
-    assert json.loads(json.dumps(list_steps(session))) == {"tool-2": "start"}
+    report(session, "tool00001")
+    assert json.loads(json.dumps(list_steps(session))) == {"tool00002": "start"}
     assert start(session, session.state.children[0]).max_total_tokens == 440

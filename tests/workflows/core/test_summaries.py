@@ -24,7 +24,7 @@ def open_doubting_session(turns: int = 1) -> SessionHarness:
         session.reply(f"answer {number}")
     session.ask("pay")
     session.reply("", "add", "look")
-    session.answer_call("tool-1", "paid 5")
+    session.answer_call("tool00001", "paid 5")
     session.cancel()
     session.ask("what was paid?")
     session.reply("5, and 500 is in doubt")
@@ -55,7 +55,7 @@ def test_a_round_that_may_still_return_is_not_summed_up() -> None:
     """The summary would say that the call is in doubt, and what it returns would be shown to no model."""
     session = open_doubting_session()
     assert sum_up(session).to_seq == find_seq(session, "pay")
-    session.answer_call("tool-2", "paid 500")
+    session.answer_call("tool00002", "paid 500")
     assert "paid 500" in list_contents(session)
 
 
@@ -69,7 +69,7 @@ def test_a_compaction_reaches_no_further_either() -> None:
     effect = summaries.find_range(session.state, session.thread, session.effect)
     assert effect.to_seq == find_seq(session, "pay")
     session.take_event(Summarized(effect=effect, summary=_SUMMARY))
-    session.answer_call("tool-2", "paid 500")
+    session.answer_call("tool00002", "paid 500")
     assert "paid 500" in list_contents(session)
 
 
@@ -108,7 +108,7 @@ def test_where_nothing_comes_before_that_round_there_is_nothing_to_summarize() -
     assert sum_up(session).to_seq == find_seq(session, "pay")
     with pytest.raises(NothingToSummarize, match="may still return"):
         session.do(SummarizeInput(to_seq=session.thread.last_seq))
-    session.answer_call("tool-2", "paid 500")
+    session.answer_call("tool00002", "paid 500")
     late = find_seq(session, "paid 500")
     assert sum_up(session).to_seq == late
 
@@ -116,7 +116,7 @@ def test_where_nothing_comes_before_that_round_there_is_nothing_to_summarize() -
 def test_a_late_result_is_summed_up_together_with_its_round() -> None:
     """A range that ends between the two would have the summary say that it is in doubt, and no model see more."""
     session = open_doubting_session()
-    session.answer_call("tool-2", "paid 500")
+    session.answer_call("tool00002", "paid 500")
     session.ask("and now?")
     session.reply("505")
     assert sum_up(session, find_seq(session, "5, and 500 is in doubt")).to_seq == find_seq(session, "pay")
@@ -131,8 +131,8 @@ def test_a_round_that_is_partly_in_the_archive_is_summed_up_with_all_of_its_resu
     session = SessionHarness(context_policy=POLICY)
     session.ask("read")
     session.reply("", "look", "look")
-    session.answer_call("tool-1", "a page")
-    session.answer_call("tool-2", "another page")
+    session.answer_call("tool00001", "a page")
+    session.answer_call("tool00002", "another page")
     session.reply("read both")
     session.ask("thanks")
     session.reply("welcome")

@@ -34,7 +34,7 @@ def begin_round(idempotent: bool = False) -> SessionHarness:
     session.ask("pay", "r-1")
     calls = [RequestedTool(name="pay", arguments={"a": amount}) for amount in (5, 500)]
     session.reply("", *calls)
-    session.answer_call("tool-1", "paid 5")
+    session.answer_call("tool00001", "paid 5")
     return session
 
 
@@ -70,10 +70,10 @@ def test_a_result_is_committed_as_it_arrives() -> None:
     session = SessionHarness()
     session.ask()
     session.reply("", "add", "look")
-    session.answer_call("tool-2", "second")
+    session.answer_call("tool00002", "second")
     assert session.thread[session.thread.last_seq].payload["content"] == "second"
     assert session.state.phase == "awaiting_tools"
-    session.answer_call("tool-1", "first")
+    session.answer_call("tool00001", "first")
     assert [message["content"] for message in session.build_context(session.call).messages[-2:]] == [
         "first",
         "second",
@@ -86,7 +86,7 @@ def test_a_call_that_has_returned_keeps_its_result(how: str) -> None:
     session = begin_round()
     end_run(session, how)
     assert list_results(session)[0] == "paid 5"
-    assert len(list_entries(session, "tool-1")) == 1
+    assert len(list_entries(session, "tool00001")) == 1
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -94,10 +94,10 @@ def test_a_call_in_flight_is_in_doubt(how: str) -> None:
     """With the key under which it can be looked up; the model is never told that it was not run."""
     session = begin_round()
     end_run(session, how)
-    doubt = list_entries(session, "tool-2")[0].payload
+    doubt = list_entries(session, "tool00002")[0].payload
     assert doubt["in_doubt"] is True
     assert doubt["content"].startswith("in doubt (")
-    assert "idempotency key is s-1/tool-2" in doubt["content"]
+    assert "idempotency key is s-1/tool00002" in doubt["content"]
     assert "not run" not in " ".join(list_results(session))
 
 
@@ -119,7 +119,7 @@ def test_only_a_call_that_was_never_started_was_not_run(how: str) -> None:
     session.reply("", "add")
     end_run(session, how)
     assert list_results(session)[0].startswith("[not run: the run ended (")
-    assert "in_doubt" not in list_entries(session, "tool-1")[0].payload
+    assert "in_doubt" not in list_entries(session, "tool00001")[0].payload
 
 
 def test_a_call_that_waits_for_approval_was_not_run() -> None:
@@ -141,14 +141,14 @@ def test_a_result_that_arrives_after_the_end_takes_the_place_of_the_doubt() -> N
     before = session.thread.last_seq
     session.ask("and now?", "r-2")
     session.reply("let me see")
-    session.answer_call("tool-2", "paid 500")
+    session.answer_call("tool00002", "paid 500")
     late = session.thread[session.thread.last_seq]
     assert late.payload["late"] is True
-    assert (late.refs["run_id"], late.refs["tool_call_id"], late.refs["call_id"]) == ("run-1", "tool-2", "call-1")
+    assert (late.refs["run_id"], late.refs["tool_call_id"], late.refs["call_id"]) == ("run-1", "tool00002", "call-1")
     assert list_results(session) == ["paid 5", "paid 500"]
     assert "in doubt" in build_context(session.thread, at_seq=before).messages[-1]["content"]
     assert session.state.late_calls == ()
-    session.answer_call("tool-2", "again")
+    session.answer_call("tool00002", "again")
     assert session.thread.last_seq == late.seq
 
 
@@ -165,7 +165,7 @@ def test_a_late_result_changes_what_calls_share() -> None:
     session.ask("well?", "r-4")
     assert session.build_context(session.call).meta.shared_prefix_tokens == 7
     session.cancel()
-    session.answer_call("tool-2", "paid 500")
+    session.answer_call("tool00002", "paid 500")
     assert build_context(session.thread).meta.shared_prefix_tokens == 0
 
 
@@ -179,7 +179,7 @@ def test_what_never_returns_stays_in_doubt(failure: Failure | None) -> None:
     session = begin_round()
     session.cancel()
     last_seq = session.thread.last_seq
-    session.answer_call("tool-2", failure=failure)
+    session.answer_call("tool00002", failure=failure)
     assert session.thread.last_seq == last_seq
     assert session.state.late_calls == ()
     assert list_results(session)[1].startswith("in doubt")
@@ -192,7 +192,7 @@ def test_a_late_result_in_doubt_adds_nothing() -> None:
     last_seq = session.thread.last_seq
     answer = ToolAnswered(content="who knows", is_error=True, in_doubt=True)
     session.apply(
-        decisions.take_event(session.state, ToolReturned(tool_call_id="tool-2", answer=answer), session.now)
+        decisions.take_event(session.state, ToolReturned(tool_call_id="tool00002", answer=answer), session.now)
     )
     assert session.thread.last_seq == last_seq
 
@@ -204,7 +204,7 @@ def test_a_session_is_not_put_away_while_a_call_may_still_return() -> None:
     session.cancel()
     with pytest.raises(Busy, match="may still return"):
         session.do(HibernateInput())
-    session.answer_call("tool-2", "paid 500")
+    session.answer_call("tool00002", "paid 500")
     session.do(HibernateInput())
 
 
@@ -216,20 +216,20 @@ def test_a_late_result_outlives_a_rollover() -> None:
     begun = restore(carry(advance.Session(session.state, session.thread)))
     session.state, session.thread = begun.state, begun.thread
     for content in ("paid 500", "again"):
-        session.do(LateResultInput(tool_call_id="tool-2", content=content))
+        session.do(LateResultInput(tool_call_id="tool00002", content=content))
     late = session.thread[session.thread.last_seq]
-    assert (late.seq, late.payload["late"], late.refs["tool_call_id"]) == (before + 1, True, "tool-2")
+    assert (late.seq, late.payload["late"], late.refs["tool_call_id"]) == (before + 1, True, "tool00002")
     assert list_results(session) == ["paid 5", "paid 500"]
 
 
 def test_a_late_result_that_was_committed_is_ignored_when_its_worker_sends_it_too() -> None:
     """So is one of a call that is not in doubt."""
     session = begin_round()
-    session.do(LateResultInput(tool_call_id="tool-2", content="too soon"))
+    session.do(LateResultInput(tool_call_id="tool00002", content="too soon"))
     session.cancel()
-    session.answer_call("tool-2", "paid 500")
+    session.answer_call("tool00002", "paid 500")
     last_seq = session.thread.last_seq
-    session.do(LateResultInput(tool_call_id="tool-2", content="again"))
+    session.do(LateResultInput(tool_call_id="tool00002", content="again"))
     assert session.thread.last_seq == last_seq
     assert list_results(session) == ["paid 5", "paid 500"]
 
@@ -240,7 +240,7 @@ def test_calls_of_earlier_workflow_runs_are_bounded() -> None:
     session.state = replace(session.state, archive=ArchiveRef(execution="x", family="s-1", upto=-1))
     session.cancel()
     late = session.state.late_calls
-    many = tuple(replace(late[0], doubt=replace(late[0].doubt, tool_call_id=f"tool-{n}")) for n in range(200))
+    many = tuple(replace(late[0], doubt=replace(late[0].doubt, tool_call_id=f"tool{n:05d}")) for n in range(200))
     session.state = replace(session.state, late_calls=(), detached_calls=many)
     detached = restore(carry(session.session)).state.detached_calls
     assert detached == many[-MAX_DETACHED_CALLS:]
@@ -267,8 +267,8 @@ def test_a_round_carried_into_the_next_run_knows_what_has_returned() -> None:
     begun = restore(carry(session.session))
     assert begun.state.run
     assert begun.state.run.tool_calls == (
-        RequestedCall("tool-1", "fly", {}, returned=True),
-        RequestedCall("tool-2", "add", {}, idempotent=True),
+        RequestedCall("tool00001", "fly", {}, returned=True),
+        RequestedCall("tool00002", "add", {}, idempotent=True),
     )
 
 
@@ -278,11 +278,11 @@ def test_a_call_that_the_deadline_interrupted_is_in_doubt_and_named(idempotent: 
     session = begin_round(idempotent)
     assert session.state.run
     session.time = session.state.run.deadline
-    session.answer_call("tool-2", failure=Failure(type="timeout", message="the work was under way"))
-    assert "in_doubt" in list_entries(session, "tool-2")[0].payload
+    session.answer_call("tool00002", failure=Failure(type="timeout", message="the work was under way"))
+    assert "in_doubt" in list_entries(session, "tool00002")[0].payload
     error = session.find_outcome("r-1")["error"]
     assert error["type"] == "timeout"
-    assert error["message"] == "no answer within 900 seconds: tool 'pay' (tool-2) had not returned"
+    assert error["message"] == "no answer within 900 seconds: tool 'pay' (tool00002) had not returned"
 
 
 def test_only_a_tool_that_takes_a_context_gets_the_metadata() -> None:

@@ -184,8 +184,8 @@ def test_a_limit_bounds_a_page_and_the_next_one_goes_on(limit: int) -> None:
         ({"request_id": "r-1", "kind": "run"}, [6]),
         ({"run_id": "run-2"}, [7, 8, 9]),
         ({"call_id": "call-1"}, [1, 2, 3, 4]),
-        ({"tool_call_id": "tool-2"}, [4]),
-        ({"tool_call_id": "tool-2", "request_id": "r-2"}, []),
+        ({"tool_call_id": "tool00002"}, [4]),
+        ({"tool_call_id": "tool00002", "request_id": "r-2"}, []),
         ({"parent_call_id": "call-1"}, [5]),
         ({"iteration": 1}, [2, 3, 4, 8]),
         ({"iteration": 2, "call_id": "call-1"}, []),
@@ -231,8 +231,8 @@ def test_a_transcript_is_what_was_said() -> None:
         (7, "user", "thanks"),
         (8, "assistant", "you are welcome"),
     ]
-    assert said[1]["tool_calls"][0] == {"id": "tool-1", "name": "add", "arguments": {"a": 2}}
-    assert (said[2]["tool_call_id"], said[2]["name"]) == ("tool-1", "add")
+    assert said[1]["tool_calls"][0] == {"id": "tool00001", "name": "add", "arguments": {"a": 2}}
+    assert (said[2]["tool_call_id"], said[2]["name"]) == ("tool00001", "add")
     with_system = read_all_messages(session, include_system=True)
     assert with_system == [{"role": "system", "content": "Be brief.", "seq": 0}, *said]
     later = TranscriptQuery(from_seq=5, include_system=True)

@@ -123,7 +123,7 @@ def test_a_tool_may_have_a_queue_of_its_own() -> None:
     }
     assert {name: plan.queue for name, plan in plans.items()} == {name: name for name in routes}
     remote = plans["ts"]
-    assert (remote.activity, remote.argument, remote.activity_id) == ("look", {}, "tool-1")
+    assert (remote.activity, remote.argument, remote.activity_id) == ("look", {}, "tool00001")
     assert (remote.heartbeat, remote.attempt, remote.waits) == (None, timedelta(seconds=60), True)
 
 

@@ -319,8 +319,8 @@ def test_a_past_is_taken_from_the_session_alone() -> None:
 def test_the_largest_result_of_a_subagent_is_taken() -> None:
     """Each byte of its text may take six of JSON. The session's limit is for callers."""
     result = {
-        "tool_call_id": "tool-1",
-        "session_id": "s-1.tool-1",
+        "tool_call_id": "tool00001",
+        "session_id": "s-1.tool00001",
         "status": "completed",
         "reason": "final_answer",
         "content": "\x01" * MAX_TOOL_RESULT_BYTES,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import partial
 
@@ -16,11 +15,10 @@ from clew_workflows.core import children, runs, tool_rounds
 from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Moment, State
-from clew_workflows.protocol import ToolAnswered
+from clew_workflows.protocol import TOOL_CALL_ID, ToolAnswered
 
 MAX_KNOWN_ANSWERS = 128
 """Ids of calls whose results were submitted that a session remembers, to recognize a repetition."""
-_CALL_ID = re.compile(r"tool-([1-9][0-9]{0,15})")
 
 
 def list_pending(state: State) -> tuple[RequestedCall, ...]:
@@ -88,7 +86,7 @@ def _find_pending(state: State, tool_call_id: str) -> RequestedCall:
             return call
     if tool_call_id in state.answered_calls:
         raise AlreadyAnswered(f"a result of tool call {tool_call_id!r} has been submitted before")
-    number = _CALL_ID.fullmatch(tool_call_id)
+    number = TOOL_CALL_ID.fullmatch(tool_call_id)
     current = [call.tool_call_id for call in state.run.tool_calls if not call.returned] if state.run else []
     if tool_call_id in current or number is None or int(number[1]) > state.tool_calls:
         raise UnknownToolCall(f"no external tool call {tool_call_id!r} waits for a result")

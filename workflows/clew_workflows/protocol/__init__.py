@@ -22,6 +22,7 @@ from clew_workflows.protocol.forks import Fork
 from clew_workflows.protocol.hooks import HOOK_SECONDS, CheckedItem, HooksAnswered, RunHooks
 from clew_workflows.protocol.model_calls import (
     OUTAGES,
+    TOOL_CALL_ID,
     CallModel,
     Declined,
     ModelAnswered,
@@ -65,6 +66,7 @@ __all__ = [
     "HOOK_SECONDS",
     "OUTAGES",
     "STORING_SECONDS",
+    "TOOL_CALL_ID",
     "AgentRoute",
     "ArchiveRef",
     "Archiving",

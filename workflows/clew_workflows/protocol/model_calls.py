@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -207,9 +208,14 @@ def describe_read(characters: int) -> str:
     return "the model had not begun to reply"
 
 
+TOOL_CALL_ID = re.compile(r"tool([0-9]{5,15})")
+"""The ids of a session's tool calls, with their numbers. All providers take this form: Mistral wants nine letters and
+digits."""
+
+
 def number_tool_calls(tools: Iterable[RequestedTool], earlier: int) -> list[ToolCall]:
     """Number the tool calls of a reply: their ids are unique in the thread, which has `earlier` calls already."""
     return [
-        {"id": f"tool-{number}", "name": tool.name, "arguments": tool.arguments}
+        {"id": f"tool{number:05d}", "name": tool.name, "arguments": tool.arguments}
         for number, tool in enumerate(tools, earlier + 1)
     ]

@@ -84,10 +84,10 @@ UPDATES: dict[str, Handler[Command]] = {
     "configure": Handler(ConfigureInput, "Change the configuration.", '{"model": "openai:gpt-4o"}'),
     "cancel_request": Handler(CancelInput, "Cancel the active run, or drop a queued request.", is_bare=True),
     "resolve_approval": Handler(
-        ApprovalInput, "Approve or deny a tool call.", '{"tool_call_id": "tool-1", "decision": "approve"}'
+        ApprovalInput, "Approve or deny a tool call.", '{"tool_call_id": "tool00001", "decision": "approve"}'
     ),
     "submit_tool_result": Handler(
-        ToolResultInput, "Answer an external tool call.", '{"tool_call_id": "tool-1", "content": "42"}'
+        ToolResultInput, "Answer an external tool call.", '{"tool_call_id": "tool00001", "content": "42"}'
     ),
     "summarize": Handler(SummarizeInput, "Have a summary of a lane written.", is_bare=True),
     "checkpoint": Handler(

@@ -78,6 +78,6 @@ def test_completion() -> None:
     assert [name for name, _, _ in names] == ["/status", "/steer", "/submit", "/switch"]
     assert {replaced for _, replaced, _ in names} == {2}
     assert complete("/switch dr", {"lane": ["default", "draft"]}) == [("draft", 2, "")]
-    assert complete("/approve ", {"call": ["tool-1"]}) == [("tool-1", 0, "")]
-    assert complete("/deny tool-1 t", {"call": ["tool-1"]}) == []
+    assert complete("/approve ", {"call": ["tool00001"]}) == [("tool00001", 0, "")]
+    assert complete("/deny tool00001 t", {"call": ["tool00001"]}) == []
     assert complete("a /s", {}) == complete("/steer a", {}) == complete("//s", {}) == []

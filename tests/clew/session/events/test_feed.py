@@ -94,7 +94,7 @@ def test_an_old_heartbeat_adds_nothing() -> None:
 
 def test_a_running_call_is_announced_once() -> None:
     """Also to a viewer that has not seen the entry which calls it."""
-    call = PendingCall(tool_call_id="tool-1", name="add", arguments={"a": 1})
+    call = PendingCall(tool_call_id="tool00001", name="add", arguments={"a": 1})
     status = LiveStatus(rev=3, status="awaiting_tools", request_id="r", run_id="run-1", running_calls=(call,))
     feed = Feed(3)
     events = [*feed.take_snapshot(Snapshot(3, status)), *feed.take_snapshot(Snapshot(3, status))]
@@ -104,7 +104,7 @@ def test_a_running_call_is_announced_once() -> None:
         "type": "tool_started",
         "request_id": "r",
         "run_id": "run-1",
-        "tool_call_id": "tool-1",
+        "tool_call_id": "tool00001",
         "name": "add",
         "arguments": {"a": 1},
     }

@@ -74,17 +74,17 @@ async def test_calls_that_wait_are_announced(stack: Stack) -> None:
         await viewer.wait_for(lambda events: len(select(events, ApprovalRequired)) == 2)
         async with watch(session, None) as later:
             await later.wait_for(lambda events: len(select(events, ApprovalRequired)) == 2)
-        await session.approve("tool-1")
-        await session.deny("tool-2", reason="no")
+        await session.approve("tool00001")
+        await session.deny("tool00002", reason="no")
         await viewer.wait_for(lambda events: select(events, ResultRequired))
-        await session.submit_tool_result("tool-1", "sent")
+        await session.submit_tool_result("tool00001", "sent")
         assert await request.answer() == "done"
         await viewer.wait_for_seq((await request.result()).last_seq)
     (waiting,) = select(viewer.events, ResultRequired)
-    assert (waiting.tool_call_id, waiting.arguments) == ("tool-1", {"item": "tea"})
+    assert (waiting.tool_call_id, waiting.arguments) == ("tool00001", {"item": "tea"})
     assert select(viewer.events, ToolStarted) == [], "one was denied, the other ran outside"
     finished = {event.tool_call_id: event.is_error for event in select(viewer.events, ToolFinished)}
-    assert finished == {"tool-1": False, "tool-2": True}
+    assert finished == {"tool00001": False, "tool00002": True}
     check_events(viewer.events)
 
 
