@@ -224,7 +224,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("mistral", _append("user"), "Unexpected role 'user' after role 'tool'"),
     ("mistral", _insert(3, "assistant"), "Not the same number of function calls and responses"),
     ("mistral", _append("assistant"), "Expected last role User or Tool"),
-    ("mistral", _rename_call("tool00001"), "a length of 9"),
+    ("mistral", _rename_call("call_1"), "a length of 9"),
     ("mistral", _set_schema(type="thing"), "Invalid tool schema"),
     ("deepseek", _drop_thinking, "must be passed back to the API"),
     ("deepseek", _set_message(0, role="developer"), "unknown variant `developer`"),
@@ -257,7 +257,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("vllm", _break_arguments, "Expecting value"),
     ("vllm-mistral", _insert(1, "system"), "Only user, assistant and tool roles"),
     ("vllm-mistral", _append("user"), "must alternate user and assistant roles"),
-    ("vllm-mistral", _rename_call("tool00001"), "length >= 9"),
+    ("vllm-mistral", _rename_call("call_1"), "length >= 9"),
     ("vllm-gemma", _insert(1, "user"), "must alternate user/assistant"),
     ("vllm-qwen", _insert(2, "system"), "System message must be at the beginning"),
     ("llamacpp", _append("assistant", ""), "must contain either 'content' or 'tool_calls'"),
@@ -283,7 +283,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("unknown", _append("user"), "Unexpected role 'user' after role 'tool'"),
     ("unknown", _set(seed=1), "Extra inputs are not permitted: seed"),
     ("unknown", _set_property({"type": "string"}, "$top"), "Property keys should match pattern"),
-    ("unknown", _rename_call("tool00001"), "a length of 9"),
+    ("unknown", _rename_call("call_1"), "a length of 9"),
 ]
 """A change of a valid body, and the words with which the dialect refuses it."""
 
