@@ -111,7 +111,7 @@ class ToolActivities:
         # If the worker has a tool of that name itself, the worker's is used.
         tool = self._tools.get(call.name, read_result if call.name == read_result.name else None)
         if tool is None and find_server(call.name):
-            return await self._call_mcp_tool(call)
+            return await self._call_mcp_tool(call, progress)
         if not isinstance(tool, Tool):
             return _make_error(f"tool {call.name!r} is not registered on the worker", call)
         context = ToolContext(
@@ -127,7 +127,7 @@ class ToolActivities:
         )
         return await self._run(tool, call, context)
 
-    async def _call_mcp_tool(self, call: RunTool) -> ToolAnswered:
+    async def _call_mcp_tool(self, call: RunTool, progress: Progress) -> ToolAnswered:
         """Pass a call on to its MCP server. If the connection breaks, the call may have taken effect."""
         tool: McpTool | None = None
         seconds = DEFAULT_TIMEOUT_SECONDS
@@ -139,7 +139,7 @@ class ToolActivities:
                     return _make_error(f"tool {call.name!r} is no tool of the worker's MCP servers any more", call)
                 seconds = tool.timeout_seconds
                 clock.reschedule(asyncio.get_running_loop().time() + seconds)
-                text, is_error = await self._mcp_tools.call(tool, call.arguments)
+                text, is_error = await self._mcp_tools.call(tool, call.arguments, progress.report)
         except (McpUnavailable, UnknownMcpTool) as error:
             answer = _make_error(str(error), call)
             return answer.model_copy(update={"in_doubt": tool is not None and not tool.idempotent})

@@ -42,6 +42,26 @@ def environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+@server.resource("notes://today")
+def today() -> str:
+    """The notes of today."""
+    return "buy milk"
+
+
+@server.tool(annotations=READ_ONLY, structured_output=False)
+def find_notes() -> list[Any]:
+    """Find the notes."""
+    return [types.ResourceLink(type="resource_link", name="today", uri="notes://today")]
+
+
+@server.tool(annotations=READ_ONLY)
+async def count_slowly(context: Context[Any, Any]) -> str:
+    """Count, and report the progress."""
+    await context.report_progress(1, 4, "one of them")
+    await context.report_progress(2, 4)
+    return "counted"
+
+
 @server.tool()
 async def wait() -> str:
     """Wait for ever."""

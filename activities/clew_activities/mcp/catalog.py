@@ -23,6 +23,8 @@ class McpTool(ToolDefinition):
     """
 
     def __init__(self, server: str, listed: Mapping[str, Any], timeout_seconds: float) -> None:
+        if (listed.get("execution") or {}).get("taskSupport") == "required":
+            raise TypeError("it runs as an MCP task only, which Clew does not support")
         hints = listed.get("annotations") or {}
         self.server = server
         self.tool: str = listed["name"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import mcp_types as types
 from mcp import ClientSession, MCPError
+from mcp.shared.dispatcher import ProgressFnT
 
 from clew_activities.mcp.errors import McpUnavailable
 from clew_activities.mcp.http import open_http_streams
@@ -32,6 +33,18 @@ MAX_UNANSWERED = 3
 """Most calls in a row that a server may leave unanswered, although it answers pings."""
 HTTP_LIST_SECONDS = 5.0
 """Seconds for which the list of a server at a URL is kept. The worker does not notice that such a server restarts."""
+
+READ_RESOURCE = "read_resource"
+"""The tool that reads a server's resources: results may link to them."""
+ReportProgress = Callable[[str, float | None], None]
+"""Takes the text of a progress report, and the fraction that is done, where the server says it."""
+
+_RESOURCE_TOOL = types.Tool(
+    name=READ_RESOURCE,
+    description="Read a resource of this server by its URI, as results link to it.",
+    input_schema={"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]},
+    annotations=types.ToolAnnotations(read_only_hint=True),
+)
 
 log = logging.getLogger("clew.worker")
 
@@ -55,6 +68,7 @@ class McpConnection:
         self._session: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._calls = 0
         self._unanswered = 0
+        self._reads_resources = False
         self._broken = False
         self._tools: tuple[types.Tool, ...] | None = None
         self._listed_at = 0.0
@@ -118,20 +132,25 @@ class McpConnection:
                     # A change during the listing makes the next one list again.
                     self._changed, listed_at = False, time.monotonic()
                     async with self._use() as session:
-                        self._tools = await _list_all(session)
+                        self._tools = await self._list_all(session)
                     self._listed_at = listed_at
                 return self._tools
         except TimeoutError:
             raise self._break(f"it has not listed its tools within {CONNECT_SECONDS:g} seconds") from None
 
-    async def call_tool(self, name: str, arguments: dict[str, Any]) -> types.CallToolResult:
-        """Call a tool.
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], report: ReportProgress | None = None
+    ) -> types.CallToolResult:
+        """Call a tool. `report` is called with its progress.
 
         Raises:
             McpUnavailable: The connection broke, or the server broke the protocol. The call may have taken effect.
         """
         async with self._use() as session:
-            result = await session.call_tool(name, arguments, allow_input_required=True)
+            if name == READ_RESOURCE and self._reads_resources:
+                return await _read_resource(session, str(arguments["uri"]))
+            progress = None if report is None else _make_callback(report)
+            result = await session.call_tool(name, arguments, progress_callback=progress, allow_input_required=True)
         if isinstance(result, types.CallToolResult):
             return result
         raise McpUnavailable("its tool asks for input, which a session cannot give")
@@ -228,6 +247,14 @@ class McpConnection:
         if isinstance(message, types.ToolListChangedNotification):
             self._changed = True
 
+    async def _list_all(self, session: ClientSession) -> tuple[types.Tool, ...]:
+        """List the server's tools, and one that reads its resources, if it has some and no tool of that name."""
+        tools = await _list_tools(session)
+        capabilities = session.server_capabilities
+        has_resources = capabilities is not None and capabilities.resources is not None
+        self._reads_resources = has_resources and all(tool.name != READ_RESOURCE for tool in tools)
+        return (*tools, _RESOURCE_TOOL) if self._reads_resources else tools
+
     def _is_stale(self) -> bool:
         is_old = time.monotonic() > self._listed_at + HTTP_LIST_SECONDS
         return self._changed or (is_old and isinstance(self._settings, HttpSettings))
@@ -252,7 +279,7 @@ class McpConnection:
         return f"{type(error).__name__}: {str(error)[:300]}"
 
 
-async def _list_all(session: ClientSession) -> tuple[types.Tool, ...]:
+async def _list_tools(session: ClientSession) -> tuple[types.Tool, ...]:
     tools: list[types.Tool] = []
     cursor: str | None = None
     while True:
@@ -263,6 +290,20 @@ async def _list_all(session: ClientSession) -> tuple[types.Tool, ...]:
             raise McpUnavailable(f"it has over {MAX_TOOLS} tools")
         if not cursor or not page.tools:
             return tuple(tools)
+
+
+async def _read_resource(session: ClientSession, uri: str) -> types.CallToolResult:
+    read = await session.read_resource(uri)
+    content = [types.EmbeddedResource(type="resource", resource=part) for part in read.contents]
+    return types.CallToolResult(content=[*content])
+
+
+def _make_callback(report: ReportProgress) -> ProgressFnT:
+    async def take(progress: float, total: float | None, message: str | None) -> None:
+        text = message or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}")
+        report(text, progress / total if total else None)
+
+    return take
 
 
 class McpServer:
@@ -298,14 +339,16 @@ class McpServer:
         # The server may have restarted since the connection was used last.
         return await (await self._connect()).list_tools()
 
-    async def call_tool(self, name: str, arguments: dict[str, Any]) -> types.CallToolResult:
-        """Call a tool.
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], report: ReportProgress | None = None
+    ) -> types.CallToolResult:
+        """Call a tool. `report` is called with its progress.
 
         Raises:
             McpUnavailable: The server cannot be reached, or the connection broke during the call.
         """
         connection = await self._connect()
-        result = await connection.call_tool(name, arguments)
+        result = await connection.call_tool(name, arguments, report)
         self._failures = 0
         return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -102,14 +102,23 @@ class McpTools:
             return None
         return (await self._read_catalog(server)).find(tool_name)
 
-    async def call(self, tool: McpTool, arguments: dict[str, Any]) -> tuple[str, bool]:
+    async def call(
+        self, tool: McpTool, arguments: dict[str, Any], report: Callable[[str, float | None], None] | None = None
+    ) -> tuple[str, bool]:
         """Call a tool. Returns the text of the result, and whether it is an error.
+
+        `report` is called with the texts of progress, and the fractions that are done.
 
         Raises:
             McpUnavailable: The server cannot be used, or the connection broke during the call.
         """
+
+        def report_redacted(text: str, fraction: float | None) -> None:
+            if report is not None:
+                report(self._redaction.redact_text(text), fraction)
+
         try:
-            result = await self._get_server(tool.server).call_tool(tool.tool, arguments)
+            result = await self._get_server(tool.server).call_tool(tool.tool, arguments, report_redacted)
         except McpUnavailable as error:
             raise self._name(tool.server, error) from None
         text = make_result_text(result.model_dump(mode="json", by_alias=True, exclude_none=True))

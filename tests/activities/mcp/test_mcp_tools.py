@@ -22,7 +22,7 @@ from starlette.routing import Route
 from clew_activities.deployment import Deployment
 from clew_activities.mcp import connection, stdio
 from clew_activities.mcp import tools as tools_module
-from clew_activities.mcp.catalog import McpTool
+from clew_activities.mcp.catalog import McpTool, make_catalog
 from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
 from clew_activities.mcp.settings import HttpSettings, McpSettings, ProcessSettings, ServerSettings
 from clew_activities.mcp.tools import McpTools
@@ -125,6 +125,25 @@ async def test_a_real_server_serves_its_tools(good: McpTools) -> None:
     assert (await good.find("mcp__good__none")) is None
     with pytest.raises(UnknownMcpTool, match="'mcp:good/none'"):
         await good.select("mcp:good/none")
+
+
+async def test_progress_of_a_call_is_reported(good: McpTools) -> None:
+    """With the server's words, or the numbers; and the part that is done."""
+    (tool,) = await good.select("mcp:good/count_slowly")
+    reports: list[tuple[str, float | None]] = []
+    assert await good.call(tool, {}, lambda text, fraction: reports.append((text, fraction))) == ("counted", False)
+    assert reports == [("one of them", 0.25), ("2 of 4", 0.5)]
+
+
+async def test_a_link_in_a_result_can_be_read(good: McpTools) -> None:
+    """By a tool that every server with resources has. What is not there is an error."""
+    tools = {tool.tool: tool for tool in await good.select("mcp:good/*")}
+    text, _ = await good.call(tools["find_notes"], {})
+    assert text == "[link to today: notes://today]"
+    assert tools["read_resource"].idempotent
+    assert await good.call(tools["read_resource"], {"uri": "notes://today"}) == ("buy milk", False)
+    with pytest.raises(McpUnavailable):
+        await good.call(tools["read_resource"], {"uri": "notes://never"})
 
 
 async def test_a_changed_list_of_tools_is_noticed() -> None:
@@ -404,6 +423,17 @@ async def test_a_stubborn_process_is_killed(tmp_path: Path, monkeypatch: pytest.
     assert not (await call(tools, "number", n=1))[1]
     await tools.close()
     assert not [pid for pid in read_pids(tmp_path) if is_running(pid)]
+
+
+def test_a_tool_that_needs_what_clew_lacks_is_not_offered() -> None:
+    """A tool that runs as a task only. One that may is called as usual."""
+    listed = [
+        {"name": name, "inputSchema": {"type": "object"}, "execution": {"taskSupport": support}}
+        for name, support in (("a", "required"), ("b", "optional"), ("c", "forbidden"))
+    ]
+    catalog = make_catalog("s", listed, 5)
+    assert list(catalog.tools) == ["b", "c"]
+    assert "task" in catalog.problems["a"]
 
 
 def test_hints_decide_whether_a_call_may_be_repeated() -> None:
