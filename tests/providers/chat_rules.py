@@ -410,8 +410,8 @@ def return_thinking(
 def return_unchanged(exchange: Exchange) -> Iterator[Refusal]:
     """Say that what this server sent for itself is missing or changed, in any later request that has the message.
 
-    That of a text without tool calls may be left out, for example by DeepSeek's guide to its thinking mode. Text that
-    holds the thinking itself, as MiniMax's does, may not.
+    That of a text without tool calls may be left out, for example by DeepSeek's guide to its thinking mode. MiniMax
+    would rather have it, in the text, and refuses nothing.
     """
     for index, one in enumerate(exchange.body["messages"]):
         if one["role"] != "assistant":
@@ -423,8 +423,7 @@ def return_unchanged(exchange: Exchange) -> Iterator[Refusal]:
         if sent is None:
             continue
         for name, value in sent.returns.items():
-            may_miss = not sent.calls and not (name == "content" and isinstance(value, str))
-            if may_miss and (name not in one or one[name] in (None, "", sent.text)):
+            if not sent.calls and (name not in one or one[name] in (None, "", sent.text)):
                 continue
             if _merge_details(one.get(name)) != value:
                 yield Refusal(f"messages[{index}].{name} was {value!r} and came back as {one.get(name)!r}")

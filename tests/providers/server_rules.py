@@ -942,7 +942,6 @@ STRANGER: tuple[Rule, ...] = (
     have_content(
         "Each message must have at least one content element: messages[{index}]", null_with_calls=False, empty=False
     ),
-    make_one_call("This model only supports single tool-calls at once!"),
     answer_calls(),
     have_object_arguments(ARGUMENTS_TEXT),
     _take_stranger_ids,

@@ -268,7 +268,6 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("llamacpp", _set_property({"type": "string", "pattern": "[a-z]"}), "must start with '^' and end with '$'"),
     ("llamacpp", _set_property({"type": "string", "maxLength": 10_000}), "exceeds sane defaults"),
     ("vllm-llama", _call_twice, "single tool-calls at once"),
-    ("unknown", _call_twice, "single tool-calls at once"),
     ("unknown", _set_message(2, content=None), "at least one content element"),
     ("lmstudio", _set(response_format=JSON_OBJECT), "must be 'json_schema' or 'text'"),
     ("lmstudio", _set(tool_choice={"type": "function", "function": {"name": "add"}}), "Invalid tool_choice type"),
