@@ -68,7 +68,7 @@ class ToolDefinition:
         self.timeout_seconds = timeout_seconds
         self.retries = retries
         self.idempotent = idempotent
-        self.requires_approval = requires_approval
+        self.requires_approval: RequiresApproval = requires_approval
 
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
