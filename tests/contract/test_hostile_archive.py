@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from clew.errors import ArchiveUnavailable, ThreadMismatch
+from clew.errors import ArchiveDamaged, ThreadMismatch
 from clew.thread.entries import Entry
 from clew_activities.archive import Archive, SegmentDamaged
 from clew_activities.archived_thread import ArchivedThread
@@ -98,7 +98,7 @@ async def test_a_forged_entry_after_the_state_is_refused(stack: Stack) -> None:
     forged = Entry(**{**make_entry(head.last_seq + 1).as_json(), **NO_ENTRIES[1]})
     root, last_seq = await archive.append(head.family, head.root, [forged])
     await archive.set_head(head.model_copy(update={"root": root, "last_seq": last_seq}), head)
-    with pytest.raises(ArchiveUnavailable, match="malformed"):
+    with pytest.raises(ArchiveDamaged, match="malformed"):
         await (await stack.clew.open(session.id)).ask("two")
     assert not await count_failed_tasks(stack, session.id)
     await stack.clew.temporal.get_workflow_handle(session.id).terminate()

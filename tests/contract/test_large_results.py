@@ -49,11 +49,11 @@ async def test_a_model_reads_on_in_a_result_that_was_truncated(stack: Stack) -> 
         make_reader(100_000, offset=99_990), tools=["flood"], limits={"max_tool_result_bytes": 1000}
     )
     first = await session.ask("flood")
-    assert first.endswith("of 100000 bytes are shown; read_result(tool_call_id='tool00001', offset=866) reads on]")
+    assert first.endswith("of 100000 bytes are shown; read_result(tool_call_id='tool00001', offset=863) reads on]")
     assert await session.ask("read on") == "xxxxxxxxxx\n[bytes 99990 to 100000 of 100000; this is the end]"
     flooded, read = await list_results(session)
     assert flooded.payload["result"].keys() == {"digest", "bytes", "shown"}
-    assert (flooded.payload["result"]["bytes"], flooded.payload["result"]["shown"]) == (100_000, 866)
+    assert (flooded.payload["result"]["bytes"], flooded.payload["result"]["shown"]) == (100_000, 863)
     assert "result" not in read.payload
     (config,) = await session.entries(kind="config")
     assert [spec["name"] for spec in config.payload["tools"]] == ["flood", "read_result"]

@@ -49,7 +49,7 @@ async def test_every_digest_is_that_of_what_was_received(stack: Stack) -> None:
         truncated += seen.meta.truncated
     assert truncated > 1, "the budget was small enough to matter"
     call = replies[0].refs["call_id"]
-    assert [entry.refs["call_id"] for entry in await session.entries(call_id=call)] == [call]
+    assert {entry.refs["call_id"] for entry in await session.entries(call_id=call)} == {call}
 
 
 async def test_what_was_received_is_what_any_language_reads(stack: Stack) -> None:

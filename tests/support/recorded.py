@@ -60,7 +60,7 @@ class RecordedSession:
     def turns(self, count: int, text: str = "a question " * 10) -> Self:
         """So many turns, each with a tool call."""
         for number in range(count):
-            run, call_id = f"run-{number}", f"tool-{self.thread.rev}"
+            run, call_id = f"run-{number}", f"tool{self.thread.rev:05d}"
             self.writer.message(user_says(f"{text} {number}"), run=run)
             self.call(assistant_calls(call_id), run=run)
             self.writer.message(tool_returns(call_id, "word " * 60), run=run)

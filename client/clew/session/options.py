@@ -76,6 +76,7 @@ class ConfigChanges(TypedDict, total=False):
         system_prompt: The system prompt.
         tools: Names of the tools.
         require_approval: Names of the tools whose calls wait for approval.
+        approval_scope: Which calls of a reply wait while one needs approval: that one, or all (`round`).
         context_policy: Fields that override those of the policy in force.
         limits: Bounds on sizes, waiting inputs and cost.
         on_busy: What the session does with a message while a request is active.

@@ -120,7 +120,8 @@ def is_rollover(error: RPCError) -> bool:
 
 def is_overload(error: RPCError) -> bool:
     """Whether the server had no room for an update: it takes a number of a session's updates at the same time."""
-    return error.status == RPCStatusCode.RESOURCE_EXHAUSTED or "update was aborted" in error.message
+    is_aborted = "update was aborted" in error.message and not is_rollover(error)
+    return error.status == RPCStatusCode.RESOURCE_EXHAUSTED or is_aborted
 
 
 def is_unprocessed(error: WorkflowUpdateFailedError) -> bool:

@@ -36,7 +36,7 @@ def rounds(*contents: str, name: str = "calculator", writer: Writer | None = Non
     writer = writer or Writer()
     writer.message(user_says("go"), run=run)
     for content in contents:
-        call_id = f"tool-{writer.thread.rev}"
+        call_id = f"tool{writer.thread.rev:05d}"
         writer.talk(assistant_calls(call_id, name=name), tool_returns(call_id, content, name), run=run)
     return writer
 
