@@ -154,7 +154,7 @@ async def test_a_summary_is_written_in_pieces_that_its_model_takes(stack: Stack)
         session = await stack.open(context_policy=policy)
         for _ in range(4):
             await session.ask("word " * 4_000)
-        await session.summarize(to_seq=2)
+        await session.summarize()
         assert len(stack.list_requests(model)) == calls
 
 

@@ -140,7 +140,7 @@ async def run_calls(stack: Stack, *calls: tuple[str, dict[str, Any]]) -> list[di
     session = await stack.open(call(*calls), tools=sorted({name for name, _ in calls}))
     assert await session.ask("go") == "fine"
     await assert_unharmed(stack, session.id)
-    return sorted(await read_results(session), key=lambda result: int(result["tool_call_id"].partition("-")[2]))
+    return sorted(await read_results(session), key=lambda result: int(result["tool_call_id"].removeprefix("tool")))
 
 
 async def test_a_call_is_an_activity_of_another_worker(stack: Stack) -> None:

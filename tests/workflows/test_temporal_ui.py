@@ -43,7 +43,7 @@ async def has_status(session: Session, status: str) -> bool:
     return (await session.status()).status == status
 
 
-OWN = {"forked", "subagent_result"}
+OWN = {"forked", "late_result", "subagent_result"}
 """The signals of the contract that Clew alone sends."""
 
 

@@ -63,7 +63,8 @@ class ToolDefinition:
         try:
             check_schema(spec["parameters"])
         except ValueError as error:
-            raise TypeError(f"tool {self.name!r} has parameters that are too costly to validate: {error}") from error
+            message = f"the parameters of tool {self.name!r} are not valid JSON Schema, or too costly to validate"
+            raise TypeError(f"{message}: {error}") from error
         self.spec = spec
         self.timeout_seconds = timeout_seconds
         self.retries = retries

@@ -91,7 +91,7 @@ def test_relatives_are_linked() -> None:
     )
     link = "/namespaces/{namespace}/workflows"
     assert describe(session).split("**Relatives**\n\n")[1].split("\n\n")[0].splitlines() == [
-        f"- subagent [s&#45;1.tool&#45;1]({link}/s-1.tool00001): `researcher`, works",
+        f"- subagent [s&#45;1.tool00001]({link}/s-1.tool00001): `researcher`, works",
         f"- fork [forked&#95;to]({link}/forked_to) at entry 0",
         f"- fork of [forked&#95;from]({link}/forked_from) at entry 0",
     ]
