@@ -1,4 +1,4 @@
-"""Counting tokens in activities, so that no workflow task has to: one that takes two seconds fails."""
+"""Counting tokens in activities, so that no workflow task has to: all sessions share a processor."""
 
 from __future__ import annotations
 

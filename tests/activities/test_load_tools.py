@@ -116,6 +116,6 @@ def test_a_file_that_cannot_be_used_is_named(text: str | None, tmp_path: Path) -
 
 def test_parameters_are_valid_json_schema(modules: Callable[..., str]) -> None:
     """Those that an author has written are compiled when the worker starts."""
-    broken = external_tool("ask", "", {"type": "object", "properties": {"a": {"type": "thing"}}})
+    broken = external_tool("ask", "", {"type": "object", "properties": {"a": {"type": "integer", "minimum": "x"}}})
     with pytest.raises(ToolsUnusable, match="parameters of tool 'ask' are not valid JSON Schema"):
         load_tools([modules("broken_schema", ask=broken)])

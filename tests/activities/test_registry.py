@@ -122,7 +122,11 @@ def test_names_of_tools_that_are_nowhere_are_refused() -> None:
 
 def test_a_schema_that_is_not_valid_is_refused() -> None:
     """Before a session has the tool."""
-    broken = {"name": "ask", "parameters": {"type": "object", "properties": {"a": {"type": "?"}}}, "external": True}
+    broken = {
+        "name": "ask",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer", "minimum": "x"}}},
+        "external": True,
+    }
     with pytest.raises(ToolsUnusable, match="'ask' are not valid JSON Schema"):
         make_registry({}, [make_agent(tools=[broken])])
 

@@ -45,11 +45,12 @@ GRACE = timedelta(seconds=20)
 STICKY_TIMEOUT = timedelta(seconds=2)
 """Time that a query of a session waits for the worker that has it cached, before another worker answers it."""
 
-WORKFLOW_TASKS = 20
+WORKFLOW_TASKS = 8
 """Most workflow tasks that a worker has at the same time, and most polls for them.
 
-They share one processor. A replay of a full history takes a quarter of a second, and the server takes a task back
-after 10 seconds: of a hundred replays at once none would end in time, and all would begin again.
+They share one processor. A replay of a full history takes a quarter of a second, a task with 5 000 signals half a
+second or more, and the server takes a task back after 10 seconds: of many such at once none would end in time, and
+all would begin again.
 """
 
 ACTIVATION_SECONDS = 9
@@ -357,10 +358,16 @@ def _make_queue_worker(
         deployment_config=deployment,
     )
     guard.watch(worker)
-    # There is no public way.
-    if worker._workflow_worker:
-        worker._workflow_worker._deadlock_timeout_seconds = ACTIVATION_SECONDS
+    wait_for_activations(worker)
     return worker
+
+
+def wait_for_activations(worker: Worker) -> None:
+    """Have a worker's workflow tasks fail as deadlocked after `ACTIVATION_SECONDS`, not after the SDK's two."""
+    # There is no public way. The SDK has no limit in its debug mode.
+    workflows = worker._workflow_worker
+    if workflows and workflows._deadlock_timeout_seconds is not None:
+        workflows._deadlock_timeout_seconds = max(workflows._deadlock_timeout_seconds, ACTIVATION_SECONDS)
 
 
 def _make_tolerant_client(client: Client) -> Client:

@@ -36,6 +36,7 @@ from clew_activities.worker.assembly import (
     SessionWorker,
     make_side_workers,
     make_workflow_sandbox,
+    wait_for_activations,
 )
 from clew_activities.worker.capacity import Capacity
 from clew_activities.worker.environment import read_environment
@@ -81,7 +82,7 @@ class ClewPlugin(SimplePlugin):
     Model calls of its sessions take at most half of the worker's activity slots. These slots, the executors and the
     version (`deployment_config`) stay the team's. Its time for a graceful shutdown becomes at least 20 seconds, and
     its sticky queue's timeout and heartbeat intervals at most those that sessions need. Without a tuner of the team's
-    it has at most 20 workflow tasks at the same time.
+    it has at most 8 workflow tasks at the same time.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class ClewPlugin(SimplePlugin):
         # The SDK gives activities the client that the team made the worker with, which cannot decrypt.
         worker.client = serving.client
         serving.guard.watch(worker)
+        wait_for_activations(worker)
         side_workers = make_side_workers(
             serving.client,
             worker.task_queue,

@@ -63,7 +63,7 @@ class ToolDefinition:
         try:
             check_schema(spec["parameters"])
         except ValueError as error:
-            message = f"the parameters of tool {self.name!r} are not valid JSON Schema, or too costly to validate"
+            message = f"the parameters of tool {self.name!r} are not valid JSON Schema or too costly to validate"
             raise TypeError(f"{message}: {error}") from error
         self.spec = spec
         self.timeout_seconds = timeout_seconds

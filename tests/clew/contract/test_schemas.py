@@ -220,7 +220,7 @@ LongPattern = Annotated[str, Field(pattern="a" * 2000)]
 
 def test_a_tool_whose_parameters_are_out_of_bounds_is_none() -> None:
     """The error names the tool."""
-    with pytest.raises(TypeError, match="tool 'look' .* too costly to validate: a regular"):
+    with pytest.raises(TypeError, match=r"tool 'look' .* too costly to validate: a regular"):
 
         @tool
         def look(at: LongPattern) -> None:

@@ -82,7 +82,7 @@ def _note_changes(thread: Thread, draft: Draft) -> Draft:
 def _count_waiting(state: State, encoding: Encoding) -> State:
     """Count the tokens of the messages and inputs that have begun to wait.
 
-    Many of them may be committed at once later, which must not take long: a workflow task fails after two seconds.
+    Many of them may be committed at once later, which must not take long: all sessions of a worker share a processor.
     """
     if not any(map(_is_uncounted, state.queue)) and not any(map(_is_uncounted, state.inbox)):
         return state

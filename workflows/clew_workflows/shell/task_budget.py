@@ -1,8 +1,9 @@
-"""The budget of a workflow task: the bytes of text that it may tokenize. A task that takes two seconds fails.
+"""The budget of a workflow task: the bytes of text that it may tokenize, so that other sessions come between.
 
 Activities count the tokens of what they answer. Texts of callers, and answers that no activity has counted, are
 tokenized by the workflow: one task takes at most `MAX_TASK_BYTES` of them, and the next tasks take the others. Under
-`o200k_base` so many bytes take about 0.03 seconds; a single word of that length, the slowest text, takes 0.14.
+`o200k_base` so many bytes take about 0.03 seconds; a single word of that length, the slowest text, takes 0.14. Inputs
+without much text count as 1 KiB each: a task decides some 250 of them.
 """
 
 from __future__ import annotations
