@@ -33,7 +33,7 @@ async def copy_and_lengthen(client: Client, store: str, session_id: str, copy_id
     with tempfile.TemporaryFile() as file:
         writer = LineWriter(file, FORMAT, {"session_id": copy_id})
         for entry in entries:
-            writer.write_row(entry.as_json())
+            writer.write_row(entry.as_dict())
         for copied in _repeat(entries[-3:], missing):
             writer.write_row(copied)
         writer.end()
@@ -47,7 +47,7 @@ def _repeat(turn: list[Entry], times: int) -> Iterator[dict[str, Any]]:
         raise ValueError(f"the last entries are no turn of one model call: {kinds}")
     for number in range(1, times + 1):
         for entry in turn:
-            yield _shift(entry.as_json(), number, len(turn) * number)
+            yield _shift(entry.as_dict(), number, len(turn) * number)
 
 
 def _shift(entry: Mapping[str, Any], turns: int, entries: int) -> dict[str, Any]:

@@ -126,7 +126,7 @@ async def _check(clew: Clew, archive: Archive, session: Session, report: Report)
         if (times := sum(_make_text(session, number) in content for content in said)) != 1
     ]
     audited = await audit_session(clew.temporal, archive, session.id)
-    problems += [f"{session.id}: {difference.as_json()}" for difference in audited.differences]
+    problems += [f"{session.id}: {difference.as_dict()}" for difference in audited.differences]
     report.signals += SIGNALS
     report.runs += len(await list_runs(clew.temporal, session.id))
     report.problems += tuple(problems)

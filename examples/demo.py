@@ -200,7 +200,7 @@ async def report(clew: Clew, server: TemporalServer, session: Session) -> None:
 
     context = await session.context()
     console.print(f"\n[bold]The context a model would see now:[/] {len(context.messages)} messages, and meta")
-    for name, value in context.meta.as_json().items():
+    for name, value in context.meta.as_dict().items():
         console.print(f"  {name:18} {value}", soft_wrap=True)
 
     description = await clew.temporal.get_workflow_handle(session.id).describe()

@@ -50,7 +50,7 @@ def check_entry(entry: Entry, family: str) -> Entry:
         SegmentDamaged: The entry is malformed.
     """
     try:
-        _entry.validate_json(to_json(entry.as_json()), strict=True)
+        _entry.validate_json(to_json(entry.as_dict()), strict=True)
         _ = entry.body
     except (ValueError, TypeError, RecursionError) as error:
         raise SegmentDamaged(f"an object of family {family!r}", f"entry {entry.seq} is malformed: {error}") from None

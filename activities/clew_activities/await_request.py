@@ -20,7 +20,7 @@ async def await_request(argument: dict[str, Any]) -> dict[str, Any]:
         call = make_input(AwaitRequestCall, argument)
         request = connect(call).session(call.session_id).request(call.request_id)
         answer = await wait_with_heartbeats(_read_answer(request), call.wait_seconds)
-    return (answer or RequestAnswer()).as_json()
+    return (answer or RequestAnswer()).as_dict()
 
 
 async def _read_answer(request: Request) -> RequestAnswer:

@@ -55,8 +55,8 @@ class DeletionActivities:
                 if error.type != NotFound.type or activity.info().attempt == 1:
                     raise
                 await _delete_histories(session_id)
-                return DeleteReceipt(deleted_segments=0).as_json()
-            return (await self._delete(location)).as_json()
+                return DeleteReceipt(deleted_segments=0).as_dict()
+            return (await self._delete(location)).as_dict()
 
     async def _delete(self, location: ThreadLocation) -> DeleteReceipt:
         """Delete a session. Its subagents come first: an interrupted deletion still finds them by the session."""

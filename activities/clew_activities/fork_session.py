@@ -56,7 +56,7 @@ class ForkingActivities:
                 fork = await self._threads.find(request.new_session_id)
             await self._start_fork(fork)
             await self._record_in_parent(request)
-        return ForkReceipt(session_id=request.new_session_id, fork_seq=request.at_seq).as_json()
+        return ForkReceipt(session_id=request.new_session_id, fork_seq=request.at_seq).as_dict()
 
     async def _find_fork(self, request: Fork) -> ThreadLocation | None:
         """Find the fork if it was made before; None: it was not.
@@ -212,7 +212,7 @@ def _make_entry(request: Fork, event: Literal["forked_from", "forked_to"], sessi
             entry_id, other_id = parent_entry_id, request.new_session_id
     payload = forking.make_fork_payload(event, other_id, request.at_seq, request.metadata)
     refs: Refs = {"session_id": session_id}
-    return Entry(seq, entry_id, "fork", request.at, payload.as_json(), refs, 0)
+    return Entry(seq, entry_id, "fork", request.at, payload.as_dict(), refs, 0)
 
 
 def _make_refusal(message: str) -> ApplicationError:

@@ -38,7 +38,7 @@ class ListingActivities:
         """List the sessions after `query.after`, in the order of their ids."""
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
             page = await self._fill_page(query)
-        return page.as_json()
+        return page.as_dict()
 
     async def _fill_page(self, query: ListSessionsInput) -> SessionsPage:
         rows: list[SessionSummary] = []
@@ -47,7 +47,7 @@ class ListingActivities:
             session_ids = await self._archive.list_sessions(after, BATCH)
             for summary in await self._read_summaries(session_ids):
                 if summary and matches(summary, query):
-                    room -= len(to_json(summary.as_json())) + 1
+                    room -= len(to_json(summary.as_dict())) + 1
                     if rows and (room < 0 or len(rows) == MAX_ROWS):
                         return SessionsPage(sessions=tuple(rows), next_after=after)
                     rows.append(summary)

@@ -34,12 +34,12 @@ class ReadingActivities:
             location = await self._threads.find(query.session_id)
             if query.newest is None:
                 page = await _fill_page(self._threads.read_forward(location, query, query.to_seq), query, query.limit)
-                return page.as_json()
+                return page.as_dict()
             page = await _fill_page(
                 self._threads.read_backward(location, query, query.to_seq), query, query.newest, step=-1
             )
             page.rows.reverse()
-            return page.as_json()
+            return page.as_dict()
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Page:
     rows: list[dict[str, Any]]
     next_seq: int | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         answer: dict[str, Any] = {"entries": self.rows}
         return answer if self.next_seq is None else answer | {"next_seq": self.next_seq}
 
@@ -61,7 +61,7 @@ async def _fill_page(
     following: int | None = None
     async for entry in entries:
         if matches(entry):
-            row = entry.as_json()
+            row = entry.as_dict()
             room -= len(to_json(row)) + 1
             if page.rows and room < 0:
                 following = entry.seq

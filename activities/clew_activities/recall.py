@@ -42,7 +42,7 @@ def fit_answer(thread: Thread, request: Recall) -> Recalled:
     """Select the entries that a session retains of a lane and does not hold yet, small enough for one answer."""
     lane = request.context_ref
     held_bytes = sum(
-        len(to_json(entry.as_json()))
+        len(to_json(entry.as_dict()))
         for entry in thread.retained.entries
         if entry.kind == "ai_message" and entry.seq >= request.before
     )
@@ -52,7 +52,7 @@ def fit_answer(thread: Thread, request: Recall) -> Recalled:
         new = (entry for entry in retained.entries if entry.seq < request.before or entry.kind != "ai_message")
         packed = Packed.pack(
             {
-                "entries": [entry.as_json() for entry in new],
+                "entries": [entry.as_dict() for entry in new],
                 "gap": asdict(retained.gaps[lane]),
             }
         )

@@ -87,8 +87,8 @@ class ReplyInProgress:
             thinking_offset=max(len(thinking) - MAX_STREAMED_CHARACTERS, 0),
             thinking=thinking[-MAX_STREAMED_CHARACTERS:] or None,
             tool_name=decoder.tool_name if decoder else None,
-        ).as_json()
-        earlier = (self.earlier_usage.as_json(),) if self.earlier_usage else ()
+        ).as_dict()
+        earlier = (self.earlier_usage.as_dict(),) if self.earlier_usage else ()
         if not self._has_begun:
             return (progress, None, *earlier) if earlier else (progress,)
         answer = self._make_answer("", (len(text) + len(thinking)) // CHARACTERS_PER_TOKEN, None)

@@ -57,7 +57,7 @@ class Progress:
 
     def make_details(self) -> dict[str, Any]:
         """Make the details of a heartbeat."""
-        details: dict[str, Any] = self._progress.as_json()
+        details: dict[str, Any] = self._progress.as_dict()
         return details
 
     def report(self, text: object, fraction: object = None) -> None:

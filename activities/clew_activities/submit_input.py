@@ -21,4 +21,4 @@ async def submit_input(argument: dict[str, Any]) -> dict[str, Any]:
         fields: Any = dump_input(call.input)
         session = connect(call).session(call.session_id)
         send = session.steer if fields.pop("kind") == "steer" else session.inject
-        return (await send(**fields)).as_json()
+        return (await send(**fields)).as_dict()

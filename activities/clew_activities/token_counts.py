@@ -18,4 +18,4 @@ async def count_tokens(payload: P, encoding: str) -> tuple[P, int]:
 
     The answer is the payload, which records the tokens of its parts, and the tokens of the entry.
     """
-    return await offload(len(to_json(payload.as_json())), payload.count, load_encoding(encoding))
+    return await offload(len(to_json(payload.as_dict())), payload.count, load_encoding(encoding))

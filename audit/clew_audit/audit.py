@@ -80,7 +80,7 @@ class Report:
         """Whether nothing differs."""
         return not self.differences
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON."""
         return {
             "session_id": self.session_id,
@@ -93,7 +93,7 @@ class Report:
             "live": self.live,
             "calls_verified": self.calls.verified,
             "calls_unverified": self.calls.unverified,
-            "differences": [difference.as_json() for difference in self.differences],
+            "differences": [difference.as_dict() for difference in self.differences],
             "remarks": self.remarks,
         }
 

@@ -32,7 +32,7 @@ class Difference:
     seq: int | None = None
     field: str | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the fields that are set, as JSON."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
@@ -66,7 +66,7 @@ class JoinedThread:
             self.only[origin] = self.only.get(origin, 0) + 1
             return
         first_origin = " ".join(filter(None, self._first[entry.seq]))
-        for field, ours, theirs in find_differences(known.as_json(), entry.as_json()):
+        for field, ours, theirs in find_differences(known.as_dict(), entry.as_dict()):
             yield Difference(
                 origin, f"{_shorten(theirs)}, but {_shorten(ours)} in {first_origin}", name, entry.seq, field
             )

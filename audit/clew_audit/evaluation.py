@@ -57,7 +57,7 @@ class TurnReply:
     tool_calls: tuple[tuple[str, Mapping[str, Any]], ...]
     usage: Usage
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The reply as plain JSON."""
         calls = [{"name": name, "arguments": dict(arguments)} for name, arguments in self.tool_calls]
         return {"text": self.text, "tool_calls": calls, "usage": self.usage.model_dump(mode="json")}
@@ -91,13 +91,13 @@ class Turn:
         """Whether both replies call the same tools with the same arguments, in the same order."""
         return self.reply is not None and self.reply.tool_calls == self.recorded.tool_calls
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The turn as plain JSON."""
-        value: dict[str, Any] = {"seq": self.seq, "call_id": self.call_id, "recorded": self.recorded.as_json()}
+        value: dict[str, Any] = {"seq": self.seq, "call_id": self.call_id, "recorded": self.recorded.as_dict()}
         if self.reply is None:
             return value | {"problem": self.problem}
         return value | {
-            "reply": self.reply.as_json(),
+            "reply": self.reply.as_dict(),
             "same_text": self.same_text,
             "same_calls": self.same_calls,
         }
@@ -127,12 +127,12 @@ class Evaluation:
         """The usage under the other agent."""
         return _sum_usage(turn.reply for turn in self.turns if turn.reply)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The evaluation as plain JSON."""
         return {
             "agent": self.agent,
             "model": self.model,
-            "turns": [turn.as_json() for turn in self.turns],
+            "turns": [turn.as_dict() for turn in self.turns],
             "same_text": sum(turn.same_text for turn in self.turns),
             "same_calls": sum(turn.same_calls for turn in self.turns),
             "problems": sum(turn.reply is None for turn in self.turns),

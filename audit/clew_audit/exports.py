@@ -57,7 +57,7 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
     async for entry in read_forward(parts):
         if entry.seq != count:
             raise ThreadMismatch(f"entry {count} is neither in the archive nor in the session")
-        writer.write_row(entry.as_json())
+        writer.write_row(entry.as_dict())
         count += 1
         stored = find_stored_result(entry)
         if stored is not None and stored.digest not in written:

@@ -51,7 +51,7 @@ class Recovery:
     dropped: int = 0
     remarks: list[str] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the fields that are set, as JSON."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
@@ -231,7 +231,7 @@ async def _find_divergence(archive: Archive, head: Head, replayed: Session) -> i
     thread = replayed.thread
     async with translate_archive_errors():
         async for entry in archive.read(head.family, head.root, thread.first_seq, thread.last_seq):
-            if next(find_differences(thread[entry.seq].as_json(), entry.as_json()), None):
+            if next(find_differences(thread[entry.seq].as_dict(), entry.as_dict()), None):
                 return entry.seq
     return None
 

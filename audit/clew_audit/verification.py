@@ -36,7 +36,7 @@ class ArchiveReport:
     results: int = 0
     problems: list[str] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON."""
         return asdict(self)
 

@@ -14,7 +14,7 @@ class Output(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The answer as a JSON object, without absent fields."""
         return self.model_dump(mode="json", exclude_none=True)
 

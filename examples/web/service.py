@@ -84,7 +84,7 @@ async def follow(
     """Send the events. The id of an event is its cursor, which the browser sends back when it reconnects."""
     async for event in session.follow(after if last_event_id is None else last_event_id):
         cursor = None if event.cursor is None else str(event.cursor)
-        yield ServerSentEvent(data=event.as_json(), id=cursor, retry=RECONNECT_MILLISECONDS)
+        yield ServerSentEvent(data=event.as_dict(), id=cursor, retry=RECONNECT_MILLISECONDS)
 
 
 @app.post("/chats/{chat}/messages")

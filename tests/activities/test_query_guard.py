@@ -326,7 +326,7 @@ async def read_in_another_workers_task(stack: Stack, failed: list[WorkflowActiva
     async with run_rolling_worker(stack, task_queue=clew.task_queue):
         await session.ask("and now?")
         entries = await session.entries()
-        assert [entry.as_json() for entry in seen] == [entry.as_json() for entry in entries[: len(seen)]]
+        assert [entry.as_dict() for entry in seen] == [entry.as_dict() for entry in entries[: len(seen)]]
         await session.close()
     return True
 

@@ -79,7 +79,7 @@ class History:
         assert query.keys() <= {"kind", "tool_call_id", "from_seq"}
         wanted = query.get("tool_call_id")
         matching = [
-            entry.as_json()
+            entry.as_dict()
             for entry in self.live
             if entry.kind == query["kind"]
             and wanted in (None, entry.refs.get("tool_call_id"))
@@ -120,7 +120,7 @@ class History:
         payload: dict[str, Any] = {"role": "tool", "content": answer.content, "context_ref": "default"}
         payload["tool_call_id"] = tool_call_id
         if answer.result:
-            payload["result"] = answer.result.as_json()
+            payload["result"] = answer.result.as_dict()
         return self._commit("ai_message", payload, {"tool_call_id": tool_call_id})
 
     def _commit(self, kind: EntryKind, payload: dict[str, Any], refs: Refs) -> Entry:

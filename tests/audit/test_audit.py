@@ -28,7 +28,7 @@ async def saved(clew: Clew, archive: Archive, long_session: Session) -> bytes:
     """The histories of the long session, in a file; its audit was clean."""
     file = io.BytesIO()
     report = await audit_session(clew.temporal, archive, long_session.id, file)
-    assert report.as_json()["differences"] == []
+    assert report.as_dict()["differences"] == []
     return file.getvalue()
 
 

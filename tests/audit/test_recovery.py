@@ -54,7 +54,7 @@ async def test_a_terminated_session_goes_on(stack: Stack, clew: Clew, archive: A
     assert (done.status, done.source, done.closing) == ("recovered", "history", 6)
     session = await clew.open(session.id)
     after = await session.entries(from_seq=before[0]["seq"])
-    assert [entry.as_json() for entry in after[: len(before)]] == before
+    assert [entry.as_dict() for entry in after[: len(before)]] == before
     tool, hurry, hangs, waits, waited, recovered = after[len(before) :]
     assert tool.payload["content"] == "interrupted (recovered): this call may have run"
     assert (hurry.payload["event"], hurry.payload["reason"]) == ("dropped", "recovered")

@@ -61,7 +61,7 @@ async def test_ids_of_any_length_are_no_numbers() -> None:
     assert rebuilt.session
     entries = list(rebuilt.session.thread)
     strange = [
-        Entry.from_json({**entry.as_json(), "refs": {**entry.refs, "run_id": f"run-{'9' * 5_000}"}})
+        Entry.from_json({**entry.as_dict(), "refs": {**entry.refs, "run_id": f"run-{'9' * 5_000}"}})
         if entry.kind == "run"
         else entry
         for entry in entries

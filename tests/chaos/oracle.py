@@ -175,7 +175,7 @@ class Oracle:
 
 def digest_entry(entry: Entry) -> str:
     """Compute a digest of all that an entry holds."""
-    return hashlib.sha256(json.dumps(entry.as_json(), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(entry.as_dict(), sort_keys=True).encode()).hexdigest()
 
 
 def _check(promises: Promises, entries: Sequence[Entry], parent: Sequence[Entry] | None) -> Iterator[str]:

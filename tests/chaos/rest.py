@@ -77,5 +77,5 @@ async def _say_goodbye(callers: Callers) -> None:
 
 async def _describe(callers: Callers) -> str:
     with suppress(ClewError):
-        return f"it does not come to rest: {(await callers.session.status()).as_json()}"[:1500]
+        return f"it does not come to rest: {(await callers.session.status()).as_dict()}"[:1500]
     return "it does not come to rest, and its status cannot be read"

@@ -284,7 +284,7 @@ class _Round:
                 history = await temporal.get_workflow_handle(name, run_id=run.run_id).fetch_history()
                 started = f"{run.start_time:%H%M%S}"
                 (folder / f"history-{name}-{started}-{run.run_id}.json").write_text(history.to_json())
-            entries = [entry.as_json() for entry in self._threads.get(name, ())]
+            entries = [entry.as_dict() for entry in self._threads.get(name, ())]
             (folder / f"thread-{name}.json").write_text(json.dumps(entries, indent=1))
 
 

@@ -37,7 +37,7 @@ try:
     load_encoding("o200k_base")
 except EncodingUnavailable as error:
     refused = str(error)
-print(json.dumps([context.messages, context.meta.as_json(), refused]))
+print(json.dumps([context.messages, context.meta.as_dict(), refused]))
 """
 
 
@@ -47,14 +47,14 @@ def test_a_thread_is_projected_without_the_workers_libraries() -> None:
     writer.config()
     writer.talk(user_says("a"), assistant_calls("x", "y"), tool_returns("x"), assistant_says("b"), user_says("c"))
     writer.summary(1)
-    entries = json.dumps([entry.as_json() for entry in writer.thread])
+    entries = json.dumps([entry.as_dict() for entry in writer.thread])
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", READER], input=entries, capture_output=True, text=True, check=False
     )
     assert not done.stderr
     messages, meta, refused = json.loads(done.stdout)
     here = build_context(writer.thread)
-    assert (messages, meta) == (here.messages, here.meta.as_json())
+    assert (messages, meta) == (here.messages, here.meta.as_dict())
     assert "install 'clew[worker]'" in refused
 
 

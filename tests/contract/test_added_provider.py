@@ -90,5 +90,5 @@ async def test_its_errors_are_mapped_and_its_secrets_are_told_to_nobody(stack: S
         assert outcome.error.type == "unauthorized"
         assert outcome.error.message == "X-Parrot-Token: [redacted] and [redacted]"
         assert KEY not in log.read_text()
-        thread = [entry.as_json() for entry in await session.entries()]
+        thread = [entry.as_dict() for entry in await session.entries()]
         assert KEY not in json.dumps(thread)

@@ -95,7 +95,7 @@ async def test_a_forged_entry_after_the_state_is_refused(stack: Stack) -> None:
     await session.hibernate()
     head = await archive.read_head(session.id)
     assert head
-    forged = Entry(**{**make_entry(head.last_seq + 1).as_json(), **NO_ENTRIES[1]})
+    forged = Entry(**{**make_entry(head.last_seq + 1).as_dict(), **NO_ENTRIES[1]})
     root, last_seq = await archive.append(head.family, head.root, [forged])
     await archive.set_head(head.model_copy(update={"root": root, "last_seq": last_seq}), head)
     with pytest.raises(ArchiveDamaged, match="malformed"):

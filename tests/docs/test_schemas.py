@@ -97,7 +97,7 @@ def test_answers_are_valid() -> None:
     assert satisfies("FollowPage", follow)
     assert satisfies("Window", views.answer_window(state, thread, WindowQuery(token_budget=100)))
     shown = views.build_projection(state, thread, ContextQuery())
-    assert satisfies("ContextPage", {"messages": shown.messages, "tool_spec": [], "meta": shown.meta.as_json()})
+    assert satisfies("ContextPage", {"messages": shown.messages, "tool_spec": [], "meta": shown.meta.as_dict()})
 
 
 def test_entries_are_valid() -> None:
@@ -117,7 +117,7 @@ def test_entries_are_valid() -> None:
     session.ask("and now?", request_id="r-3")
     session.cancel(reason="enough")
     session.close()
-    entries = [entry.as_json() for entry in session.thread.slice(0, session.thread.last_seq)]
+    entries = [entry.as_dict() for entry in session.thread.slice(0, session.thread.last_seq)]
     assert {entry["kind"] for entry in entries} == {*KINDS} - {"summary", "approval", "fork"}
     for entry in entries:
         assert satisfies("Entry", entry), entry
@@ -133,12 +133,12 @@ def test_filters_of_entries_are_refs() -> None:
 def test_an_answer_has_all_that_its_schema_requires() -> None:
     """What cannot be absent is required, and null is nowhere."""
     outcome = RequestOutcome(request_id="r-1", status="failed", last_seq=3, error=OutcomeError(type="a", message="b"))
-    assert satisfies("RequestOutcome", outcome.as_json())
-    assert not satisfies("RequestOutcome", outcome.as_json() | {"run_id": None})
-    without = outcome.as_json()
+    assert satisfies("RequestOutcome", outcome.as_dict())
+    assert not satisfies("RequestOutcome", outcome.as_dict() | {"run_id": None})
+    without = outcome.as_dict()
     del without["usage"]
     assert not satisfies("RequestOutcome", without)
-    assert Usage().as_json().keys() == {"input_tokens", "output_tokens", "cached_input_tokens", "model_calls"}
+    assert Usage().as_dict().keys() == {"input_tokens", "output_tokens", "cached_input_tokens", "model_calls"}
 
 
 def test_every_type_of_the_contract_has_a_schema() -> None:

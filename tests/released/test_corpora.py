@@ -84,7 +84,7 @@ async def test_histories_and_archives_audit_clean(corpus: Corpus, archive: Archi
     """History, archive and the context of each model call agree, for each session."""
     for session_id in corpus.sessions:
         report = await audit_file(corpus.open_histories(session_id), archive)
-        assert report.clean, [difference.as_json() for difference in report.differences]
+        assert report.clean, [difference.as_dict() for difference in report.differences]
         assert report.entries
         assert report.calls.unverified == []
 
@@ -96,7 +96,7 @@ async def test_exports_audit_clean(corpus: Corpus, archive: Archive) -> None:
         head = await archive.read_head(session_id)
         if head:
             archived = [entry async for entry in archive.read(head.family, head.root)]
-            assert [entry.as_json() for entry in archived] == [entry.as_json() for entry in entries[: len(archived)]]
+            assert [entry.as_dict() for entry in archived] == [entry.as_dict() for entry in entries[: len(archived)]]
         calls = Calls()
         assert list(verify_calls(Thread(entries), calls)) == []
         assert calls.unverified == []

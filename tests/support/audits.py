@@ -33,4 +33,4 @@ async def leave_open_work(session: Session) -> None:
 async def query_live_entries(session: Session) -> list[dict[str, Any]]:
     """Query the live part of a session's thread."""
     first = (await session.status()).first_live_seq
-    return [entry.as_json() for entry in await session.entries(from_seq=first)]
+    return [entry.as_dict() for entry in await session.entries(from_seq=first)]

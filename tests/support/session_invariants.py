@@ -144,7 +144,7 @@ class SessionInvariants(RuleBasedStateMachine):
     @invariant()
     def a_thread_read_back_gives_the_same_answers(self) -> None:
         session = self.session
-        rows = json.loads(to_json([entry.as_json() for entry in session.thread]))
+        rows = json.loads(to_json([entry.as_dict() for entry in session.thread]))
         again = Thread(Entry.from_json(row) for row in rows)
         assert views.answer_status(session.state, again) == views.answer_status(session.state, session.thread)
         for request_id in self.requests:

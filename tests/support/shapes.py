@@ -60,7 +60,7 @@ class Shape:
     may_grow: bool
     types: tuple[Any, ...]
 
-    def as_json(self) -> Json:
+    def as_dict(self) -> Json:
         """The version, and the schemas of the types."""
         adapters: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [
             (kind, "validation", TypeAdapter(kind)) for kind in self.types
@@ -83,7 +83,7 @@ SHAPES: Mapping[str, Shape] = {
 
 def describe_shapes() -> dict[str, Json]:
     """Describe all formats as they are now, for a corpus."""
-    return {name: shape.as_json() for name, shape in SHAPES.items()}
+    return {name: shape.as_dict() for name, shape in SHAPES.items()}
 
 
 def find_problems(released: Mapping[str, Json], current: Mapping[str, Json]) -> Iterator[str]:

@@ -143,7 +143,7 @@ class Writer:
 
 def rebuild(thread: Thread) -> Thread:
     """Parse the same thread from the JSON of its entries."""
-    text = json.dumps([entry.as_json() for entry in thread])
+    text = json.dumps([entry.as_dict() for entry in thread])
     return Thread(map(Entry.from_json, json.loads(text)))
 
 

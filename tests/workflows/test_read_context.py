@@ -153,4 +153,4 @@ async def test_every_seq_of_an_archive_is_that_of_the_whole_thread(stack: Stack,
     for at_seq in range(0, whole.rev, 9):
         answer = await read(clew, session.id, at_seq=at_seq)
         expected = build_context(whole, at_seq=at_seq)
-        assert (answer["messages"], answer["meta"]) == (expected.messages, expected.meta.as_json())
+        assert (answer["messages"], answer["meta"]) == (expected.messages, expected.meta.as_dict())

@@ -79,7 +79,7 @@ async def test_a_recorded_history_makes_the_thread_that_it_made(version: str, hi
     session = (await replay_run(history)).session
     assert session
     threads = read_corpus(version).threads
-    assert compute_digest([entry.as_json() for entry in session.thread]) == threads[history.workflow_id]
+    assert compute_digest([entry.as_dict() for entry in session.thread]) == threads[history.workflow_id]
 
 
 async def test_a_thread_is_equal_after_replay(stack: Stack) -> None:
@@ -99,9 +99,9 @@ async def test_a_thread_is_equal_after_replay(stack: Stack) -> None:
             model = stack.add_model(reply_as_scenario)
             session = await clew.open(f"test-{uuid.uuid4().hex}", model=model, tools=["add"])
             await control(session)
-            before = [entry.as_json() for entry in await session.entries()]
+            before = [entry.as_dict() for entry in await session.entries()]
         async with worker(http):
-            assert [entry.as_json() for entry in await session.entries()] == before
+            assert [entry.as_dict() for entry in await session.entries()] == before
             assert len(before) > 30
 
 

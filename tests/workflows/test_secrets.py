@@ -85,7 +85,7 @@ async def read_history(session: Session, clew: Clew) -> str:
     handle = clew.temporal.get_workflow_handle(session.id)
     history = await handle.fetch_history()
     events = b"\n".join(event.SerializeToString() for event in history.events)
-    entries = [entry.as_json() for entry in await session.entries()]
+    entries = [entry.as_dict() for entry in await session.entries()]
     return events.decode("latin-1") + json.dumps(entries)
 
 

@@ -95,7 +95,7 @@ async def test_a_request_id_is_answered_again_and_never_run_again(stack: Stack) 
     assert await first.answer() == await again.answer() == "1"
     handle = stack.clew.temporal.get_workflow_handle(session.id)
     repeated: dict[str, Any] = await handle.execute_update("message", {"content": "one", "request_id": "r-1"})
-    assert repeated == (await first.result()).as_json()
+    assert repeated == (await first.result()).as_dict()
     assert await list_kinds(session) == ["config", "user", "assistant", "run"]
     assert (await session.request("r-1").result()).answer_seq == 2
     with pytest.raises(UnknownRequest):

@@ -72,7 +72,7 @@ class ReadThread:
             if error.type != NotFound.type:
                 raise
             # Clients ask whether there is a session: an answer is no failure, which would stand red in the UI.
-            return EntriesPage(entries=[], not_found=error.message).as_json()
+            return EntriesPage(entries=[], not_found=error.message).as_dict()
 
 
 @workflow.defn(name=READ_CONTEXT_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
@@ -137,7 +137,7 @@ class RestoreSession:
             # Without the context the session would begin empty.
             await session.signal("close", {"reason": "it could not be restored"})
             raise
-        return RestoreReceipt(session_id=session_id).as_json()
+        return RestoreReceipt(session_id=session_id).as_dict()
 
 
 @workflow.defn(name=DELETE_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)

@@ -28,7 +28,7 @@ def encode(entries: Sequence[Entry]) -> bytes:
     if not entries:
         raise ValueError("a segment holds at least one entry")
     header = {"clew": "segment", "version": FORMAT.version, "from_seq": entries[0].seq, "to_seq": entries[-1].seq}
-    return b"".join([_encode_line(header), *(_encode_line(entry.as_json()) for entry in entries)])
+    return b"".join([_encode_line(header), *(_encode_line(entry.as_dict()) for entry in entries)])
 
 
 def decode(data: bytes, digest: str, name: str) -> list[Entry]:
@@ -62,7 +62,7 @@ def split(entries: Iterable[Entry], max_bytes: int) -> list[list[Entry]]:
     parts: list[list[Entry]] = []
     size = 0
     for entry in entries:
-        length = len(_encode_line(entry.as_json()))
+        length = len(_encode_line(entry.as_dict()))
         if not parts or size + length > max_bytes:
             parts.append([])
             size = 0

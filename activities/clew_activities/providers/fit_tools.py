@@ -414,11 +414,8 @@ def _keep_keywords(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
     own = _KEYWORDS_OF_TYPE.get("number" if kind == "integer" else kind, ())
     others = {keyword for keywords in _KEYWORDS_OF_TYPE.values() for keyword in keywords} - set(own)
     branch = {keyword: content for keyword, content in schema.items() if keyword not in others}
-    if "enum" in branch and not (values := [value for value in branch["enum"] if _has_type(value, kind)]):
-        del branch["enum"]
-    elif "enum" in branch:
-        branch["enum"] = values
-    return {"type": kind, **branch}
+    values = [value for value in branch.pop("enum", ()) if _has_type(value, kind)]
+    return {"type": kind, **branch, **({"enum": values} if values else {})}
 
 
 _TYPE_CHECKS: Mapping[str, Callable[[object], bool]] = {

@@ -109,7 +109,7 @@ class RunEvents:
             case Restarted():
                 yield from self._empty(event.call_id, name_reasoning(event.call_id))
             case ToolProgressed() | Retrying():
-                yield CustomEvent(name=f"{CUSTOM_PREFIX}{event.type}", value=event.as_json())
+                yield CustomEvent(name=f"{CUSTOM_PREFIX}{event.type}", value=event.as_dict())
             case EntryCommitted(entry=entry):
                 yield from self._take_entry(entry)
 

@@ -193,7 +193,7 @@ def status(
     with exit_on_error(as_json):
         answer = options.ask_existing(target, session, lambda reached: reached.status())
         if as_json:
-            show.print_document(answer.as_json())
+            show.print_document(answer.as_dict())
         else:
             show.print_status(show.make_console(), answer)
 
@@ -259,7 +259,7 @@ def context(
             lambda _clew, reached: reached.context(context_ref=lane, at_seq=at, call_id=call, pending=messages),
         )
         if as_json:
-            show.print_document(answer.as_json())
+            show.print_document(answer.as_dict())
         else:
             show.print_context(show.make_console(), answer)
 
@@ -311,7 +311,7 @@ def entries(
         )
         if as_json:
             page, following = matching[:limit], matching[len(matching[:limit]) :]
-            rows = {"entries": [entry.as_json() for entry in page]}
+            rows = {"entries": [entry.as_dict() for entry in page]}
             show.print_document(rows | ({"next_seq": following[0].seq} if following else {}))
         else:
             show.print_entries(show.make_console(), matching[:limit])

@@ -57,7 +57,9 @@ def compact(
 ) -> None:
     """Replace a lane's messages by a model's summary. `clew expand` undoes it."""
     target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.compact(op_id=op_id, context_ref=lane, to_seq=to_seq), as_json)
+    act(
+        target, session, lambda reached: reached.compact(op_id=op_id, context_ref=lane, to_seq=to_seq), as_json, op_id
+    )
 
 
 def expand(
@@ -72,7 +74,7 @@ def expand(
 ) -> None:
     """Undo a lane's latest summary or compaction. Contexts show the messages again."""
     target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.expand(op_id=op_id, context_ref=lane), as_json)
+    act(target, session, lambda reached: reached.expand(op_id=op_id, context_ref=lane), as_json, op_id)
 
 
 def pin(
@@ -88,7 +90,7 @@ def pin(
 ) -> None:
     """Keep messages in all contexts of a lane. They stay when others are truncated or summarized."""
     target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.pin(*seqs, op_id=op_id, context_ref=lane), as_json)
+    act(target, session, lambda reached: reached.pin(*seqs, op_id=op_id, context_ref=lane), as_json, op_id)
 
 
 def unpin(
@@ -104,7 +106,7 @@ def unpin(
 ) -> None:
     """Undo `clew pin` for messages of a lane."""
     target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.unpin(*seqs, op_id=op_id, context_ref=lane), as_json)
+    act(target, session, lambda reached: reached.unpin(*seqs, op_id=op_id, context_ref=lane), as_json, op_id)
 
 
 COMMANDS = (summarize, compact, expand, pin, unpin)

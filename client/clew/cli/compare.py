@@ -70,7 +70,7 @@ def compare(
             entries = options.ask_any(target, session or "", lambda _clew, reached: reached.entries())
         trials = compare_policies(Thread(entries), policies, _read_list_prices(model))
         if as_json:
-            document = {"entries": len(entries), "trials": [trial.as_json() for trial in trials]}
+            document = {"entries": len(entries), "trials": [trial.as_dict() for trial in trials]}
             show.print_document({"session_id": session} | document if session else document)
         else:
             _print_table(show.make_console(), trials)

@@ -55,6 +55,7 @@ def replace(
             reason=options.get_word(reason),
         ),
         as_json,
+        op_id,
     )
 
 
@@ -73,7 +74,7 @@ def switch(
 ) -> None:
     """Make another lane active. During a run it waits until the run ends."""
     target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.switch_context(lane, op_id=op_id), as_json)
+    act(target, session, lambda reached: reached.switch_context(lane, op_id=op_id), as_json, op_id)
 
 
 def reset(
@@ -88,7 +89,7 @@ def reset(
 ) -> None:
     """Empty a lane's context; its messages stay in the thread. During a run it waits until the run ends."""
     target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.reset_context(op_id=op_id, context_ref=lane), as_json)
+    act(target, session, lambda reached: reached.reset_context(op_id=op_id, context_ref=lane), as_json, op_id)
 
 
 COMMANDS = (replace, switch, reset)

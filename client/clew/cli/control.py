@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from clew.cli import options
-from clew.cli.acting import act, parse_object
+from clew.cli.acting import act, find_waiting_approval, parse_object
 from clew.cli.options import Address, AsJson, By, Namespace, SessionId, TaskQueue
 from clew.contract import TASK_QUEUE, ConfigureInput
+from clew.contract.receipts import ApprovalReceipt
 from clew.session.options import InputOptions
+from clew.session.session import Session
 
 Text = Annotated[
     str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.", show_default=False)
@@ -35,6 +37,15 @@ ToolCallId = Annotated[
     str,
     typer.Argument(
         metavar="TOOL_CALL_ID", help="Id of the tool call; `clew status` lists the waiting ones.", show_default=False
+    ),
+]
+
+WaitingCall = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TOOL_CALL_ID",
+        help="Id of the tool call; `clew status` lists the waiting ones. Default: the only one that waits.",
+        show_default=False,
     ),
 ]
 
@@ -167,7 +178,7 @@ def configure(
 
 def approve(
     session: SessionId,
-    tool_call_id: ToolCallId,
+    tool_call_id: WaitingCall = None,
     *,
     arguments: Annotated[
         str | None, typer.Option(metavar="JSON", help="Arguments that replace the model's, as a JSON object.")
@@ -183,17 +194,17 @@ def approve(
     edited = None if arguments is None else parse_object(arguments, "--arguments")
     target = options.make_target(address, namespace, task_queue)
     by = by or options.find_login_name()
-    act(
-        target,
-        session,
-        lambda reached: reached.approve(tool_call_id, arguments=edited, reason=reason, by=by),
-        as_json,
-    )
+
+    async def approve_call(reached: Session) -> ApprovalReceipt:
+        waiting = tool_call_id or await find_waiting_approval(reached)
+        return await reached.approve(waiting, arguments=edited, reason=reason, by=by)
+
+    act(target, session, approve_call, as_json)
 
 
 def deny(
     session: SessionId,
-    tool_call_id: ToolCallId,
+    tool_call_id: WaitingCall = None,
     *,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; the model reads it.")] = None,
     by: By = None,
@@ -205,7 +216,11 @@ def deny(
     """Deny a waiting tool call."""
     target = options.make_target(address, namespace, task_queue)
     by = by or options.find_login_name()
-    act(target, session, lambda reached: reached.deny(tool_call_id, reason=reason, by=by), as_json)
+
+    async def deny_call(reached: Session) -> ApprovalReceipt:
+        return await reached.deny(tool_call_id or await find_waiting_approval(reached), reason=reason, by=by)
+
+    act(target, session, deny_call, as_json)
 
 
 def submit(

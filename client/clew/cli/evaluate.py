@@ -62,7 +62,7 @@ def evaluate(
             sys.path.insert(0, os.getcwd())
         evaluation: Evaluation = options.run(work())
         if as_json:
-            show.print_document(evaluation.as_json())
+            show.print_document(evaluation.as_dict())
         else:
             _print(evaluation)
 

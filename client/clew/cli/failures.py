@@ -43,7 +43,7 @@ def report_error(error: ClewError | TemporalError, as_json: bool, *, in_lines: b
         return
     fields = {"type": find_error_type(error), "message": format_message(error)}
     if isinstance(error, RequestFailed):
-        outcome = error.outcome.as_json()
+        outcome = error.outcome.as_dict()
         show.print_document({**outcome, "error": {**outcome.get("error", {}), **fields}}, in_lines=in_lines)
     else:
         show.print_document({"error": fields}, in_lines=in_lines)

@@ -78,7 +78,7 @@ def sessions(
         rows = options.run(work())
         if as_json:
             more = {"more": True} if len(rows) > limit else {}
-            show.print_document({"sessions": [summary.as_json() for summary in rows[:limit]], **more})
+            show.print_document({"sessions": [summary.as_dict() for summary in rows[:limit]], **more})
         else:
             _print_table(rows[:limit])
             if len(rows) > limit:

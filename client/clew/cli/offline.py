@@ -76,7 +76,7 @@ def audit(
         operators.require_worker_extra()
         report = options.run(work())
         if as_json:
-            show.print_document(report.as_json())
+            show.print_document(report.as_dict())
         else:
             _print_report(report)
     raise typer.Exit(0 if report.clean else failures.FAILED)
@@ -99,7 +99,7 @@ def recover(
         client = (await reach.connect(target)).temporal
         archive = _open_archive(client.namespace)
         recovery = await operators.recover(client, archive, session, task_queue=task_queue, keep=source)
-        return recovery.as_json()
+        return recovery.as_dict()
 
     with exit_on_error(as_json):
         operators.require_worker_extra()
@@ -115,7 +115,7 @@ def verify(session: SessionId, *, as_json: AsJson = False, namespace: Namespace 
 
     async def work() -> dict[str, Any]:
         verified = await operators.verify_archive(_open_archive(namespace or _read_namespace()), session)
-        return verified.as_json()
+        return verified.as_dict()
 
     with exit_on_error(as_json):
         operators.require_worker_extra()
@@ -137,7 +137,7 @@ def rekey(*, as_json: AsJson = False, namespace: Namespace = None) -> None:
     async def work() -> dict[str, Any]:
         if not read_sealer().is_on:
             raise Misconfigured("CLEW_ENCRYPTION_KEYS is not set: its first key is the one that archives get")
-        return (await operators.rekey_archive(_open_archive(namespace or _read_namespace()))).as_json()
+        return (await operators.rekey_archive(_open_archive(namespace or _read_namespace()))).as_dict()
 
     with exit_on_error(as_json):
         operators.require_worker_extra()

@@ -14,6 +14,7 @@ import typer
 from clew.cli import reach
 from clew.cli.reach import Target
 from clew.session.connection import Clew
+from clew.session.handle import make_id
 from clew.session.session import Session
 
 T = TypeVar("T")
@@ -68,7 +69,11 @@ Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Largest num
 OpId = Annotated[
     str,
     typer.Option(
-        "--op-id", metavar="ID", help="Id of the operation. The same id again is applied once.", show_default=False
+        "--op-id",
+        metavar="ID",
+        default_factory=make_id,
+        help="Id of the operation. The same id again is applied once. Default: a new one, which the command prints.",
+        show_default=False,
     ),
 ]
 By = Annotated[

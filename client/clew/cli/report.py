@@ -65,7 +65,7 @@ def report(
             with_texts=not without_texts,
         )
         if as_json:
-            show.print_document(made.as_json())
+            show.print_document(made.as_dict())
             return
         from clew.report.rendering import render_page  # noqa: PLC0415 - its template engine starts slowly
 

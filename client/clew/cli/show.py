@@ -166,7 +166,7 @@ def format_receipt(receipt: Receipt) -> str:  # noqa: PLR0912 - one case for eac
 def print_receipt(receipt: Receipt, as_json: bool) -> None:
     """Print a session's receipt."""
     if as_json:
-        print_document(receipt.as_json())
+        print_document(receipt.as_dict())
     else:
         make_console().print(make_text(format_receipt(receipt)), soft_wrap=True)
 
@@ -227,7 +227,7 @@ def print_context(to: Console, answer: Context) -> None:
     print_messages(to, answer.messages)
     to.print()
     tools = ", ".join(tool["name"] for tool in answer.tool_spec)
-    meta = {name: _dump_json(value).strip('"') for name, value in answer.meta.as_json().items()}
+    meta = {name: _dump_json(value).strip('"') for name, value in answer.meta.as_dict().items()}
     _print_pairs(to, "meta", ({"tools": tools} if tools else {}) | meta)
 
 

@@ -126,7 +126,7 @@ class LineChat:
 
     def _print(self, answer: Answer) -> None:
         if self._as_json:
-            return show.print_document(answer.as_json(), in_lines=True)
+            return show.print_document(answer.as_dict(), in_lines=True)
         match answer:
             case SessionStatus():
                 show.print_status(show.make_console(), answer)
@@ -169,7 +169,7 @@ async def _answer(request: Request, as_json: bool, *, in_lines: bool) -> Request
     outcome = await (follow(to, request) if live else wait_for_outcome(request, _notify))
     answer = await request.answer()
     if as_json:
-        show.print_document({**outcome.as_json(), "answer": answer}, in_lines=in_lines)
+        show.print_document({**outcome.as_dict(), "answer": answer}, in_lines=in_lines)
     elif not live:
         # Unchanged, for a file or another program.
         sys.stdout.write(f"{answer}\n")

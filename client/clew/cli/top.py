@@ -50,7 +50,7 @@ def top(
         clew, to = await reach.connect(target), show.make_console()
         if as_json:
             rows = await read_live(clew, limit)
-            show.print_document({"sessions": [summary.as_json() for summary in rows]})
+            show.print_document({"sessions": [summary.as_dict() for summary in rows]})
         elif not to.is_terminal:
             for summary in await read_live(clew, limit):
                 cells = (show.strip_controls(cell).replace("\t", " ") for cell in make_cells(summary))

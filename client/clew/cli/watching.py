@@ -60,7 +60,7 @@ async def _print_events(session: Session, from_seq: int | None, as_json: bool) -
     async with aclosing(session.follow(from_seq)) as events:
         async for event in events:
             if as_json:
-                show.print_document(event.as_json(), in_lines=True)
+                show.print_document(event.as_dict(), in_lines=True)
             elif not isinstance(event, TextAdded | ThinkingAdded | ToolProgressed):
                 print(_format_line(event), flush=True)  # noqa: T201
 
@@ -69,7 +69,7 @@ def _format_line(event: SessionEvent) -> str:
     """Format an event as a line: an entry as `clew entries` prints it, another one by its type and fields."""
     if isinstance(event, EntryCommitted):
         return "\t".join(show.format_row(event.entry))
-    fields = {name: value for name, value in event.as_json().items() if name not in ("type", "run_id")}
+    fields = {name: value for name, value in event.as_dict().items() if name not in ("type", "run_id")}
     return "\t".join(["", "", event.type, fields.pop("request_id", ""), "", show.format_fields(fields)])
 
 

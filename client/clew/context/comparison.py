@@ -83,7 +83,7 @@ class Trial:
     overflowing: tuple[str, ...] = ()
     reported: Reported | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The trial as plain JSON, without the fields that are None."""
         value = {name: getattr(self, name) for name in self.__slots__ if name != "reported"}
         value |= {"policy": dict(self.policy), "cached_share": compute_share(self.cached_tokens, self.input_tokens)}

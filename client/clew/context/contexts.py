@@ -109,7 +109,7 @@ def take_page(context: Projection, first: int) -> dict[str, Any]:
     tool_spec = context.tool_spec if first == 0 else []
     room = MAX_PAGE_BYTES - len(to_json(tool_spec)) - (0 if first else len(to_json(context.output_schema)))
     messages = list(_take_within(context.messages[first:], room))
-    answer = {"messages": messages, "tool_spec": tool_spec, "meta": context.meta.as_json()}
+    answer = {"messages": messages, "tool_spec": tool_spec, "meta": context.meta.as_dict()}
     if context.output_schema is not None and first == 0:
         answer["output_schema"] = context.output_schema
     if first + len(messages) < len(context.messages):
@@ -130,7 +130,7 @@ def build_window(thread: Thread, context_ref: str, token_budget: int) -> Project
                 thread, make_window_policy(policy, token_budget), context_ref=context_ref, request_must_fit=False
             )
         )
-        size = len(to_json({"messages": context.messages, "meta": context.meta.as_json()}))
+        size = len(to_json({"messages": context.messages, "meta": context.meta.as_dict()}))
         if size <= MAX_PAGE_BYTES:
             return context
         # A smaller budget drops the oldest messages.

@@ -46,4 +46,4 @@ def _change(entry: Entry, settings: ModelSettings) -> Entry:
         context_policy=settings.policy.model_dump(mode="json"),
         tokens=None,
     )
-    return replace(entry, payload=payload.as_json())
+    return replace(entry, payload=payload.as_dict())

@@ -152,7 +152,7 @@ def _choose_pinned(view: LaneView, upto: int, room: int) -> tuple[list[int], lis
 
 def _measure(entries: Iterable[Entry]) -> int:
     """Bytes of JSON of the entries."""
-    return sum(len(to_json(entry.as_json())) for entry in entries)
+    return sum(len(to_json(entry.as_dict())) for entry in entries)
 
 
 def _count_dropped(view: LaneView, after: int, remaining: Sequence[int], newest: int) -> tuple[int, int, int]:

@@ -20,6 +20,7 @@ from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, TLSConfig
 
+from clew.agents import Agent
 from clew.contract import (
     DELETE_WORKFLOW,
     RESTORE_WORKFLOW,
@@ -53,6 +54,7 @@ from clew.session.session import Session
 from clew.session.starting import start_or_resume
 from clew.session.transport import dump_input, make_input, translate_error
 from clew.thread.entries import Entry
+from clew.tools import ToolDefinition
 
 CONNECT_SECONDS = 10
 """Seconds within which a server must accept the connection."""
@@ -161,13 +163,13 @@ class Clew(SessionLists):
         self,
         session_id: str,
         *,
-        agent: str | None = None,
+        agent: str | Agent | None = None,
         pin: bool | None = None,
         model: str | None = None,
         fallbacks: Sequence[str] | None = None,
         system_prompt: str | None = None,
-        tools: Sequence[str] | None = None,
-        require_approval: Sequence[str] | None = None,
+        tools: Sequence[str | ToolDefinition] | None = None,
+        require_approval: Sequence[str | ToolDefinition] | None = None,
         approval_scope: ApprovalScope | None = None,
         on_busy: OnBusy | None = None,
         steering: Literal["terminal", "step"] | None = None,
@@ -189,13 +191,13 @@ class Clew(SessionLists):
 
         Args:
             session_id: The session.
-            agent: The name of an agent that the workers have. Fields that are left out are the agent's.
+            agent: An agent that the workers have, or its name. Fields that are left out are the agent's.
             pin: Whether the session keeps this version of the agent and its tools' schemas.
             model: The model, as `provider:name`.
             fallbacks: Models that a run tries, in this order, while its model has an outage.
             system_prompt: The system prompt.
-            tools: Names of the tools that the model may call.
-            require_approval: Names of the tools whose calls wait for approval.
+            tools: The tools that the model may call, or their names. The workers must have them.
+            require_approval: The tools whose calls wait for approval, or their names.
             approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the
                 reply (`round`).
             on_busy: What the session does with a message while a request is active.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+from clew.agents import Agent
 from clew.contract import ApprovalScope, ContextPolicy, Limits, ModelOptions, OnBusy
+from clew.tools import ToolDefinition
 
 
 class MessageOptions(TypedDict, total=False):
@@ -24,7 +26,7 @@ class MessageOptions(TypedDict, total=False):
         max_iterations: Largest number of model calls.
         timeout_seconds: Seconds after which the request fails.
         output_schema: JSON Schema that the answer must meet.
-        tools: Names of the session's tools that this request may use.
+        tools: The session's tools that this request may use, or their names.
         metadata: Strings that are stored with the request's entries.
         refs: Refs of your own. The message's entry and transcripts have them; no model reads them.
     """
@@ -38,7 +40,7 @@ class MessageOptions(TypedDict, total=False):
     max_iterations: int | None
     timeout_seconds: int | None
     output_schema: Mapping[str, Any] | None
-    tools: Sequence[str] | None
+    tools: Sequence[str | ToolDefinition] | None
     metadata: Mapping[str, str] | None
     refs: Mapping[str, str] | None
 
@@ -69,13 +71,13 @@ class ConfigChanges(TypedDict, total=False):
     """Options of `Session.configure`. Fields left out keep their values.
 
     Attributes:
-        agent: Name of the agent. A worker resolves it anew, also in a pinned session.
+        agent: The agent, or its name. A worker resolves it anew, also in a pinned session.
         model: The model, as `provider:name`.
         fallbacks: Models that a run tries, in this order, while its model has an outage.
         model_options: Options of the model's calls.
         system_prompt: The system prompt.
-        tools: Names of the tools.
-        require_approval: Names of the tools whose calls wait for approval.
+        tools: The tools, or their names. The workers must have them.
+        require_approval: The tools whose calls wait for approval, or their names.
         approval_scope: Which calls of a reply wait while one needs approval: that one, or all (`round`).
         context_policy: Fields that override those of the policy in force.
         limits: Bounds on sizes, waiting inputs and cost.
@@ -85,13 +87,13 @@ class ConfigChanges(TypedDict, total=False):
         metadata: All names and values of the caller's own.
     """
 
-    agent: str | None
+    agent: str | Agent | None
     model: str | None
     fallbacks: Sequence[str] | None
     model_options: ModelOptions | Mapping[str, Any] | None
     system_prompt: str | None
-    tools: Sequence[str] | None
-    require_approval: Sequence[str] | None
+    tools: Sequence[str | ToolDefinition] | None
+    require_approval: Sequence[str | ToolDefinition] | None
     approval_scope: ApprovalScope | None
     context_policy: ContextPolicy | None
     limits: Limits | Mapping[str, Any] | None

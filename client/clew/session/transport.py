@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import random
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
@@ -29,6 +30,7 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from clew.agents import Agent
 from clew.contract.validation import translate_validation_error
 from clew.errors import (
     Busy,
@@ -42,6 +44,7 @@ from clew.errors import (
     WorkerUnavailable,
     make_refusal,
 )
+from clew.tools import ToolDefinition
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -340,4 +343,9 @@ def _make_plain(value: Any) -> Any:
         return dump_input(value)
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, (Agent, ToolDefinition)):
+        # A session names them; its workers have them.
+        return value.name
+    if inspect.isroutine(value):
+        raise TypeError(f"{value.__qualname__} is a function: decorate it with clew.tool")
     raise TypeError(f"{type(value).__name__} is not JSON")

@@ -85,7 +85,7 @@ class Entry(_ParsedPayload):
     refs: SkipValidation[Refs]
     tokens: int
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The entry as a JSON object."""
         return {name: getattr(self, name) for name in self.__slots__}
 
@@ -181,6 +181,6 @@ class Draft:
     def commit(self, seq: int, entry_id: str, at: str, encoding: Encoding) -> Entry:
         """Make the entry, and count its tokens if that has not been done."""
         counted, tokens = self.payload.count(encoding) if self.tokens is None else (self.payload, self.tokens)
-        entry = Entry(seq, entry_id, self.kind, at, counted.as_json(), self.refs, tokens)
+        entry = Entry(seq, entry_id, self.kind, at, counted.as_dict(), self.refs, tokens)
         object.__setattr__(entry, "_body", counted)
         return entry

@@ -15,7 +15,7 @@ def test_round_trip(entries: list[Entry]) -> None:
     """Entries are read as they were written, to the last digit of every number; equal entries give equal bytes."""
     data = encode(entries)
     back = decode(data, hash_bytes(data), "s")
-    assert repr([_sort(one.as_json()) for one in back]) == repr([_sort(one.as_json()) for one in entries])
+    assert repr([_sort(one.as_dict()) for one in back]) == repr([_sort(one.as_dict()) for one in entries])
     assert encode(back) == data
 
 

@@ -83,10 +83,10 @@ def test_fields_added_to_a_payload_are_kept() -> None:
     """Readers ignore a payload's unknown field. Where the entry is written again, the field is there."""
     (entry,) = make_entries(0, 1)
     payload = {**entry.payload, "mood": {"deep": [1]}}
-    data = segment.encode([type(entry).from_json({**entry.as_json(), "payload": payload})])
+    data = segment.encode([type(entry).from_json({**entry.as_dict(), "payload": payload})])
     (read,) = segment.decode(data, hash_bytes(data), "s")
     assert read.payload["mood"] == {"deep": [1]}
-    assert read.body.as_json() == entry.body.as_json()
+    assert read.body.as_dict() == entry.body.as_dict()
     assert segment.encode([read]) == data
 
 

@@ -645,7 +645,7 @@ def test_the_request_says_what_it_has_otherwise() -> None:
         make_request(HELLO, HELLO, tools=[ADD], tool_choice="add", seed=1)
     )
     assert call.fitting is not None
-    assert call.fitting.as_json() == {
+    assert call.fitting.as_dict() == {
         "dialect": "deepseek",
         "merged": 1,
         "options": {"seed": "left out", "tool_choice": "left out"},

@@ -139,4 +139,4 @@ def test_progress_is_a_custom_event() -> None:
     progress = ToolProgressed(tool_call_id="tool00001", name="add", text="half", fraction=0.5)
     (made,) = RunEvents(()).take(progress)
     assert isinstance(made, core.CustomEvent)
-    assert (made.name, made.value) == ("clew.tool_progress", progress.as_json())
+    assert (made.name, made.value) == ("clew.tool_progress", progress.as_dict())

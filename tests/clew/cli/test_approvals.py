@@ -49,6 +49,21 @@ async def test_approve_and_deny_decide_tool_calls(stack: Stack) -> None:
     assert await request.answer() == f"{note}\n11 and denied: too easy"
 
 
+async def test_the_only_waiting_call_needs_no_id(stack: Stack) -> None:
+    """Without an id, several waiting calls are refused by their names, and the only one is decided."""
+    address, session = stack.server.address, await stack.open(call_add_twice, tools=["add"], require_approval=["add"])
+    request = await session.message("Add")
+    await wait_for_approvals(session)
+    for command in ("approve", "deny"):
+        refused = await run_clew(command, session.id, address=address)
+        assert read_error(refused) == (1, "unknown_approval")
+        assert "name one of tool00001, tool00002" in refused.err
+    await session.deny("tool00001", reason="no")
+    approved = await run_clew("approve", session.id, address=address)
+    assert (approved.code, approved.out) == (0, "tool call tool00002 is approved\n")
+    assert await request.answer() == "denied: no and 2"
+
+
 @pytest.mark.parametrize("command", ["ask", "chat"])
 @pytest.mark.parametrize("as_json", [True, False])
 async def test_what_waits_for_approval_is_told_beside_the_answer(stack: Stack, command: str, as_json: bool) -> None:

@@ -97,6 +97,19 @@ async def test_replace_and_switch_change_the_context(stack: Stack, tmp_path: Pat
     assert [message["content"] for message in messages][:2] == ["Be brief.", "new"]
 
 
+async def test_an_operation_without_an_id_gets_one(stack: Stack) -> None:
+    """The command prints the new id, with which the operation can be repeated: it is applied once."""
+    address, session = stack.server.address, await stack.open("fine")
+    await session.ask("hi")
+    commands = {"pin": ("1",), "unpin": ("1",), "reset": (), "switch": ("draft",)}
+    for command, arguments in commands.items():
+        printed = await run_clew(command, session.id, *arguments, address=address)
+        found = re.match(r"operation (\S+) is applied, as entry \d+\n", printed.out)
+        assert found, (command, printed)
+        again = await run_clew(command, session.id, *arguments, "--op-id", found[1], address=address)
+        assert again.out == f"operation {found[1]} was applied before: nothing has changed\n"
+
+
 async def test_changes_wait_for_the_run(stack: Stack) -> None:
     """During a run operations and configuration changes are deferred; the status shows the operation."""
     model, address = PausedModel(), stack.server.address

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from clew.cli import reach
+from clew.cli.app import app
+from clew.contract.receipts import OperationReceipt
+from clew.errors import WorkerUnavailable
 from clew.local.child import free_ports
 from tests.support.cli_models import PausedModel
 from tests.support.command_line import read_error, run_clew
@@ -36,6 +44,8 @@ async def test_refusals_of_control(stack: Stack) -> None:
         ("configure", open_id, "--model", "no-colon"): ("", "invalid_input"),
         ("approve", open_id, "tool00009"): ("", "unknown_approval"),
         ("deny", open_id, "tool00009"): ("", "unknown_approval"),
+        ("approve", open_id): ("", "unknown_approval"),
+        ("deny", open_id): ("", "unknown_approval"),
         ("steer", "nobody", "hi"): ("", "not_found"),
         ("cancel", ended.id): ("", "closed"),
         ("switch", ended.id, "draft", "--op-id", "o"): ("", "closed"),
@@ -47,6 +57,25 @@ async def test_refusals_of_control(stack: Stack) -> None:
     assert (await session.status()).rev == rev
     refused = await run_clew("steer", open_id, "hi", "--json", address=address)
     assert (refused.code, refused.err, refused.json["error"]["type"]) == (1, "", "idle")
+
+
+async def test_an_operation_that_got_no_answer_can_be_repeated(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the id of the operation, which the session may have accepted: with it, it is applied once."""
+    address, session = stack.server.address, await stack.open()
+
+    async def lose_the_answer(work: Coroutine[Any, Any, Any], session_id: str) -> Any:
+        answer = await work
+        if isinstance(answer, OperationReceipt):
+            raise WorkerUnavailable(f"no worker answers for session {session_id!r}")
+        return answer
+
+    monkeypatch.setattr(reach, "wait_for_answer", lose_the_answer)
+    lost = await asyncio.to_thread(CliRunner().invoke, app, ["switch", session.id, "draft", "--address", address])
+    found = re.search(r"add --op-id (\S+): it is applied once", " ".join(lost.stderr.split()))
+    assert found, lost.stderr
+    monkeypatch.undo()
+    again = await run_clew("switch", session.id, "draft", "--op-id", found[1], address=address)
+    assert again.out == f"operation {found[1]} was applied before: nothing has changed\n"
 
 
 async def test_another_request_is_not_steered(stack: Stack) -> None:
@@ -73,8 +102,6 @@ async def test_another_request_is_not_steered(stack: Stack) -> None:
         (("replace", "s", "-", "--op-id", "o"), '{"messages": {}}', "messages must be a list of objects"),
         (("replace", "s", "-", "--op-id", "o"), b"\xff", "stdin is not UTF-8"),
         (("replace", "s", "/nowhere.json", "--op-id", "o"), "", "/nowhere.json: No such file or directory"),
-        (("replace", "s", "-"), "[]", "--op-id"),
-        (("switch", "s", "draft"), "", "--op-id"),
         (("approve", "s", "t", "--arguments", "a=1"), "", "--arguments: not valid JSON: "),
         (("approve", "s", "t", "--arguments", "[1]"), "", "--arguments: must be a JSON object"),
         (("configure", "s"), "", "nothing to change"),

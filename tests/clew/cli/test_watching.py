@@ -27,7 +27,7 @@ async def test_events_in_a_pipe(stack: Stack) -> None:
         run_clew("follow", session.id, "--from-seq", "0", "--json", address=stack.server.address),
         run_clew("follow", session.id, "--from", "0", address=stack.server.address),
     )
-    assert (as_json.code, as_json.err, as_json.lines) == (0, "", [event.as_json() for event in events])
+    assert (as_json.code, as_json.err, as_json.lines) == (0, "", [event.as_dict() for event in events])
     rows = [line.split("\t") for line in as_text.out.splitlines()]
     assert [row[0] for row in rows if row[0]] == [str(entry.seq) for entry in await session.entries()]
     assert {len(row) for row in rows} == {6}

@@ -68,7 +68,7 @@ def test_the_newest_results_stay() -> None:
     ]
     assert (full.meta.cleared_tool_results, part.meta.cleared_tool_results) == (None, 2)
     assert part.meta.estimated_tokens == full.meta.estimated_tokens - 2 * (thread[2].tokens - 24 - 9 - 10)
-    assert "cleared_tool_results" not in full.meta.as_json()
+    assert "cleared_tool_results" not in full.meta.as_dict()
 
 
 def test_what_the_next_reply_answers_stays() -> None:

@@ -44,7 +44,7 @@ def test_the_first_column_is_the_session_as_it_was() -> None:
     assert trial.input_tokens == sum(call.meta.estimated_tokens for call in session.calls)
     assert trial.truncated == sum(call.meta.truncated for call in session.calls) > 0
     reported = {"input_tokens": 2400, "cached_tokens": 960, "cached_share": 0.4}
-    assert trial.as_json()["reported"] == reported | {"cost_usd": 24 * COST}
+    assert trial.as_dict()["reported"] == reported | {"cost_usd": 24 * COST}
     assert (trial.left_out_most > trial.left_out_mean > 0, trial.policy) == (True, {})
 
 
@@ -151,8 +151,8 @@ def test_costs_are_by_other_prices_where_they_are_given() -> None:
     assert other.reported
     assert other.reported.cost_usd == pytest.approx(6 * (60 + 10_000) / 2e6)
     (unknown,) = compare_policies(session.thread, {}, ())
-    assert "cost_usd" not in unknown.as_json()
-    assert "cost_usd" not in unknown.as_json()["reported"]
+    assert "cost_usd" not in unknown.as_dict()
+    assert "cost_usd" not in unknown.as_dict()["reported"]
 
 
 def test_where_one_call_has_no_prices_there_is_no_sum() -> None:

@@ -64,7 +64,7 @@ def outcome(some: ProjectionInput) -> str:
         made = project(some)
     except ContextOverflow as error:
         return str(error)
-    return json.dumps([made.messages, made.tool_spec, made.meta.as_json()], ensure_ascii=False)
+    return json.dumps([made.messages, made.tool_spec, made.meta.as_dict()], ensure_ascii=False)
 
 
 def expected(some: ProjectionInput) -> Expected | str:
@@ -115,9 +115,9 @@ def test_what_was_shown_before_changes_nothing(some: ProjectionInput) -> None:
 @given(inputs())
 def test_changes_nothing(some: ProjectionInput) -> None:
     """Projecting leaves the thread as it was."""
-    before = json.dumps([entry.as_json() for entry in some.thread])
+    before = json.dumps([entry.as_dict() for entry in some.thread])
     outcome(some)
-    assert json.dumps([entry.as_json() for entry in some.thread]) == before
+    assert json.dumps([entry.as_dict() for entry in some.thread]) == before
 
 
 @given(inputs())

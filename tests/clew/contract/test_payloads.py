@@ -41,8 +41,8 @@ def test_a_payload_travels_as_it_was_written(kind: EntryKind, payload: dict[str,
     """Reading and writing changes nothing: what is absent stays absent, and a null of a caller's stays null."""
     read = read_payload(kind, payload)
     assert read.entry_kind == kind
-    assert read.as_json() == payload
-    assert read_payload(kind, json.loads(json.dumps(read.as_json()))) == read
+    assert read.as_dict() == payload
+    assert read_payload(kind, json.loads(json.dumps(read.as_dict()))) == read
 
 
 @pytest.mark.parametrize(("kind", "payload"), WRITTEN, ids=NAMED)
@@ -50,7 +50,7 @@ def test_what_a_later_release_writes_is_ignored(kind: EntryKind, payload: dict[s
     """A field that is not known yet makes no entry unreadable, and the entry keeps it as it travels."""
     entry = Entry(0, "e0", kind, "", {**payload, "new": {"a": [1]}}, {}, 0)
     assert entry.body == read_payload(kind, payload)
-    assert entry.as_json()["payload"]["new"] == {"a": [1]}
+    assert entry.as_dict()["payload"]["new"] == {"a": [1]}
 
 
 def test_what_a_session_commits_is_read_back_equal() -> None:
@@ -71,10 +71,10 @@ def test_what_a_session_commits_is_read_back_equal() -> None:
     kinds = {entry.kind for entry in session.thread}
     assert kinds >= {"config", "ai_message", "ai_context_operation", "error", "run", "session"}
     for entry in session.thread:
-        again = Entry.from_json(json.loads(json.dumps(entry.as_json())))
+        again = Entry.from_json(json.loads(json.dumps(entry.as_dict())))
         assert again == entry
         assert again.body == entry.body
-        assert again.body.as_json() == entry.payload
+        assert again.body.as_dict() == entry.payload
 
 
 def test_a_payload_is_read_as_its_own_kind_alone() -> None:

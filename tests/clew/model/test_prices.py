@@ -36,4 +36,4 @@ def test_what_some_providers_tell_adds_up_over_those_that_do() -> None:
     some, more = Usage(written_input_tokens=3, cost_usd=0.5), Usage(input_tokens=9)
     assert some.plus(more) == more.plus(some) == Usage(input_tokens=9, written_input_tokens=3, cost_usd=0.5)
     assert some.plus(some).cost_usd == 1.0
-    assert set(more.plus(more).as_json()) == {"input_tokens", "output_tokens", "cached_input_tokens", "model_calls"}
+    assert set(more.plus(more).as_dict()) == {"input_tokens", "output_tokens", "cached_input_tokens", "model_calls"}

@@ -158,8 +158,8 @@ def test_a_report_without_texts() -> None:
     writer.summary(2, secret)
     writer.replace([user_says(secret)], system_prompt=secret)
     made = report(writer.thread, with_texts=False)
-    assert secret not in json.dumps(made.as_json())
-    assert "calculator" in json.dumps(made.as_json())
+    assert secret not in json.dumps(made.as_dict())
+    assert "calculator" in json.dumps(made.as_dict())
 
 
 @pytest.mark.parametrize(

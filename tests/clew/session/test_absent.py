@@ -85,12 +85,15 @@ async def test_each_verb_says_why_a_start_was_refused(refused: Session, name: st
 
 async def test_the_first_message_says_why_the_start_was_refused(stack: Stack) -> None:
     """It may arrive before the workflow has failed, while it fails, or later."""
+    policy = ContextPolicy(max_input_tokens=100, reserve_output_tokens=200)
+    refused = []
     for _ in range(6):
-        session = await stack.open(context_policy=ContextPolicy(max_input_tokens=100, reserve_output_tokens=200))
+        session = await stack.open(context_policy=policy)
         with pytest.raises(InvalidTokenBudget):
             await session.ask("hi")
+        refused.append(session.id)
     with pytest.raises(InvalidTokenBudget):
-        await stack.clew.open(session.id)
+        await stack.clew.open(refused[0])
 
 
 async def test_a_refused_start_can_be_repeated(stack: Stack) -> None:

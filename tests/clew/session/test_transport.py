@@ -10,8 +10,11 @@ from temporalio.client import WorkflowHandle, WorkflowUpdateRPCTimeoutOrCancelle
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew import Clew
-from clew.errors import Busy, WorkerUnavailable
-from clew.session.transport import translate_errors
+from clew.agents import Agent
+from clew.contract import ConfigureInput, MessageInput, SessionConfig
+from clew.errors import Busy, InvalidInput, WorkerUnavailable
+from clew.session.transport import dump_input, make_input, translate_errors
+from clew.tools import external_tool, tool
 from tests.support.stack import Stack
 
 
@@ -82,3 +85,30 @@ async def test_an_update_that_the_server_has_no_room_for_is_busy(
     with pytest.raises(Busy) as refused:
         await session.configure(metadata={"n": "2"})
     assert "in-flight" not in str(refused.value)
+
+
+@tool
+def look_up(key: str) -> str:
+    """Look a key up."""
+    return key
+
+
+def test_a_tool_and_an_agent_are_sent_as_their_names() -> None:
+    """What an `Agent` takes as its tools, every other door takes, too: the session gets the names."""
+    tools = [look_up, external_tool("ship", "Ship it.", {"type": "object", "properties": {}}), "plain"]
+    names = ["look_up", "ship", "plain"]
+    fields = {"agent": Agent("kind", model="m:m"), "tools": tools, "require_approval": [look_up]}
+    for model in (SessionConfig, ConfigureInput):
+        sent = dump_input(make_input(model, fields))
+        assert sent == {"agent": "kind", "tools": names, "require_approval": ["look_up"]}
+    assert dump_input(make_input(MessageInput, {"content": "hi", "tools": tools}))["tools"] == names
+
+
+def test_a_function_that_is_no_tool_is_refused() -> None:
+    """The error says how it becomes one."""
+
+    def plain() -> None:
+        """Do nothing."""
+
+    with pytest.raises(InvalidInput, match=r"plain is a function: decorate it with clew\.tool"):
+        make_input(SessionConfig, {"model": "m:m", "tools": [plain]})

@@ -62,7 +62,7 @@ async def test_each_call_is_compared_with_the_recorded_reply(recorded: Session) 
     assert evaluation.turns[1].recorded.tool_calls == (("add", {"a": 1, "b": 2}),)
     assert evaluation.usage.model_calls == evaluation.recorded_usage.model_calls == 3
     assert evaluation.usage.input_tokens > 0
-    document = evaluation.as_json()
+    document = evaluation.as_dict()
     assert (document["same_text"], document["same_calls"], document["problems"]) == (2, 2, 0)
 
 

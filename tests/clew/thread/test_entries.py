@@ -32,8 +32,8 @@ WIRE = {
 def test_an_entry_travels_as_it_is() -> None:
     """An entry's JSON has the contract's fields, in order, and reads back equal."""
     entry = Entry.from_json(WIRE)
-    assert entry.as_json() == WIRE
-    assert list(entry.as_json()) == ["seq", "id", "kind", "at", "payload", "refs", "tokens"]
+    assert entry.as_dict() == WIRE
+    assert list(entry.as_dict()) == ["seq", "id", "kind", "at", "payload", "refs", "tokens"]
     assert (entry.lane, entry.message) == ("default", user_says("a"))
 
 
@@ -107,4 +107,4 @@ def test_other_facts_cost_nothing() -> None:
     """An entry that no context shows has no tokens."""
     error = ErrorPayload(type="timeout", message="no answer", details={})
     entry = Draft(error, {"run_id": "run-1"}).commit(3, "e3", "", load_encoding("heuristic"))
-    assert (entry.kind, entry.body, entry.payload, entry.tokens) == ("error", error, error.as_json(), 0)
+    assert (entry.kind, entry.body, entry.payload, entry.tokens) == ("error", error, error.as_dict(), 0)

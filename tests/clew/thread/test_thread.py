@@ -150,7 +150,7 @@ def test_a_thread_is_its_entries(steps: list[Step]) -> None:
     assert list(again) == list(thread)
     for name in {entry.lane for entry in thread} - {None}:
         assert again.get_lane(name or "") == thread.get_lane(name or "")
-    assert json.dumps([e.as_json() for e in again]) == json.dumps([e.as_json() for e in thread])
+    assert json.dumps([e.as_dict() for e in again]) == json.dumps([e.as_dict() for e in thread])
 
 
 @given(histories)

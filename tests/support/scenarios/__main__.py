@@ -133,7 +133,7 @@ async def read_sessions(clew: Clew, archive: Archive) -> tuple[dict[str, bytes],
             for history in name_runs(session_id, runs):
                 session = (await replay_run(history)).session
                 assert session
-                rows = [entry.as_json() for entry in session.thread]
+                rows = [entry.as_dict() for entry in session.thread]
                 threads[history.workflow_id] = compute_digest(rows)
     manifest = {
         "threads": threads,

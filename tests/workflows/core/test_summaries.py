@@ -88,9 +88,11 @@ def test_a_compaction_keeps_its_senders_meta() -> None:
 def test_an_automatic_summary_names_the_run_that_it_follows(ends: str) -> None:
     """Its entry has the request, the run and the call, and so has the error if there is none."""
     session = SessionHarness(context_policy=POLICY.model_copy(update={"summarization": "request_new"}))
-    for number in range(3):
-        request_id = session.ask(f"question {number} " + "word " * 3000)
-        session.reply(f"answer {number}", needs_summary=number == 2)
+    for number in range(2):
+        session.ask(f"question {number} " + "word " * 3000)
+        session.reply(f"answer {number}", needs_summary=False)
+    request_id = session.ask("question 2 " + "word " * 3000)
+    session.reply("answer 2", needs_summary=True)
     assert isinstance(session.effect, Summarize)
     if ends == "written":
         effect = summaries.find_range(session.state, session.thread, session.effect)
@@ -138,7 +140,7 @@ def test_a_round_that_is_partly_in_the_archive_is_summed_up_with_all_of_its_resu
     session.reply("welcome")
     to_seq, end = find_seq(session, content), find_seq(session, "another page")
     held = [entry for entry in session.thread.filter_by_kind("ai_message") if entry.seq >= end]
-    room = sum(len(to_json(entry.as_json())) for entry in held)
+    room = sum(len(to_json(entry.as_dict())) for entry in held)
     first_seq = session.thread.rev
     retained = retain(session.thread, first_seq, {"default": [session.state.policy]}, room)
     assert retained.gaps["default"].newest_seq == find_seq(session, "a page")

@@ -96,7 +96,7 @@ def read_whole_context(session: SessionHarness, **asked: Any) -> dict[str, Any]:
 def test_pages_of_the_largest_messages_hold_everything_once(content: str) -> None:
     """Entries, transcript and context, whatever the characters weigh as JSON."""
     session = open_chat(*[(content, content)] * 4, system_prompt="\x01" * 65_536)
-    assert read_all_entries(session) == [entry.as_json() for entry in session.thread]
+    assert read_all_entries(session) == [entry.as_dict() for entry in session.thread]
     said = read_all_messages(session, include_system=True)
     assert [message["seq"] for message in said] == [0, *(e.seq for e in session.thread if e.kind == "ai_message")]
     context = read_whole_context(session)
@@ -161,7 +161,7 @@ def test_what_lies_behind_the_end_is_empty(seq: int) -> None:
 def test_a_limit_bounds_a_page_and_the_next_one_goes_on(limit: int) -> None:
     """Of entries; of messages a limit selects the newest, beside the system prompt."""
     session = open_session_with_tools()
-    assert read_all_entries(session, limit=limit) == [entry.as_json() for entry in session.thread]
+    assert read_all_entries(session, limit=limit) == [entry.as_dict() for entry in session.thread]
     first = views.answer_entries(session.thread, EntriesQuery(limit=limit))
     assert len(first["entries"]) == min(limit, session.thread.rev)
     assert ("next_seq" in first) == (limit < session.thread.rev)
@@ -331,7 +331,7 @@ def test_an_outcome_is_read_from_the_thread() -> None:
     session = open_session_with_tools()
     outcome = outcomes.find_outcome(session.state, session.thread, "r-1")
     assert outcome is not None
-    assert outcome.as_json() == {
+    assert outcome.as_dict() == {
         "request_id": "r-1",
         "run_id": "run-1",
         "status": "completed",

@@ -144,10 +144,10 @@ def _pack(
             "effect": effect and {"name": name, "value": effect.model_dump(mode="json", exclude_unset=True)},
             "thread": {
                 "first_seq": first_seq,
-                "entries": [entry.as_json() for entry in thread.slice(first_seq, thread.last_seq)],
+                "entries": [entry.as_dict() for entry in thread.slice(first_seq, thread.last_seq)],
                 "retained": {
                     "upto": retained.upto,
-                    "entries": [entry.as_json() for entry in retained.entries],
+                    "entries": [entry.as_dict() for entry in retained.entries],
                     "gaps": _gaps.dump_python(dict(retained.gaps), mode="json"),
                 },
             },
@@ -160,7 +160,7 @@ def _find_first_live_seq(state: State, thread: Thread, recent_entries: int) -> i
     seq = max((state.archive.upto if state.archive else -1) + 1, thread.first_seq)
     size = 0
     for entry in reversed(thread.slice(max(seq - recent_entries, thread.first_seq), seq - 1)):
-        size += len(to_json(entry.as_json()))
+        size += len(to_json(entry.as_dict()))
         if size > RECENT_BYTES:
             break
         seq = entry.seq

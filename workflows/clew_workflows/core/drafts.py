@@ -163,7 +163,7 @@ def make_config(state: State) -> ConfigPayload:
     """Make the configuration in force. It is complete, so that no later default can change old contexts."""
     specs, names = [tool.spec for tool in state.tools or ()], list(state.config.tools)
     fields = dump_configuration(state) | {
-        "agent": state.agent and make_agent_version(state.agent).as_json(),
+        "agent": state.agent and make_agent_version(state.agent).as_dict(),
         "model": state.model,
         "tools": specs,
         "tool_names": names if names != list_configured_names(specs) else None,
@@ -216,7 +216,7 @@ def make_unresolved_tools(config: ConfigPayload) -> tuple[ResolvedTool, ...]:
 
 def draft_error(state: State, run: Run, failure: Failure, retried: Retried | None = None) -> Draft:
     """Draft an `error` entry of a run; `retried` names the model call that follows instead."""
-    details = failure.details | ({"retried": retried.as_json()} if retried else {})
+    details = failure.details | ({"retried": retried.as_dict()} if retried else {})
     payload = ErrorPayload(type=failure.type, message=failure.message, details=details)
     return Draft(payload, make_run_refs(state, run) | make_call_refs(run))
 

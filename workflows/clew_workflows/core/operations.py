@@ -167,7 +167,7 @@ def _find_layers(state: State, thread: Thread, name: str, lane: Lane | None) -> 
         if get_lane_name(waiting) == name:
             draft = _draft_entry(state, waiting, name, thread.rev + number)
             layers = layers.apply(
-                Entry(thread.rev + number, waiting.op_id, draft.kind, "", draft.payload.as_json(), draft.refs, 0)
+                Entry(thread.rev + number, waiting.op_id, draft.kind, "", draft.payload.as_dict(), draft.refs, 0)
             )
     return layers
 

@@ -280,7 +280,7 @@ def detach_calls(state: State) -> tuple[LateCall, ...]:
     kept: list[LateCall] = []
     room = MAX_DETACHED_BYTES
     for call in (*state.detached_calls, *state.late_calls)[::-1][:MAX_DETACHED_CALLS]:
-        room -= len(canonicalize(call.doubt.as_json()))
+        room -= len(canonicalize(call.doubt.as_dict()))
         if room < 0:
             break
         kept.append(call)

@@ -70,7 +70,7 @@ def answer_status(state: State, thread: Thread) -> dict[str, Any]:
         metadata=state.config.metadata,
         first_live_seq=thread.first_seq,
         closed=state.closed,
-    ).as_json()
+    ).as_dict()
 
 
 def _name_status(state: State) -> str:
@@ -113,7 +113,7 @@ def build_projection(state: State, thread: Thread, query: ContextQuery) -> Proje
 def answer_window(state: State, thread: Thread, query: WindowQuery) -> dict[str, Any]:
     """Answer the query `window`: the newest messages of a lane that fit a budget, under the session's policy."""
     page = build_window(thread, query.context_ref or state.context_ref, query.token_budget)
-    return {"messages": page.messages, "meta": page.meta.as_json()}
+    return {"messages": page.messages, "meta": page.meta.as_dict()}
 
 
 def answer_transcript(state: State, thread: Thread, query: TranscriptQuery) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def answer_transcript(state: State, thread: Thread, query: TranscriptQuery) -> d
 def answer_entries(thread: Thread, query: EntriesQuery) -> dict[str, Any]:
     """Answer the query `entries`: the entries that meet every filter, in order."""
     matches = make_filter(query)
-    rows = (entry.as_json() for entry in thread.slice(query.from_seq, thread.last_seq) if matches(entry))
+    rows = (entry.as_dict() for entry in thread.slice(query.from_seq, thread.last_seq) if matches(entry))
     return _fill_page("entries", [], rows, query.limit) | _note_archived(thread, query.from_seq)
 
 
@@ -144,7 +144,7 @@ def answer_follow(state: State, thread: Thread, query: FollowQuery) -> dict[str,
     """Answer the query `follow`: the entries from a seq on; after the last one, the status."""
     from_seq = thread.rev if query.from_seq is None else query.from_seq
     page = answer_entries(thread, EntriesQuery(from_seq=from_seq))
-    return page if "next_seq" in page else page | {"status": describe_live_status(state, thread).as_json()}
+    return page if "next_seq" in page else page | {"status": describe_live_status(state, thread).as_dict()}
 
 
 def describe_live_status(state: State, thread: Thread) -> LiveStatus:

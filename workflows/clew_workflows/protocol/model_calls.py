@@ -158,7 +158,7 @@ class ModelAnswered(Value):
     needs_summary: bool = False
     tokens: int | None = None
     earlier_usage: ReportedUsage | None = None
-    fitting: Annotated[Fitting, PlainSerializer(Fitting.as_json, when_used="json")] | None = None
+    fitting: Annotated[Fitting, PlainSerializer(Fitting.as_dict, when_used="json")] | None = None
 
     @property
     def usage(self) -> Usage:

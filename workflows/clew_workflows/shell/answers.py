@@ -60,7 +60,7 @@ class Answers:
             case receipt:
                 if isinstance(receipt, OperationReceipt):
                     await self._recalling.wait_for_changed()
-                return receipt.as_json()
+                return receipt.as_dict()
 
     async def _answer_request(self, request_id: str, waiter: Waiter | None) -> dict[str, Any]:
         """Wait for the outcome of a request; answer `running` after a long wait, or if too many callers wait."""
@@ -71,7 +71,7 @@ class Answers:
 
         await self._waiters.wait(waiter, has_ended)
         outcome = outcomes.find_outcome(runtime.state, runtime.thread, request_id)
-        return (outcome or outcomes.make_running_outcome(runtime.state, runtime.thread, request_id)).as_json()
+        return (outcome or outcomes.make_running_outcome(runtime.state, runtime.thread, request_id)).as_dict()
 
     async def _answer_configure(self) -> dict[str, Any]:
         """Wait until a worker has resolved the change, if it names a new model or new tools."""
@@ -79,10 +79,10 @@ class Answers:
         await workflow.wait_condition(lambda: not runtime.state.config_due or runtime.state.closed or runtime.rolling)
         if not runtime.state.config_due:
             config = runtime.thread.find_config(runtime.thread.last_seq)
-            return ConfigureReceipt(seq=config.seq if config else None, status="applied").as_json()
+            return ConfigureReceipt(seq=config.seq if config else None, status="applied").as_dict()
         if runtime.state.closed:
             raise Closed("the session closed before the change took effect")
-        return ConfigureReceipt(status="deferred").as_json()
+        return ConfigureReceipt(status="deferred").as_dict()
 
     async def _answer_summarize(self, summary_id: str) -> dict[str, Any]:
         runtime = self._runtime

@@ -31,7 +31,9 @@ def make_failure(error: ActivityError) -> Failure:
     last = cause.__cause__ if isinstance(cause, exceptions.TimeoutError) else cause
     if isinstance(last, ApplicationError) and last.type == ArchiveDamaged.type:
         return Failure(
-            type=last.type, message=last.message[:MAX_MESSAGE_CHARACTERS], retryable=not last.non_retryable
+            type=ArchiveDamaged.type,
+            message=last.message[:MAX_MESSAGE_CHARACTERS],
+            retryable=not last.non_retryable,
         )
     if isinstance(cause, exceptions.TimeoutError):
         if cause.type in _OUT_OF_TIME or error.retry_state == RetryState.TIMEOUT:

@@ -49,7 +49,7 @@ class Hibernation(LastingDuty):
             raise
         if not runtime.state.closed:
             runtime.apply(decisions.end(runtime.state))
-        return HibernateReceipt(last_seq=runtime.thread.last_seq).as_json()
+        return HibernateReceipt(last_seq=runtime.thread.last_seq).as_dict()
 
     async def end(self) -> None:
         """Archive a closed session. While the store is away it waits, without a time limit.
@@ -82,7 +82,7 @@ class Hibernation(LastingDuty):
             ) from None
         if self._refusal:
             raise self._refusal
-        return CloseReceipt(last_seq=self._runtime.thread.last_seq).as_json()
+        return CloseReceipt(last_seq=self._runtime.thread.last_seq).as_dict()
 
     @property
     def _is_wanted(self) -> bool:

@@ -200,7 +200,7 @@ class Rollover:
         packed = carried.carry(replace(runtime.session, state=state))
         if carried.measure_size(packed) > carried.MAX_START_BYTES:
             raise TooLarge("the queues are too large to be archived: they shrink as the session works")
-        summary = lists.summarize_session(state).as_json()
+        summary = lists.summarize_session(state).as_dict()
         return {"last_seq": last_seq, "carried": packed, "summary": summary}
 
     @property

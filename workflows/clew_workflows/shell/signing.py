@@ -66,7 +66,7 @@ class Signing:
         finally:
             self._drafts.pop(number, None)
         token = f"{checkpoints.make_signed_part(draft.payload, signed)}.{signed.signature}"
-        return CheckpointReceipt(token=token).as_json()
+        return CheckpointReceipt(token=token).as_dict()
 
 
 def _make_refusal(failure: Failure) -> ClewError:

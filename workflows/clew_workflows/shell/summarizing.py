@@ -58,4 +58,4 @@ def make_receipt(runtime: Runtime, summary_id: str) -> dict[str, Any]:
         from_seq=summary.from_seq,
         to_seq=summary.to_seq,
         tokens=entry.tokens,
-    ).as_json()
+    ).as_dict()

@@ -6,12 +6,13 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from clew.cli.acting import find_waiting_approval
 from clew.cli.chat.commands import Typed
 from clew.cli.options import find_login_name
 from clew.cli.reach import wait_for_answer
 from clew.contract.outputs import Context, SessionStatus, TranscriptMessage
 from clew.contract.receipts import Receipt
-from clew.errors import InvalidInput, UnknownApproval
+from clew.errors import InvalidInput
 from clew.session.handle import make_id
 from clew.session.session import Session
 
@@ -26,13 +27,13 @@ class Transcript:
 
     messages: list[TranscriptMessage]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The messages as a JSON object."""
         return {"messages": self.messages}
 
 
 Answer = SessionStatus | Context | Transcript | Receipt
-"""What a session answers to a command; each has `as_json`."""
+"""What a session answers to a command; each has `as_dict`."""
 
 
 async def carry_out(session: Session, typed: Typed) -> Answer:
@@ -81,13 +82,7 @@ async def _read_transcript(session: Session) -> Transcript:
 async def _decide(session: Session, typed: Typed) -> Receipt:
     """Approve or deny the call that the first word names; without one, the only call that waits."""
     call_id, _, reason = typed.argument.partition(" ")
-    if not call_id:
-        waiting = [call.tool_call_id for call in (await session.status()).pending_approvals]
-        if len(waiting) != 1:
-            raise UnknownApproval(
-                f"name one of {', '.join(waiting)}" if waiting else "no tool call waits for approval"
-            )
-        call_id = waiting[0]
+    call_id = call_id or await find_waiting_approval(session)
     if typed.name == "approve":
         return await session.approve(call_id, reason=reason.strip() or None, by=find_login_name())
     return await session.deny(call_id, reason=reason.strip() or None, by=find_login_name())

@@ -29,11 +29,11 @@ KINDS: tuple[str, ...] = get_args(EntryKind)
 
 T = TypeVar("T")
 
-Usage = Annotated[UsageOutput, PlainSerializer(Output.as_json)]
+Usage = Annotated[UsageOutput, PlainSerializer(Output.as_dict)]
 """Tokens and their cost, as the providers reported them; what was not reported is absent."""
 Json = SkipValidation[dict[str, Any]]
 """A JSON object that is stored unchanged."""
-RunError = Annotated[OutcomeError, PlainSerializer(Output.as_json)]
+RunError = Annotated[OutcomeError, PlainSerializer(Output.as_dict)]
 """Why a request failed."""
 
 
@@ -52,7 +52,7 @@ def stored(cls: type[T]) -> type[T]:
 class Stored:
     """A value within an entry. The JSON omits fields at their defaults."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The value as a JSON object."""
         cls: Any = type(self)
         value: dict[str, Any] = _adapter(cls).serializer.to_python(self, mode="json", exclude_defaults=True)

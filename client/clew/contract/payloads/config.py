@@ -140,7 +140,7 @@ class ConfigPayload(Payload):
     @property
     def config(self) -> SessionConfig:
         """The configuration as a session is started with it, without the policy."""
-        value = {name: value for name, value in self.as_json().items() if name in SessionConfig.model_fields}
+        value = {name: value for name, value in self.as_dict().items() if name in SessionConfig.model_fields}
         value |= {"tools": self.configured_tools, "model": self.model or None}
         # An agent's metadata and the session's own may be more together than a caller may send.
         del value["context_policy"], value["metadata"]

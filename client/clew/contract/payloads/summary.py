@@ -46,7 +46,7 @@ class SummaryPayload(Payload):
     @property
     def provenance(self) -> dict[str, Any]:
         """The fields that describe how the summary was made, for a compaction's `meta`."""
-        value = self.as_json()
+        value = self.as_dict()
         return {name: value[name] for name in value if name not in ("context_ref", "content", "format")}
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:

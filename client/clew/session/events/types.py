@@ -1,7 +1,11 @@
-"""The events that viewers of a session get. `type` tells them apart; `as_json` makes a JSON object of each."""
+"""The events that viewers of a session get. `type` tells them apart.
+
+`as_dict` makes a JSON object of each, `to_json` its text, and `to_sse` a server-sent event for a browser.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -26,15 +30,27 @@ class _Event:
         """The `from_seq` of `Session.follow` that continues after this event; None: it is between two entries."""
         return None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The event as a JSON object, without absent fields."""
         names = sorted((field.name for field in fields(self)), key=lambda name: name != "type")
         values = {name: getattr(self, name) for name in names}
         return {
-            name: value.as_json() if isinstance(value, Entry) else value
+            name: value.as_dict() if isinstance(value, Entry) else value
             for name, value in values.items()
             if value is not None
         }
+
+    def to_json(self) -> str:
+        """The event as JSON, on one line."""
+        return json.dumps(self.as_dict(), ensure_ascii=False, separators=(",", ":"))
+
+    def to_sse(self) -> str:
+        """The event as a server-sent event, with its cursor as the id: `Last-Event-ID` has it after a reconnection.
+
+        Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
+        """
+        cursor = "" if self.cursor is None else f"id: {self.cursor}\n"
+        return f"{cursor}data: {self.to_json()}\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

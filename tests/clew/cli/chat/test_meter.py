@@ -37,7 +37,7 @@ def make_reply(seq: int, tokens: int, lane: str = "draft") -> Entry:
         at="2026-01-01T00:00:00.000Z",
         kind="ai_message",
         tokens=0,
-        payload=message.as_json(),
+        payload=message.as_dict(),
         refs={},
     )
 

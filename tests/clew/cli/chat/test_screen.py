@@ -45,7 +45,7 @@ def commit(payload: Payload, **refs: Any) -> EntryCommitted:
         at="2026-01-01T00:00:00.000Z",
         kind=payload.entry_kind,
         tokens=0,
-        payload=payload.as_json(),
+        payload=payload.as_dict(),
         refs=Refs(**refs),  # type: ignore[typeddict-item]
     )
     return EntryCommitted(seq=1, entry=entry, **refs)

@@ -26,7 +26,7 @@ def write(text: str, *, attempt: int = 1, offset: int = 0, retry: Retry | None =
 
 def commit(text: str, seq: int = 2) -> Entry:
     """Make the entry of a reply."""
-    payload = AssistantMessage(context_ref="default", role="assistant", content=text).as_json()
+    payload = AssistantMessage(context_ref="default", role="assistant", content=text).as_dict()
     refs = {"request_id": "r", "run_id": "run-1", "call_id": "call-1"}
     return Entry.from_json(
         {"seq": seq, "id": f"e{seq}", "kind": "ai_message", "at": "", "payload": payload, "refs": refs, "tokens": 1}
@@ -100,7 +100,7 @@ def test_a_running_call_is_announced_once() -> None:
     events = [*feed.take_snapshot(Snapshot(3, status)), *feed.take_snapshot(Snapshot(3, status))]
     assert [event.type for event in events] == ["status", "tool_started"]
     assert isinstance(events[1], ToolStarted)
-    assert events[1].as_json() == {
+    assert events[1].as_dict() == {
         "type": "tool_started",
         "request_id": "r",
         "run_id": "run-1",
