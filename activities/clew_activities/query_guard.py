@@ -17,7 +17,8 @@ The guard evicts a workflow from the cache when a query's history has more event
 Such a history may also end with a task that another worker has started, and perhaps lost. The SDK runs it as if it
 was this worker's, and the query would show what never becomes part of the history. It looks as if the worker had
 taken the workflow over by that task. So the guard fails the first query after the first task of a workflow that was
-replayed for it: the caller repeats it, and the server answers it when no task is open.
+replayed for it: the caller repeats it, and the server answers it when no task is open. A worker that is never
+replaced replays, too: a full cache evicts workflows, and so does the guard.
 """
 
 from __future__ import annotations

@@ -8,15 +8,22 @@ import signal
 import threading
 import uuid
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from temporalio import workflow
+from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest, RespondWorkflowTaskFailedRequest
+from temporalio.api.workflowservice.v1 import (
+    PollWorkflowTaskQueueRequest,
+    QueryWorkflowRequest,
+    RespondWorkflowTaskFailedRequest,
+)
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
 from clew import Clew, Session
@@ -26,6 +33,7 @@ from clew.local import Reply
 from clew.testing import replay
 from clew_activities import query_guard
 from clew_activities.query_guard import QueryGuard
+from clew_activities.worker import assembly
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
@@ -332,6 +340,31 @@ async def read_in_another_workers_task(stack: Stack, failed: list[WorkflowActiva
 
 
 @pytest.mark.slow
+async def test_a_full_cache_refuses_a_query_once(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker without a change evicts sessions and replays them. The Python client's readers do not notice."""
+    monkeypatch.setattr(assembly, "Worker", partial(Worker, max_cached_workflows=2))
+    async with run_rolling_worker(stack) as clew:
+        model = stack.add_model("fine")
+        sessions = [await clew.open(make_id(), model=model) for _ in range(4)]
+        request = QueryWorkflowRequest(namespace="default", query=WorkflowQuery(query_type="entries"))
+        refused = set()
+        for number in range(3):
+            for session in sessions:
+                await session.configure(metadata={"number": str(number)})
+                assert (await session.entries())[-1].kind == "config"
+                await session.configure(metadata={"again": str(number)})
+        for session in sessions:
+            await session.configure(metadata={"number": "last"})
+            request.execution.workflow_id = session.id
+            try:
+                await clew.temporal.workflow_service.query_workflow(request)
+            except RPCError as error:
+                refused.add(error.message)
+            assert await clew.temporal.workflow_service.query_workflow(request)
+            await session.close()
+        assert refused == {QUERY_AHEAD}
+
+
 async def test_a_paused_worker_leaves_histories_that_can_be_replayed(stack: Stack) -> None:
     """A worker is stopped several times under messages and queries: every history is replayed."""
     queue = f"queue-{uuid.uuid4().hex}"

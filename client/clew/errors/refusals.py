@@ -155,7 +155,7 @@ class RequestMismatch(Refusal):
 
 
 class Starting(Refusal):
-    """The session is still looking for its archive: try again in a moment."""
+    """The session is still looking for its archive, or a worker has just read its history again: ask again."""
 
     type = "starting"
 
