@@ -13,7 +13,7 @@ from clew.contract import (
 )
 from clew.contract.schema_outline import MAX_SUBSCHEMAS
 from clew.contract.schemas import MAX_DEPTH, MAX_SCHEMA_BYTES
-from clew.contract.sizes import MAX_METADATA_BYTES, MAX_METADATA_NAMES, MAX_WAIT_SECONDS, MAX_WAITERS
+from clew.contract.sizes import MAX_METADATA_BYTES, MAX_METADATA_NAMES, MAX_WAITERS, WAIT_SECONDS
 from clew.contract.subagents import MAX_SUBAGENT_DEPTH
 from clew.session.transport import MAX_AWAITING, MAX_SENDING
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
@@ -56,7 +56,7 @@ ROWS = {
     "inputs, queued messages, context operations that wait": f"{MAX_WAITING} and {MAX_WAITING_BYTES // KIB} KiB",
     "callers that wait for requests of one session": f"{MAX_WAITERS}",
     "updates of one session at the same time": f"{MAX_AWAITING + MAX_SENDING} of one client",
-    "a wait of one caller": f"{MAX_WAIT_SECONDS} seconds",
+    "a wait of one caller, once six wait": f"{WAIT_SECONDS} seconds",
     "model calls of a run": (
         f"{_FIELDS['max_iterations'].default} (`max_iterations`, up to {separate(find_largest('max_iterations'))})"
     ),

@@ -21,12 +21,13 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn(dynamic=True)
 class Impatient(AgentSession):
-    """Waits 0.5 seconds for the store and 1 second before a retry; callers wait at most 1 second."""
+    """Waits 0.5 seconds for the store and 1 second before a retry; a caller gives way after 1 second."""
 
     waits = TimeLimits(
         store_timeout=timedelta(seconds=0.5),
         store_retry_interval=timedelta(seconds=1),
-        caller_timeout=timedelta(seconds=1),
+        caller_patience=timedelta(seconds=1),
+        lists_interval=timedelta(seconds=1),
     )
 
     @workflow.init
@@ -53,6 +54,21 @@ class Resigned(AgentSession):
         return await super().run(args)
 
 
+@workflow.defn(dynamic=True)
+class Unhurried(AgentSession):
+    """Every update of its lists is long after the one before."""
+
+    waits = TimeLimits(lists_interval=timedelta(0))
+
+    @workflow.init
+    def __init__(self, args: Sequence[RawValue]) -> None:
+        super().__init__(args)
+
+    @workflow.run
+    async def run(self, args: Sequence[RawValue]) -> dict[str, Any]:
+        return await super().run(args)
+
+
 @workflow.defn(name=READ_WORKFLOW, failure_exception_types=[Exception])
 class HastyRead(ReadThread):
     """Reads for at most 1.5 seconds."""
@@ -66,4 +82,5 @@ class HastyRead(ReadThread):
 
 IMPATIENT = (Impatient, *SERVICES)
 RESIGNED = (Resigned, *SERVICES)
+UNHURRIED = (Unhurried, *SERVICES)
 HASTY = (AgentSession, HastyRead, *(service for service in SERVICES if service is not ReadThread))

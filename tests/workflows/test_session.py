@@ -25,8 +25,6 @@ from clew.errors import (
 )
 from clew.local import Reply
 from clew.session.events import TextAdded
-from tests.support.impatient import IMPATIENT
-from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.session_scripts import list_kinds
 from tests.support.stack import Stack
 
@@ -287,22 +285,3 @@ async def test_what_arrives_while_an_answer_does_is_never_lost(stack: Stack) -> 
     assert [entry.seq for entry in entries] == list(range(len(entries)))
     assert sum(entry.kind == "input" for entry in entries) == 120
     assert sum(entry.kind == "run" for entry in entries) == 12
-
-
-async def test_a_long_wait_is_answered_running_and_the_client_waits_on(stack: Stack) -> None:
-    """After its time limit a waiting update answers `running`; the Python client asks again."""
-    release = asyncio.Event()
-
-    async def script(_body: dict[str, Any]) -> Reply:
-        await release.wait()
-        return Reply("done")
-
-    async with run_rolling_worker(stack, workflows=IMPATIENT) as clew:
-        session = await clew.open(make_id(), model=stack.add_model(script))
-        request = await session.message("go", request_id="r")
-        answer = asyncio.create_task(request.answer())
-        handle = stack.clew.temporal.get_workflow_handle(session.id)
-        outcome: dict[str, Any] = await handle.execute_update("await_request", {"request_id": "r"})
-        assert outcome["status"] == "running"
-        release.set()
-        assert await answer == "done"

@@ -83,7 +83,7 @@ class AgentSession:
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:
         self._task_commands = TaskCommands()
-        self._waiters = Waiters(self.waits.caller_timeout, self._task_commands)
+        self._waiters = Waiters(self.waits.caller_patience)
         self._fullness = Fullness()
         self._refusal: ClewError | None = None
         self._key_missing: admission.KeyMissing | None = None
@@ -118,7 +118,7 @@ class AgentSession:
             self._intake = Intake(self._runtime, budget, is_open=start.carried is not None)
             self._startup = Startup(self._runtime, self._intake)
             self._recalling = Recalling(self._runtime, self._fullness)
-            self._visibility = Visibility(self._runtime, self._waiters, self._task_commands)
+            self._visibility = Visibility(self._runtime, self.waits.lists_interval, self._task_commands)
             self._rollover = Rollover(
                 self._runtime,
                 self._fullness,

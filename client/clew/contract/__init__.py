@@ -124,8 +124,8 @@ from clew.contract.sizes import (
     MAX_SYSTEM_PROMPT_BYTES,
     MAX_TOKEN_BYTES,
     MAX_TOOL_RESULT_BYTES,
-    MAX_WAIT_SECONDS,
     MAX_WAITERS,
+    WAIT_SECONDS,
 )
 from clew.contract.subagents import MAX_SUBAGENT_DEPTH, SubagentResultInput, Task
 from clew.model.messages import Message, ToolCall, ToolSpec
@@ -143,12 +143,12 @@ __all__ = [
     "MAX_TOKEN_BYTES",
     "MAX_TOOL_RESULT_BYTES",
     "MAX_WAITERS",
-    "MAX_WAIT_SECONDS",
     "READ_CONTEXT_WORKFLOW",
     "READ_RESULT",
     "READ_WORKFLOW",
     "RESTORE_WORKFLOW",
     "TASK_QUEUE",
+    "WAIT_SECONDS",
     "WORKFLOW_TYPE",
     "AgentName",
     "ApprovalInput",

@@ -22,5 +22,5 @@ MAX_PENDING = 64
 """Most messages of a preview, and most inputs that wait for one run."""
 MAX_WAITERS = 6
 """Most updates that wait for a request. Temporal allows ten in flight; the others stay free for a cancellation."""
-MAX_WAIT_SECONDS = 60
-"""Longest wait of one update, in seconds."""
+WAIT_SECONDS = 60
+"""Seconds after which the update that has waited the longest gives way to another one."""

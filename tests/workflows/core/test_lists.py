@@ -18,21 +18,21 @@ def register(state: State) -> State:
     return replace(state, attributes=tuple(SEARCH_ATTRIBUTES))
 
 
-def is_due(harness: SessionHarness, shown: State, *, is_slow: bool = False, figures_wait: bool = False) -> bool:
+def is_due(harness: SessionHarness, shown: State, *, is_recent: bool = False) -> bool:
     state = register(harness.state)
     attributes = lists.select_attributes(register(shown))
-    return lists.is_update_due(state, attributes, shown.listed.finished, is_slow=is_slow, figures_wait=figures_wait)
+    return lists.is_update_due(state, attributes, shown.listed.finished, is_recent=is_recent)
 
 
-def test_a_turn_with_one_model_call_is_shown_at_its_end() -> None:
-    """While the call is in flight nothing is updated, unless a caller has waited long."""
+def test_a_quick_turn_with_one_model_call_is_shown_at_its_end() -> None:
+    """While the call is in flight, a recent update stays; an older one is replaced."""
     harness = SessionHarness()
     idle = harness.state
     assert not is_due(harness, idle)
     harness.ask()
     assert lists.find_status(harness.state) == "working"
-    assert not is_due(harness, idle)
-    assert is_due(harness, idle, is_slow=True)
+    assert not is_due(harness, idle, is_recent=True)
+    assert is_due(harness, idle)
     harness.reply("fine")
     assert is_due(harness, idle)
     assert not is_due(harness, harness.state)
@@ -44,7 +44,7 @@ def test_a_run_with_tools_is_shown_as_working_once() -> None:
     idle = harness.state
     harness.ask()
     harness.reply("", "add")
-    assert is_due(harness, idle)
+    assert is_due(harness, idle, is_recent=True)
     shown = harness.state
     harness.answer_calls("3")
     assert not is_due(harness, shown)
@@ -56,13 +56,13 @@ def test_figures_can_wait() -> None:
     shown = harness.state
     harness.ask()
     harness.reply("fine")
-    assert not is_due(harness, shown, figures_wait=True)
+    assert not is_due(harness, shown, is_recent=True)
     assert is_due(harness, shown)
     harness.ask()
-    assert not is_due(harness, shown, figures_wait=True)
+    assert not is_due(harness, shown, is_recent=True)
     assert is_due(harness, shown)
     harness.fail()
-    assert is_due(harness, shown, figures_wait=True)
+    assert is_due(harness, shown, is_recent=True)
 
 
 def test_a_namespace_without_search_attributes_is_left_alone() -> None:
@@ -70,7 +70,7 @@ def test_a_namespace_without_search_attributes_is_left_alone() -> None:
     harness = SessionHarness()
     harness.ask()
     harness.reply("fine")
-    assert not lists.is_update_due(harness.state, {}, 0, is_slow=True, figures_wait=False)
+    assert not lists.is_update_due(harness.state, {}, 0, is_recent=False)
     assert lists.select_attributes(harness.state) == {}
 
 

@@ -65,20 +65,17 @@ def select_attributes(state: State) -> dict[str, AttributeValue]:
     return {name: value for name, value in values.items() if name in state.attributes}
 
 
-def is_update_due(
-    state: State, shown: Mapping[str, AttributeValue], finished: int, *, is_slow: bool, figures_wait: bool
-) -> bool:
+def is_update_due(state: State, shown: Mapping[str, AttributeValue], finished: int, *, is_recent: bool) -> bool:
     """Whether the search attributes are to be updated now.
 
-    A run with one model call is not shown as `working`, unless it is slow: so a turn costs at most one update, at its
-    end. The end of the session is shown by its last workflow task.
+    After a recent update, figures wait, and so does the status of a run that makes its first model call: quick turns
+    share an update. The end of the session is shown by its last workflow task.
 
     Args:
         state: The session.
         shown: The attributes as they were last updated.
         finished: The number of requests that had ended by then.
-        is_slow: A caller has waited in vain for the request that is active.
-        figures_wait: An update of figures alone can wait: another one comes within a minute.
+        is_recent: The last update was a moment ago: what can wait for the next one waits.
     """
     if not state.attributes or state.phase in ("hibernating", "closed"):
         return False
@@ -90,8 +87,8 @@ def is_update_due(
         is_first_call = state.phase in ("preparing", "checking", "awaiting_model", "stopping", "summarizing") and (
             state.run is None or state.run.iteration <= 1
         )
-        changes = shown.get("ClewStatus") != find_status(state) and (is_slow or not is_first_call)
-        return changes or (has_finished and not figures_wait)
+        changes = shown.get("ClewStatus") != find_status(state) and not (is_recent and is_first_call)
+        return changes or (has_finished and not is_recent)
     if state.phase != "idle":
         return has_finished
     values = select_attributes(state)
@@ -99,7 +96,7 @@ def is_update_due(
     if changed <= {"ClewLastActive"} and not has_finished:
         return False
     # The first figures of a session do not wait.
-    return not (figures_wait and all(name in FIGURES and shown.get(name) for name in changed))
+    return not (is_recent and all(name in FIGURES and shown.get(name) for name in changed))
 
 
 def make_memo(state: State) -> dict[str, Any]:

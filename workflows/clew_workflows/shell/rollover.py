@@ -152,7 +152,7 @@ class Rollover:
             # Handlers wait for the end of the run that is being stopped, which the caller of `roll` brings about.
             runtime.rolling, self._ask_again_at = False, 0.0
         elif not runtime.state.closed:
-            self._visibility.update(shows_figures=True)
+            self._visibility.update(shows_all=True)
             telemetry.count_rollover()
             workflow.continue_as_new(
                 args=[start if self._snapshot == measured else self._make_start()],

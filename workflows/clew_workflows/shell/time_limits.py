@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from clew.contract import MAX_WAIT_SECONDS
+from clew.contract import WAIT_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +15,11 @@ class TimeLimits:
     Attributes:
         store_timeout: The time for the archive's store to answer while the session can continue without it.
         store_retry_interval: The time between two attempts, after the store did not answer.
-        caller_timeout: The time until a caller that waits for an outcome is answered `running`.
+        caller_patience: The time after which a caller that waits for an outcome gives way to another one.
+        lists_interval: The time between two updates of the session in lists, of what can wait.
     """
 
     store_timeout: timedelta = timedelta(seconds=15)
     store_retry_interval: timedelta = timedelta(seconds=60)
-    caller_timeout: timedelta = timedelta(seconds=MAX_WAIT_SECONDS)
+    caller_patience: timedelta = timedelta(seconds=WAIT_SECONDS)
+    lists_interval: timedelta = timedelta(seconds=10)

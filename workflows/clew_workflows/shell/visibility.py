@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from functools import partial
+from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio import workflow
@@ -13,27 +12,31 @@ from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 from clew.contract.search_attributes import SEARCH_ATTRIBUTES, AttributeValue
 from clew_workflows.core import lists
 from clew_workflows.core.state import State
+from clew_workflows.shell.background import start_background_task
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
-from clew_workflows.shell.waiters import Waiters
 
 
 class Visibility:
     """Updates a session's search attributes and its memo: each update adds an event to the history.
 
+    Quick turns share an update: what can wait for it waits until `interval` has passed since the one before, and a
+    timer then brings it. Turns that are further apart need no timer.
+
     A workflow run that continues another has its search attributes. The memo is handed on by `memo`.
     """
 
-    def __init__(self, runtime: Runtime, waiters: Waiters, task_commands: TaskCommands) -> None:
+    def __init__(self, runtime: Runtime, interval: timedelta, task_commands: TaskCommands) -> None:
         self._runtime = runtime
-        self._waiters = waiters
         self._task_commands = task_commands
+        self._interval_seconds = interval.total_seconds()
         self._shown = _read_attributes()
         self._finished = runtime.state.listed.finished
-        self._expired = 0
         self._memo = self.memo if workflow.info().continued_run_id else {}
-        self._checked: tuple[State | None, int] = None, 0
-        waiters.on_timer = partial(self.update, shows_figures=True)
+        # A workflow run that continues another begins with an update of that one.
+        self._updated_at = workflow.time()
+        self._is_timed = False
+        self._checked: State | None = None
 
     @property
     def memo(self) -> dict[str, Any]:
@@ -43,30 +46,34 @@ class Visibility:
     @property
     def is_due(self) -> bool:
         """Whether anything has changed since the last check."""
-        state, expired = self._checked
-        return state is not self._runtime.state or expired != self._waiters.expired
+        return self._checked is not self._runtime.state
 
     def begin(self) -> None:
         """Update what is due, at the end of the workflow task that makes it due."""
         self.update()
 
-    def update(self, *, shows_figures: bool = False) -> None:
-        """Update what is due now. While the timer of the callers' waits runs, figures wait for it (`shows_figures`).
-
-        So quick turns share one update, and no timer is added to the history for it.
-        """
-        if not (self.is_due or shows_figures):
+    def update(self, *, shows_all: bool = False) -> None:
+        """Update what is due now; with `shows_all`, also what could wait."""
+        if not (self.is_due or shows_all):
             return
-        state, expired = self._runtime.state, self._waiters.expired
-        self._checked = state, expired
-        is_slow, figures_wait = expired > self._expired, self._waiters.is_timed and not shows_figures
-        if lists.is_update_due(state, self._shown, self._finished, is_slow=is_slow, figures_wait=figures_wait):
+        self._checked = state = self._runtime.state
+        seconds_left = 0.0 if shows_all else self._updated_at + self._interval_seconds - workflow.time()
+        if lists.is_update_due(state, self._shown, self._finished, is_recent=seconds_left > 0):
             self._upsert()
+        elif not self._is_timed and lists.is_update_due(state, self._shown, self._finished, is_recent=False):
+            self._is_timed = True
+            start_background_task(self._update_later(seconds_left))
         memo = self.memo
         if memo != self._memo and not state.closed:
             workflow.upsert_memo({**dict.fromkeys(self._memo.keys() - memo.keys()), **memo})
             self._memo = memo
             self._task_commands.note()
+
+    async def _update_later(self, seconds: float) -> None:
+        await workflow.sleep(seconds, summary="lists show the session as it is then")
+        self._is_timed = False
+        self.update(shows_all=True)
+        self._task_commands.ensure()
 
     def end(self) -> None:
         """Show that the session has ended, in its last workflow task."""
@@ -85,7 +92,7 @@ class Visibility:
             workflow.upsert_search_attributes(updates)
             self._task_commands.note()
         self._shown = values
-        self._finished, self._expired = state.listed.finished, self._waiters.expired
+        self._finished, self._updated_at = state.listed.finished, workflow.time()
 
 
 def _read_attributes() -> dict[str, AttributeValue]:

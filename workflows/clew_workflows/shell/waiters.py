@@ -1,4 +1,4 @@
-"""Waiters: callers that wait for the outcome of a request, for a limited time."""
+"""Waiters: callers that wait for the outcome of a request."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from datetime import timedelta
 from temporalio import workflow
 
 from clew.contract import MAX_WAITERS
-from clew_workflows.shell.background import start_background_task
-from clew_workflows.shell.task_commands import TaskCommands
 
 
 @dataclass(eq=False, slots=True)
@@ -19,7 +17,7 @@ class Waiter:
 
     Attributes:
         since: When it arrived, in seconds of the workflow's clock.
-        expired: It is to be answered `running`: its time is over, or too many callers wait.
+        expired: It is to be answered `running`: it has given way to another one, or too many callers wait.
     """
 
     since: float
@@ -27,40 +25,33 @@ class Waiter:
 
 
 class Waiters:
-    """The waiters of one workflow run. They share one timer, so that a turn adds no timer to the history.
+    """The waiters of one workflow run. Waiting adds nothing to the history: no timer ends a wait.
 
-    Attributes:
-        expired: The number of waits whose time was over.
-        on_timer: What the task that handles the timer does first.
+    A caller may have died while it waits. So when all places are taken, the oldest wait gives way once it has lasted
+    for `patience`.
     """
 
-    def __init__(self, longest: timedelta, task_commands: TaskCommands) -> None:
-        self._task_commands = task_commands
-        self._longest_seconds = longest.total_seconds()
+    def __init__(self, patience: timedelta) -> None:
+        self._patience_seconds = patience.total_seconds()
         self._waiting: set[Waiter] = set()
-        self._expiring = False
         self._dismissed = False
-        self.expired = 0
-        self.on_timer: Callable[[], None] = lambda: None
 
     @property
     def has_any(self) -> bool:
         """Whether a caller waits."""
         return bool(self._waiting)
 
-    @property
-    def is_timed(self) -> bool:
-        """Whether the timer runs."""
-        return self._expiring
-
     def enter(self) -> Waiter:
-        """Add a waiter; it expires at once if there are too many."""
-        waiter = Waiter(since=workflow.time(), expired=self._dismissed or len(self._waiting) >= MAX_WAITERS)
+        """Add a waiter; it expires at once if there is no place for it."""
+        now = workflow.time()
+        staying = [waiter for waiter in self._waiting if not waiter.expired]
+        if len(staying) >= MAX_WAITERS:
+            oldest = min(staying, key=lambda waiter: waiter.since)
+            oldest.expired = now - oldest.since >= self._patience_seconds
+        has_place = sum(not waiter.expired for waiter in staying) < MAX_WAITERS
+        waiter = Waiter(since=now, expired=self._dismissed or not has_place)
         if not waiter.expired:
             self._waiting.add(waiter)
-            if not self._expiring:
-                self._expiring = True
-                start_background_task(self._expire_long_waits())
         return waiter
 
     async def wait(self, waiter: Waiter | None, done: Callable[[], bool]) -> None:
@@ -78,20 +69,3 @@ class Waiters:
         self._dismissed = True
         for waiter in self._waiting:
             waiter.expired = True
-
-    async def _expire_long_waits(self) -> None:
-        while waiting := [waiter for waiter in self._waiting if not waiter.expired]:
-            oldest = min(waiter.since for waiter in waiting)
-            await workflow.sleep(
-                max(oldest + self._longest_seconds - workflow.time(), 1),
-                summary="callers that wait are answered by then",
-            )
-            self.on_timer()
-            for waiter in waiting:
-                if waiter in self._waiting and workflow.time() - waiter.since >= self._longest_seconds:
-                    waiter.expired = True
-                    self.expired += 1
-        self._expiring = False
-        if not self._waiting:
-            # The timer has released no waiter: the task that handles it would have no command.
-            self._task_commands.ensure()
