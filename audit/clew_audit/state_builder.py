@@ -108,7 +108,11 @@ class StateBuilder:
         if op_id := _find_op_id(entry.body):
             known = [known for known in self._known_ops if known != op_id]
             self._known_ops = [*known, op_id][-MAX_KNOWN_OPS:]
-        for name in ("summary", "run", "call"):
+        # A message names the call that will read it, which is not made if its run ends before.
+        made = (
+            ("summary", "run") if isinstance(entry.body, UserMessage | InputPayload) else ("summary", "run", "call")
+        )
+        for name in made:
             self._count(name, entry.refs.get(f"{name}_id"))
 
     def _note_input(self, input_id: str, request_id: str) -> None:

@@ -6,7 +6,6 @@ messages. Many servers refuse that, because the template of their model cannot e
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -165,12 +164,12 @@ def list_own_calls(message: Message, provider: str) -> list[dict[str, Any]]:
 def choose_call_ids(messages: Sequence[Message], provider: str, model: str, dialect: Dialect) -> list[list[str]]:
     """Choose the ids of tool calls in a request, for each message: of its calls, or of the one that it answers.
 
-    A provider gets its own id back if it is unique in the request. Other ids are Clew's, which are unique in a
-    thread, or a caller's. One that the dialect refuses, or that stands there twice, is replaced by one made from it.
+    A provider gets its own id back; of several calls with the same one, the first call has it, so that a request
+    begins as the one before it did. Other ids are Clew's, which are unique in a thread, or a caller's. One that the
+    dialect refuses, or that stands there twice, is replaced by one made from it.
     """
     own_ids = [_list_own_ids(message, provider, model, dialect) for message in messages]
-    counts = Counter(own_id for ids in own_ids for own_id in ids)
-    used = {own_id for own_id, count in counts.items() if own_id and count == 1}
+    used = {own_id for ids in own_ids for own_id in ids if own_id}
     own = set(used)
     current: dict[str, str] = {}
     chosen: list[list[str]] = []
@@ -182,6 +181,7 @@ def choose_call_ids(messages: Sequence[Message], provider: str, model: str, dial
         row = []
         for call_id, own_id in zip(list_call_ids(message), ids, strict=True):
             current[call_id] = own_id if own_id in own else _make_id(call_id, dialect, used)
+            own.discard(own_id)
             row.append(current[call_id])
         chosen.append(row)
     return chosen

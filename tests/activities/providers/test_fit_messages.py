@@ -166,7 +166,8 @@ def test_a_provider_gets_its_own_id_back() -> None:
     assert other == [[], ["tc_1"], ["tc_1"]]
 
 
-def test_an_id_that_a_provider_repeats_is_replaced_in_each_place() -> None:
+def test_the_first_call_keeps_an_id_that_a_provider_repeats() -> None:
+    """So the next request begins as this one did, and prompt caches hold."""
     messages = [
         make_own(make_call(call_id="tool00001"), "functions.add:0", provider="kimi"),
         make_result("1", "tool00001"),
@@ -174,7 +175,8 @@ def test_an_id_that_a_provider_repeats_is_replaced_in_each_place() -> None:
         make_result("2", "tool00002"),
     ]
     ids = choose_call_ids(messages, "kimi", "m", DIALECTS["kimi"])
-    assert ids == [["tool00001"], ["tool00001"], ["tool00002"], ["tool00002"]]
+    assert ids == [["functions.add:0"], ["functions.add:0"], ["tool00002"], ["tool00002"]]
+    assert choose_call_ids(messages[:2], "kimi", "m", DIALECTS["kimi"]) == ids[:2]
 
 
 def test_an_id_in_another_form_is_made_short_and_stays_unique() -> None:
