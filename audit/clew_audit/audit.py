@@ -258,12 +258,10 @@ class _Audit:
         for lane, messages in live.transcripts.items():
             remaining = {message["seq"]: message for message in messages}
             for entry in live.entries:
-                if entry.kind == "ai_message" and entry.lane == lane:
-                    expected = {**entry.message, "seq": entry.seq}
-                    if remaining.pop(entry.seq, None) != expected:
-                        self._add_difference(
-                            Difference("live", "the transcript has another message", lane, entry.seq)
-                        )
+                if entry.kind != "ai_message" or entry.lane != lane:
+                    continue
+                if remaining.pop(entry.seq, None) != entry.transcript_message:
+                    self._add_difference(Difference("live", "the transcript has another message", lane, entry.seq))
             # The session may have written entries since they were read.
             for seq in sorted(seq for seq in remaining if seq <= live.entries[-1].seq):
                 self._add_difference(Difference("live", "the transcript has a message without an entry", lane, seq))

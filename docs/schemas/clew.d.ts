@@ -1591,6 +1591,24 @@ export interface SteerInput {
   refs?: Record<string, string> | null;
 }
 
+/** A message of a stored context. */
+export interface StoredMessage {
+  /** The speaker. */
+  role: "system" | "user" | "assistant" | "tool";
+  /** The text. */
+  content: string;
+  /** The tool calls of an assistant message. */
+  tool_calls?: Array<ToolCall>;
+  /** The call that a tool message answers. */
+  tool_call_id?: string;
+  /** The tool of a tool message. */
+  name?: string;
+  /** Blocks that go back to the provider with the message. */
+  provider_data?: ProviderData;
+  /** The refs of the caller who sent the message; no model reads them. */
+  refs?: Record<string, string>;
+}
+
 /** A large tool result, which the archive has in full under its digest. */
 export interface StoredResult {
   /** SHA-256 of the full text. */
@@ -1604,7 +1622,7 @@ export interface StoredResult {
 /** A context that was put under a lane. */
 export interface StoredSnapshot {
   /** The messages, with ids of tool calls that are unique in the thread. */
-  messages: Array<Message>;
+  messages: Array<StoredMessage>;
   /** The lane's system prompt; absent: the session's is in force. */
   system_prompt?: string;
   /** Tokens of each message. */

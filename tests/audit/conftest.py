@@ -40,12 +40,16 @@ async def archive_in_use(stack: Stack, clew: Clew) -> ArchiveInUse:
 
 @pytest.fixture(scope="session")
 async def long_session(stack: Stack, clew: Clew) -> Session:
-    """A session with many runs, tools, lanes, steering, a cancel, approvals, a hibernation; it is open."""
+    """A session with many runs, tools, lanes, steering, a cancel, approvals, a hibernation; it is open.
+
+    Some messages have refs of the caller's own, and one has no tools.
+    """
     model = stack.add_model(controlled)
     session = await clew.open(make_id(), model=model, tools=["add"], system_prompt="Be brief.")
-    for turn in range(12):
+    await session.ask("turn 0", tools=[], refs={"mail": "m-0"})
+    for turn in range(1, 12):
         await session.ask(f"turn {turn}")
-    await session.ask("use tools")
+    await session.ask("use tools", tools=["add"], refs={"mail": "m-12"})
     await session.hibernate()
     await control(await clew.open(session.id, model=model))
     session = await clew.open(session.id, model=model)

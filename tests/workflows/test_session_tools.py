@@ -13,7 +13,7 @@ from clew_workflows.protocol import RolloverThresholds
 from tests.support import toolbox
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.session_scripts import list_kinds, make_tool_script
-from tests.support.stack import Stack
+from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
 
 
@@ -28,6 +28,32 @@ async def test_tools_of_one_round_run_side_by_side_and_are_shown_in_call_order(s
     ids = [call["id"] for call in entries[1].payload["tool_calls"]]
     assert set(ids) == {entry.payload["tool_call_id"] for entry in entries[2:4]}
     assert len(set(ids)) == 2, "a provider that repeats its ids does not confuse the thread"
+
+
+async def test_a_request_has_its_tools_and_refs_wherever_it_is_read(stack: Stack) -> None:
+    """The model is sent those tools; an archive, a fork and a checkpoint keep the contexts and the refs."""
+    async with run_rolling_worker(stack, RolloverThresholds()) as clew:
+        calls = {"go": (ToolCall("add", {"a": 1, "b": 2}),)}
+        model = stack.add_model(lambda body: Reply("fine", calls.get(get_last_message(body)["content"], ())))
+        session = await clew.open(make_id(), model=model, tools=["add", "explode"])
+        await session.ask("go", tools=["add"], refs={"mail": "m-1"})
+        await session.ask("no tools", tools=[], refs={"mail": "m-2"})
+        await session.ask("all tools")
+        names = [[tool["function"]["name"] for tool in body.get("tools", ())] for body in stack.list_requests(model)]
+        assert names[:3] == [["add", "read_result"], ["add", "read_result"], []]
+        assert names[3] == ["add", "explode", "read_result"]
+        token = await session.checkpoint()
+        fork = await session.fork()
+        await session.hibernate()
+        restored = await clew.restore(token)
+        for kept in (session, fork):
+            shown = [await kept.context(call_id=f"call-{number}") for number in range(1, 5)]
+            assert [[tool["name"] for tool in call.tool_spec] for call in shown] == names[:4]
+        (begun,) = await restored.entries(kind="ai_context_operation")
+        snapshot = begun.payload["operation"]["result_context"]["messages"]
+        for messages in (await session.transcript(), await fork.transcript(), snapshot):
+            refs = [message.get("refs") for message in messages if message["role"] == "user"]
+            assert refs == [{"mail": "m-1"}, {"mail": "m-2"}, None]
 
 
 @pytest.mark.parametrize(

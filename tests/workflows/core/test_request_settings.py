@@ -11,6 +11,7 @@ from clew.context.contexts import rebuild_context
 from clew.contract import ContextOperation, ModelOptions
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput, UnknownTool
+from clew.thread.entries import Entry
 from clew_workflows.core import checkpoints, requests
 from tests.support.session_harness import SessionHarness, make_reply
 
@@ -195,6 +196,7 @@ def test_a_checkpoint_has_the_callers_refs() -> None:
         ContextOperation.model_validate_json(json.dumps(checkpoints.make_restore_operation(payload, "restore-1")))
     )
     assert restored.context().messages == session.context().messages
+    assert [Entry.from_json(entry.as_dict()) for entry in restored.thread] == list(restored.thread)
     restored.ask("three", refs={"mail": "m-3"})
     restored.reply("fine")
     assert read_refs(restored)[1] == [{"mail": "m-1"}, None, None, None, {"mail": "m-3"}, None]

@@ -17,7 +17,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from clew.contract import ContextOperation, SummarizeInput
-from clew.contract.payloads import AppliedReplace, ErrorPayload, OperationPayload, StoredSnapshot, SummaryPayload
+from clew.contract.payloads import (
+    AppliedReplace,
+    ErrorPayload,
+    OperationPayload,
+    StoredMessage,
+    StoredSnapshot,
+    SummaryPayload,
+)
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, Busy, InvalidInput, NothingToSummarize
 from clew.thread.entries import Draft, Refs
@@ -242,7 +249,7 @@ def commit_summary(state: State, event: Summarized, _at: Moment) -> Decision:
         type="replace",
         reason="compaction",
         result_context=StoredSnapshot(
-            messages=[summary.make_message("user")],
+            messages=[StoredMessage(role="user", content=summary.make_message("user")["content"])],
             system_prompt=event.system_prompt,
             tokens=None if answer.tokens is None else [answer.tokens],
             system_prompt_tokens=event.system_prompt_tokens,

@@ -40,6 +40,7 @@ from clew.contract.payloads.operations import (
     AppliedUnpin,
     AppliedWithdraw,
     OperationPayload,
+    StoredMessage,
     StoredSnapshot,
 )
 from clew.contract.payloads.recipe import Fitting, Recipe
@@ -72,6 +73,7 @@ __all__ = [
     "RunPayload",
     "SessionPayload",
     "Stored",
+    "StoredMessage",
     "StoredResult",
     "StoredSnapshot",
     "Subagent",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, NotRequired, Self
 
 from pydantic import Field, SkipValidation
 
@@ -12,6 +12,16 @@ from clew.model.messages import Message
 from clew.model.tokens import Encoding
 
 Reason = Literal["manual", "restore", "compaction", "system"]
+
+
+class StoredMessage(Message, total=False):
+    """A message of a stored context.
+
+    Attributes:
+        refs: The refs of the caller who sent the message; no model reads them.
+    """
+
+    refs: NotRequired[dict[str, str]]
 
 
 @stored
@@ -25,7 +35,7 @@ class StoredSnapshot(Stored):
         system_prompt_tokens: Tokens of the system prompt.
     """
 
-    messages: SkipValidation[list[Message]]
+    messages: SkipValidation[list[StoredMessage]]
     system_prompt: str | None = None
     tokens: list[int] | None = None
     system_prompt_tokens: int | None = None
