@@ -19,6 +19,7 @@ from clew.cli import (
     control,
     decoding,
     evaluate,
+    hints,
     lifecycle,
     listing,
     offline,
@@ -147,6 +148,7 @@ def chat(
     tool: Tools = None,
     require_approval: RequireApproval = None,
     on_busy: OnBusy = None,
+    resume_with: Annotated[str | None, typer.Option(hidden=True)] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
@@ -157,6 +159,17 @@ def chat(
     Without a terminal, or with --json, each line of stdin is a message, and stdout has only the answers.
     """
     target = options.make_target(address, namespace, task_queue)
+
+    def write_resume(last_session: str, last_model: str) -> str:
+        """Write the command that resumes the session in which the chat ends, with the model that it has there."""
+        if resume_with is not None:  # the chat is a part of another program
+            return resume_with.format(session=shlex.quote(last_session), model=shlex.quote(last_model))
+        words = ["chat", last_session]
+        if last_session == session:
+            words += ["--agent", agent] if agent else []
+            words += ["--model", last_model] if model else []
+        return hints.write_command(*words, *(["--on-busy", on_busy] if on_busy else []))
+
     with exit_on_error(as_json), asyncio.Runner() as runner:
         opening = _open(
             target,
@@ -173,7 +186,7 @@ def chat(
         if sys.stdin.isatty() and show.make_console().is_terminal and not as_json:
             from clew.cli.chat.shell import Shell  # noqa: PLC0415 - no other command needs the terminal library
 
-            code = runner.run(Shell(clew, opened, options.get_word(on_busy)).run())
+            code = runner.run(Shell(clew, opened, options.get_word(on_busy), write_resume).run())
         else:
             code = talk.LineChat(opened, as_json, options.get_word(on_busy)).run(runner)
     raise typer.Exit(code)
@@ -343,7 +356,8 @@ async def _open(target: Target, session_id: str, **options: Unpack[reach.StartOp
         requested: dict[str, Any] = {name: options.get(name) for name in opened.session.ignored}
         ignored = ", ".join(map(_OPTION_NAMES.__getitem__, requested))
         change = [word for name, value in requested.items() for word in _write_option(name, value)]
-        remedy = f"`clew configure {session_id} {shlex.join(change)}`" if change else "that is for new sessions"
+        command = hints.write_command("configure", session_id, *change)
+        remedy = f"`{command}`" if change else "that is for new sessions"
         remark = (
             f"session {session_id} exists and keeps its configuration ({opened.status.model}), so {ignored} "
             f"had no effect: {remedy}"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from clew.cli import reach
+from clew.cli import hints, reach
 from clew.cli.reach import Target
 from clew.session.connection import Clew
 from clew.session.session import Session
@@ -129,7 +129,9 @@ def make_target(address: str | None, namespace: str | None, task_queue: str) -> 
     """Make the target from the options."""
     if address and "://" in address:
         raise typer.BadParameter("must be HOST:PORT, without a scheme", param_hint="--address")
-    return Target(address, namespace, task_queue)
+    target = Target(address, namespace, task_queue)
+    hints.remember_target(target)
+    return target
 
 
 def find_login_name() -> str | None:

@@ -11,13 +11,11 @@ import typer
 
 from clew.cli import options, show
 from clew.cli.failures import FAILED
+from clew.cli.hints import find_program
 from clew.cli.options import TaskQueue
 from clew.contract import TASK_QUEUE
 from clew.local import StartFailed
-from clew.local.development import PORT, UI_PORT, Development, run_until_interrupted
-
-FOLDER = Path(".clew")
-"""Where `clew dev` keeps its sessions."""
+from clew.local.development import FOLDER, PORT, UI_PORT, Development, run_until_interrupted
 
 
 def worker(context: typer.Context) -> None:
@@ -75,6 +73,7 @@ def dev(
         ui_port=ui_port,
         folder=None if ephemeral else folder,
         logs_to_stderr=as_json,
+        program=find_program(),
     )
     report = _report_json if as_json else typer.echo
     try:

@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from clew.cli.hints import write_command
 from clew.contract.outputs import Context, PendingOperation, SessionStatus
 from clew.contract.payloads import (
     AgentVersion,
@@ -121,8 +122,9 @@ def _format_status(answer: SessionStatus) -> str:
     """Format what the session does; of one that has ended, also what continues it."""
     status = answer.status.replace("_", " ")
     if status == "interrupted":
-        return f"interrupted: `clew recover {answer.session_id}` repairs it"
-    return f"{status}: `clew ask {answer.session_id} TEXT` continues it" if answer.closed else status
+        return f"interrupted: `{write_command('recover', answer.session_id)}` repairs it"
+    continuing = write_command("ask", answer.session_id, "TEXT")
+    return f"{status}: `{continuing}` continues it" if answer.closed else status
 
 
 def _format_agent(agent: AgentVersion) -> str:

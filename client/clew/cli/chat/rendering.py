@@ -27,6 +27,7 @@ from clew.cli.chat.blocks import (
     WaitingBlock,
 )
 from clew.cli.chat.markdown import MARKDOWN
+from clew.cli.hints import complete_commands
 from clew.contract.outputs import Context
 from clew.model.messages import Message
 from clew.model.tokens import ByteEstimate, Encoding
@@ -144,7 +145,9 @@ def _format_block(block: Block, width: int) -> RenderableType:
         case WaitingBlock():
             return _format_waiting(block, width)
         case NoteBlock():
-            return show.make_text((block.text, _TONES[block.tone]))
+            # Errors of the workers name commands.
+            text = complete_commands(block.text) if block.tone == "error" else block.text
+            return show.make_text((text, _TONES[block.tone]))
 
 
 def _trim(painted: str) -> str:

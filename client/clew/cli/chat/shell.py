@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
@@ -28,6 +28,7 @@ from clew.cli.chat.display import Display
 from clew.cli.chat.meter import Meter
 from clew.cli.chat.prompt import Keys, NameCompleter
 from clew.cli.chat.screen import Screen
+from clew.cli.hints import write_command
 from clew.contract import OnBusy
 from clew.contract.outputs import SessionStatus
 from clew.contract.payloads import UserMessage
@@ -57,6 +58,7 @@ class Shell:
         clew: Clew,
         opened: reach.Opened,
         on_busy: OnBusy | None = None,
+        write_resume: Callable[[str, str], str] = lambda session, _model: write_command("chat", session),
         *,
         history: History | None = None,
         input: Input | None = None,  # noqa: A002 - prompt_toolkit's name
@@ -64,6 +66,7 @@ class Shell:
     ) -> None:
         self._clew = clew
         self._on_busy: OnBusy | None = on_busy
+        self._write_resume = write_resume
         self._opened = opened
         self._session = opened.session
         self._screen = Screen()
@@ -106,7 +109,8 @@ class Shell:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         ending = "the request continues, and the session stays" if self._screen.is_active else "the session stays"
-        display.print_note(f"{ending}: resume it with `clew chat {self._session.id}`")
+        model = (self._meter.status or self._opened.status).model
+        display.print_note(f"{ending}: resume it with `{self._write_resume(self._session.id, model)}`")
         await display.flush()
         return 0
 

@@ -33,7 +33,7 @@ async def test_what_is_typed_during_a_reply_steers(stack: Stack) -> None:
         await terminal.wait_for("<two>")
         terminal.press(CTRL_D)
         assert await terminal.wait_for_end() == 0
-        await terminal.wait_for(f"the session stays: resume it with `clew chat {session.id}`")
+        await terminal.wait_for("the session stays: resume it with `")
         # The reply's Markdown is painted, and each block stands on the screen once.
         assert [terminal.screen.count(text) for text in ("<one>", "<two>", "> **one**")] == [1, 1, 1]
     contents = [message["content"] for message in await session.transcript()]
