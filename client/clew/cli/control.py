@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from clew.cli import options
 from clew.cli.acting import act, parse_object
+from clew.cli.names import complete_agent, complete_approval, complete_external, complete_model
 from clew.cli.options import Address, AsJson, By, Namespace, SessionId, TaskQueue
 from clew.contract import TASK_QUEUE, ConfigureInput
 from clew.session.options import InputOptions
@@ -31,12 +33,20 @@ OnFailure = Annotated[
     typer.Option("--on-failure", help="If the run ends before reading it: answer it in a follow-up run, or drop it."),
 ]
 Source = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the sender, stored with the entry.")]
-ToolCallId = Annotated[
-    str,
-    typer.Argument(
-        metavar="TOOL_CALL_ID", help="Id of the tool call; `clew status` lists the waiting ones.", show_default=False
-    ),
-]
+
+
+def _make_call_argument(complete: Callable[[typer.Context, str], list[str]]) -> Any:
+    """Make the argument that names a waiting tool call."""
+    return typer.Argument(
+        metavar="TOOL_CALL_ID",
+        help="Id of the tool call; `clew status` lists the waiting ones.",
+        show_default=False,
+        autocompletion=complete,
+    )
+
+
+WaitingApproval = Annotated[str, _make_call_argument(complete_approval)]
+WaitingExternal = Annotated[str, _make_call_argument(complete_external)]
 
 
 def steer(
@@ -106,13 +116,18 @@ def cancel(
 def configure(
     session: SessionId,
     *,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="The agent.")] = None,
-    model: Annotated[str | None, typer.Option(metavar="PROVIDER:NAME", help="The model.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The agent.", autocompletion=complete_agent)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="PROVIDER:NAME", help="The model.", autocompletion=complete_model)
+    ] = None,
     fallback: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PROVIDER:NAME",
             help="A model to try while the model has an outage; may be repeated. Replaces the list.",
+            autocompletion=complete_model,
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.")] = None,
@@ -167,7 +182,7 @@ def configure(
 
 def approve(
     session: SessionId,
-    tool_call_id: ToolCallId,
+    tool_call_id: WaitingApproval,
     *,
     arguments: Annotated[
         str | None, typer.Option(metavar="JSON", help="Arguments that replace the model's, as a JSON object.")
@@ -193,7 +208,7 @@ def approve(
 
 def deny(
     session: SessionId,
-    tool_call_id: ToolCallId,
+    tool_call_id: WaitingApproval,
     *,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; the model reads it.")] = None,
     by: By = None,
@@ -210,7 +225,7 @@ def deny(
 
 def submit(
     session: SessionId,
-    tool_call_id: ToolCallId,
+    tool_call_id: WaitingExternal,
     result: Annotated[
         str,
         typer.Argument(metavar="TEXT", help="The result; `-` reads it from stdin.", show_default=False),

@@ -18,7 +18,7 @@ from temporalio.envconfig import ClientConfig
 from clew.cli import _operators as operators
 from clew.cli import failures, options, reach, show
 from clew.cli.failures import exit_on_error
-from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
+from clew.cli.options import Address, AsJson, Namespace, OptionalSessionId, SessionId, TaskQueue
 from clew.cli.reach import Misconfigured
 from clew.contract import TASK_QUEUE
 from clew.encryption import Sealer, encrypt_payloads, read_encryption
@@ -39,7 +39,7 @@ class Keep(StrEnum):
 
 
 def audit(
-    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="The session's id.")] = None,
+    session: OptionalSessionId = None,
     *,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Save the histories, for a later audit without the server.")
