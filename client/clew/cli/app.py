@@ -19,6 +19,7 @@ from clew.cli import (
     control,
     decoding,
     evaluate,
+    groups,
     hints,
     lifecycle,
     listing,
@@ -69,6 +70,7 @@ _OPTION_NAMES = {
 
 app = typer.Typer(
     help="Durable LLM-agent sessions on Temporal.",
+    cls=groups.GroupedCommands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Help and errors quote the user's text, which is not markup.
@@ -91,7 +93,7 @@ def clew(version_wanted: Annotated[bool, typer.Option("--version", help="Print t
         raise typer.Exit
 
 
-@app.command()
+@app.command(rich_help_panel=groups.TALK)
 def ask(
     session: SessionId,
     text: Annotated[
@@ -136,7 +138,7 @@ def ask(
         options.run(work())
 
 
-@app.command()
+@app.command(rich_help_panel=groups.TALK)
 def chat(
     session: SessionId,
     *,
@@ -192,7 +194,7 @@ def chat(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(rich_help_panel=groups.READ)
 def status(
     session: SessionId,
     *,
@@ -211,7 +213,7 @@ def status(
             show.print_status(show.make_console(), answer)
 
 
-@app.command()
+@app.command(rich_help_panel=groups.READ)
 def transcript(
     session: SessionId,
     *,
@@ -240,7 +242,7 @@ def transcript(
             show.print_messages(show.make_console(), messages)
 
 
-@app.command()
+@app.command(rich_help_panel=groups.READ)
 def context(
     session: SessionId,
     *,
@@ -277,7 +279,7 @@ def context(
             show.print_context(show.make_console(), answer)
 
 
-@app.command()
+@app.command(rich_help_panel=groups.READ)
 def entries(
     session: SessionId,
     *,
@@ -330,22 +332,19 @@ def entries(
             show.print_entries(show.make_console(), matching[:limit])
 
 
-for command in (
-    compare.compare,
-    report.report,
-    evaluate.evaluate,
-    *control.COMMANDS,
-    *contexts.COMMANDS,
-    *compacting.COMMANDS,
-    *lifecycle.COMMANDS,
-    *watching.COMMANDS,
-    *top.COMMANDS,
-    *listing.COMMANDS,
-):
-    app.command()(command)
-offline.register(app)
+_COMMANDS = {
+    groups.READ: (*watching.COMMANDS, *top.COMMANDS, listing.sessions, report.report, compare.compare),
+    groups.CONTROL: control.COMMANDS,
+    groups.CONTEXTS: (*contexts.COMMANDS, *compacting.COMMANDS),
+    groups.SESSIONS: lifecycle.COMMANDS,
+    groups.OPERATE: (listing.setup_namespace, evaluate.evaluate),
+}
+for group, commands in _COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=group)(command)
 serving.register(app)
-app.command("codec-server")(decoding.codec_server)
+app.command("codec-server", rich_help_panel=groups.SERVE)(decoding.codec_server)
+offline.register(app)
 
 
 async def _open(target: Target, session_id: str, **options: Unpack[reach.StartOptions]) -> tuple[Clew, reach.Opened]:

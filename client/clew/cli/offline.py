@@ -18,6 +18,7 @@ from temporalio.envconfig import ClientConfig
 from clew.cli import _operators as operators
 from clew.cli import failures, options, reach, show
 from clew.cli.failures import exit_on_error
+from clew.cli.groups import OPERATE, SESSIONS
 from clew.cli.options import Address, AsJson, Namespace, OptionalSessionId, SessionId, TaskQueue
 from clew.cli.reach import Misconfigured
 from clew.contract import TASK_QUEUE
@@ -206,10 +207,11 @@ def register(app: typer.Typer) -> None:
     """Add the operators' commands to the command line."""
     archive = typer.Typer(help="Check a session's archive.", no_args_is_help=True, rich_markup_mode=None)
     archive.command()(verify)
-    app.add_typer(archive, name="archive")
-    for command in (audit, recover, export, rekey):
-        app.command()(command)
-    app.command("import")(import_)
+    for command in (audit, recover, rekey):
+        app.command(rich_help_panel=OPERATE)(command)
+    app.add_typer(archive, name="archive", rich_help_panel=OPERATE)
+    app.command(rich_help_panel=SESSIONS)(export)
+    app.command("import", rich_help_panel=SESSIONS)(import_)
 
 
 def _open_archive(namespace: str) -> Archive:

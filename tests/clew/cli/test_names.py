@@ -33,7 +33,7 @@ async def test_sessions_agents_and_models_are_completed(stack: Stack) -> None:
     agent = Agent(f"agent-{uuid.uuid4().hex}", model=model)
     async with run_deployment(stack, clew, agent):
         await clew.open(f"{prefix}-1", model=model)
-        await clew.open(f"{prefix}-2", agent=agent.name)
+        await (await clew.open(f"{prefix}-2", agent=agent.name)).ask("hi")  # the list has agents from then on
 
     async def are_listed() -> object:
         names = await list_names(clew, prefix)
