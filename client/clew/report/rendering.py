@@ -45,7 +45,7 @@ from clew.report.visible import make_visible
 
 MAX_ROWS = 1000
 """Most rows of a table of the page; the newest are shown."""
-MAX_OPEN_FAILURES = 12
+MAX_OPEN_FAILURES = 20
 """Most failures that a page lists unfolded."""
 _MAX_MARKDOWN = 10_000
 _LONG_PAUSE_SECONDS = 3600

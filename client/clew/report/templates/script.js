@@ -50,7 +50,7 @@
       if (!turn.hidden) matching += 1;
     }
     for (const pause of document.querySelectorAll("#conversation > .pause")) pause.hidden = needle !== "";
-    count.textContent = needle ? `${matching} of ${turns.length} turns` : "";
+    count.textContent = needle ? `${matching} of ${turns.length}` : "";
     mark(needle);
   };
 
