@@ -33,8 +33,8 @@ def list_failures(thread: Thread, texts: Texts, results: Mapping[str, Entry]) ->
     for entry in thread:
         match entry.body:
             case RunPayload(status="failed") as run:
-                error = run.error
-                yield make(entry, "request", error.type if error else run.termination_reason, error and error.message)
+                title = run.error.type if run.error else run.termination_reason
+                yield make(entry, "request", title, run.error.message if run.error else None)
             case ErrorPayload() as error if (entry.refs.get("run_id"), error.type, error.message) not in ended:
                 yield make(entry, "error", error.type, error.message)
             case ToolMessage() as result if results[result.tool_call_id] is entry and _has_failed(thread, result):

@@ -132,8 +132,9 @@ def write_long_session() -> Thread:
         run, call = f"run-{number}", f"tool{number:05d}"
         session.writer.message(user_says(f"question {number} of the day"), run=run)
         session.call(assistant_calls(call), run=run)
-        bad = {"is_error": True, "content": "the bank is closed"} if number == 4 else {}
-        session.writer.message({**tool_returns(call, f"result-{number} " * 40), **bad}, run=run)
+        content = "the bank is closed" if number == 4 else f"result-{number} " * 40
+        result: Any = {"context_ref": "default", **tool_returns(call, content), "is_error": number == 4}
+        session.writer.commit("ai_message", result, run_id=run)
         session.call(assistant_says("fine " * 200), run=run)
         if number == 9:
             error = {"type": "rate_limited", "message": "too many requests"}
@@ -209,7 +210,7 @@ async def test_failures_are_linked_from_the_top(browser: Browser, long_page: str
         assert place
         assert place["y"] >= tools["y"] + tools["height"]
     other = await browser.new_page()
-    await other.goto(f"{long_page}#{(await link.get_attribute('href') or '')[1:]}")
+    await other.goto(f"{long_page}{await failures.last.get_by_role('link').get_attribute('href')}")
     await expect(find_turn(other, 9)).to_have_attribute("open", "")
     await other.close()
     await page.close()
