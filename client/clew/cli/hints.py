@@ -44,7 +44,7 @@ def remember_target(target: Target) -> None:
 
 def complete_commands(text: str) -> str:
     """Complete the commands in a text, which are in backticks and begin with `clew`."""
-    return _COMMAND.sub(lambda found: f"`{_complete(found[1])}`", text)
+    return _COMMAND.sub(lambda match: f"`{_complete(match[1])}`", text)
 
 
 def write_command(*words: str) -> str:

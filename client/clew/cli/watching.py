@@ -90,7 +90,7 @@ class _Watch:
                 async with aclosing(session.follow(from_seq)) as events:
                     async for event in events:
                         for block in self._screen.take(event):
-                            display.console.print(Text.from_ansi(self._painter.paint_block(block)))
+                            display.console.print(Text.from_ansi(self._painter.paint_block(block)), soft_wrap=True)
                         self._draw(display)
             finally:
                 turning.cancel()

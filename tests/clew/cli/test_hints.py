@@ -113,10 +113,27 @@ async def test_the_goodbye_of_a_chat_resumes_it(stack: Stack) -> None:
         screen.type(f"/model {other}\r")
         await screen.wait_until_shown(f"the model is {other}")
         await screen.leave()
-        (command,) = re.findall("resume it with `clew (.+?)`", " ".join(screen.screen.split()))
+        (command,) = re.findall("resume it with `clew (.+?)`", screen.screen)
     assert shlex.split(command) == ["chat", name, "--model", other, *options]
     resumed = await run_clew(*shlex.split(command), stdin="hi\n")
     assert (resumed.out, resumed.err) == ("second\n", "")
+
+
+async def test_a_command_on_a_terminal_has_no_line_breaks(stack: Stack) -> None:
+    """Neither in the box of the status nor in an error of a chat, however narrow the terminal: it can be copied."""
+    name, address = f"narrow-{uuid.uuid4().hex}-{'x' * 60}", stack.server.address
+    session = await stack.clew.open(name, model=stack.add_model("fine"))
+    await session.hibernate()
+    command = f"`clew ask {session.id} TEXT --address {address}`"
+    async with open_terminal("status", session.id, "--address", address) as screen:
+        assert await screen.wait_for_end() == 0
+        await screen.wait_for(command)
+    async with open_terminal("chat", session.id, "--address", address) as screen:
+        await screen.wait_until_shown("· idle")
+        screen.type("/status\r")
+        await screen.wait_until_shown("status")
+        screen.type("/open nowhere\r")
+        await screen.wait_for(f"`clew chat nowhere --model PROVIDER:NAME --address {address}`")
 
 
 async def test_a_program_that_runs_the_chat_says_how_it_is_resumed(stack: Stack) -> None:

@@ -59,7 +59,7 @@ async def test_a_waiting_call_is_told_with_its_command(stack: Stack) -> None:
     async with open_terminal("follow", session.id, "--from-seq", "0", "--address", address) as screen:
         await session.message("40 + 2?")
         await screen.wait_until_shown("or deny")
-        (command,) = set(re.findall("`clew (.+?)`", " ".join(screen.screen.split())))
+        (command,) = set(re.findall("`clew (.+?)`", screen.screen))
         assert "y yes" not in screen.screen
         assert (await run_clew(*command.split())).code == 0
         await screen.wait_until_shown("It is 42.")

@@ -89,7 +89,8 @@ class Painter:
 
     def paint(self, shown: RenderableType) -> str:
         """Paint something of rich's, as text with escape sequences for colours."""
-        return self.capture(lambda to: to.print(shown))
+        is_line = isinstance(shown, Text) and shown.no_wrap is True
+        return self.capture(lambda to: to.print(shown, crop=False, soft_wrap=is_line))
 
     def capture(self, write: Callable[[Console], None]) -> str:
         """Paint what a function writes to a console."""
@@ -150,7 +151,7 @@ def _format_block(block: Block, width: int, watched: str) -> RenderableType:
         case NoteBlock():
             # Errors of the workers name commands.
             text = complete_commands(block.text) if block.tone == "error" else block.text
-            return show.make_text((text, _TONES[block.tone]))
+            return (show.make_line if "`" in text else show.make_text)((text, _TONES[block.tone]))
 
 
 def _trim(painted: str) -> str:
@@ -189,7 +190,7 @@ def _format_tool(block: ToolBlock, width: int) -> RenderableType:
 
 def _format_waiting(block: WaitingBlock, width: int, watched: str) -> RenderableType:
     call_id = f"{block.tool_call_id} of {block.session_id}" if block.session_id else block.tool_call_id
-    title = show.make_text(
+    title = show.make_line(
         ("? ", "bold magenta"), (block.name, "bold magenta"), (f"  {call_id} {_format_need(block, watched)}", "dim")
     )
     if not block.arguments:

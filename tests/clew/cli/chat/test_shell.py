@@ -141,7 +141,7 @@ async def test_names_are_completed(stack: Stack) -> None:
         last = get_last_message(body)
         return Reply(last["content"], (ToolCall("order", {"item": "tea"}),) if last["role"] == "user" else ())
 
-    model = stack.add_model("third")
+    model = f"scripted:{make_id()}"
     other = await stack.clew.open(f"completed-{make_id()}", model=model)
     session = await stack.open(order, tools=["order"])
     await wait_until(lambda: _are_listed(stack, other.id, model))
