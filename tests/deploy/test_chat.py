@@ -1,12 +1,16 @@
 """`make chat` needs nothing but the checkout, and the conversation goes on the next time."""
 
+import shlex
+from asyncio import create_subprocess_exec
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
 
 from clew.local.child import free_ports
 from clew.local.persistence import lock_folder
-from tests.support.processes import run_module
+from deploy.chat import FOLDER, write_resume
+from tests.support.processes import ROOT, run_module
 
 
 async def chat(typed: str, folder: Path, **env: str) -> tuple[int | None, str]:
@@ -24,6 +28,18 @@ async def test_a_conversation_goes_on_the_next_time(tmp_path: Path) -> None:
     assert status == 0, second
     assert "What is a compass?" in second
     assert answer[:40] in second
+
+
+async def test_the_chat_says_how_it_is_resumed(tmp_path: Path) -> None:
+    """`make` takes the command of the usual folder; that of another folder names it."""
+    words = shlex.split(write_resume(FOLDER).format(session="s-1", model="local:small"))
+    assert words[0] == "make"
+    process = await create_subprocess_exec("make", "-n", *words[1:], cwd=ROOT, stdout=PIPE)
+    out, _ = await process.communicate()
+    assert "-m deploy.chat --session 's-1' --model 'local:small'" in out.decode()
+    folder = tmp_path / "a b"
+    words = shlex.split(write_resume(folder).format(session="s-1", model="local:small"))
+    assert words[1:] == ["-m", "deploy.chat", "--folder", str(folder), "--session", "s-1", "--model", "local:small"]
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import re
 import signal
 import struct
 import sys
+import sysconfig
 import termios
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -66,6 +67,8 @@ def make_environment(address: str | None = None, **settings: str) -> dict[str, s
     """Make an environment for the command: this process's own, but with the given configuration only."""
     ours = ("TEMPORAL_", "CLEW_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    # `clew` is on the PATH, as in an activated environment.
+    inherited["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), inherited.get("PATH", os.defpath)])
     where = {"TEMPORAL_ADDRESS": address} if address else {}
     # Ignore a configuration file in the home directory, and keep no history there.
     ignored = {"TEMPORAL_CONFIG_FILE": os.devnull, "XDG_STATE_HOME": os.devnull}
@@ -191,7 +194,7 @@ class Terminal:
 
 
 @asynccontextmanager
-async def open_terminal(*arguments: str, address: str) -> AsyncIterator[Terminal]:
+async def open_terminal(*arguments: str, address: str | None = None) -> AsyncIterator[Terminal]:
     """Run the command on a pseudo-terminal of `COLUMNS` columns."""
     master, slave = pty.openpty()
     _set_size(slave, COLUMNS)

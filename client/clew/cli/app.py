@@ -19,6 +19,8 @@ from clew.cli import (
     control,
     decoding,
     evaluate,
+    groups,
+    hints,
     lifecycle,
     listing,
     offline,
@@ -68,6 +70,7 @@ _OPTION_NAMES = {
 
 app = typer.Typer(
     help="Durable LLM-agent sessions on Temporal.",
+    cls=groups.GroupedCommands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Help and errors quote the user's text, which is not markup.
@@ -90,7 +93,7 @@ def clew(version_wanted: Annotated[bool, typer.Option("--version", help="Print t
         raise typer.Exit
 
 
-@app.command()
+@app.command(rich_help_panel=groups.TALK)
 def ask(
     session: SessionId,
     text: Annotated[
@@ -135,7 +138,7 @@ def ask(
         options.run(work())
 
 
-@app.command()
+@app.command(rich_help_panel=groups.TALK)
 def chat(
     session: SessionId,
     *,
@@ -147,6 +150,7 @@ def chat(
     tool: Tools = None,
     require_approval: RequireApproval = None,
     on_busy: OnBusy = None,
+    resume_with: Annotated[str | None, typer.Option(hidden=True)] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
@@ -157,6 +161,17 @@ def chat(
     Without a terminal, or with --json, each line of stdin is a message, and stdout has only the answers.
     """
     target = options.make_target(address, namespace, task_queue)
+
+    def write_resume(last_session: str, last_model: str) -> str:
+        """Write the command that resumes the session in which the chat ends, with the model that it has there."""
+        if resume_with is not None:  # the chat is a part of another program
+            return resume_with.format(session=shlex.quote(last_session), model=shlex.quote(last_model))
+        words = ["chat", last_session]
+        if last_session == session:
+            words += ["--agent", agent] if agent else []
+            words += ["--model", last_model] if model else []
+        return hints.write_command(*words, *(["--on-busy", on_busy] if on_busy else []))
+
     with exit_on_error(as_json), asyncio.Runner() as runner:
         opening = _open(
             target,
@@ -173,13 +188,13 @@ def chat(
         if sys.stdin.isatty() and show.make_console().is_terminal and not as_json:
             from clew.cli.chat.shell import Shell  # noqa: PLC0415 - no other command needs the terminal library
 
-            code = runner.run(Shell(clew, opened, options.get_word(on_busy)).run())
+            code = runner.run(Shell(clew, opened, options.get_word(on_busy), write_resume).run())
         else:
             code = talk.LineChat(opened, as_json, options.get_word(on_busy)).run(runner)
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(rich_help_panel=groups.READ)
 def status(
     session: SessionId,
     *,
@@ -198,7 +213,7 @@ def status(
             show.print_status(show.make_console(), answer)
 
 
-@app.command()
+@app.command(rich_help_panel=groups.READ)
 def transcript(
     session: SessionId,
     *,
@@ -227,7 +242,7 @@ def transcript(
             show.print_messages(show.make_console(), messages)
 
 
-@app.command()
+@app.command(rich_help_panel=groups.READ)
 def context(
     session: SessionId,
     *,
@@ -264,7 +279,7 @@ def context(
             show.print_context(show.make_console(), answer)
 
 
-@app.command()
+@app.command(rich_help_panel=groups.READ)
 def entries(
     session: SessionId,
     *,
@@ -317,22 +332,19 @@ def entries(
             show.print_entries(show.make_console(), matching[:limit])
 
 
-for command in (
-    compare.compare,
-    report.report,
-    evaluate.evaluate,
-    *control.COMMANDS,
-    *contexts.COMMANDS,
-    *compacting.COMMANDS,
-    *lifecycle.COMMANDS,
-    *watching.COMMANDS,
-    *top.COMMANDS,
-    *listing.COMMANDS,
-):
-    app.command()(command)
-offline.register(app)
+_COMMANDS = {
+    groups.READ: (*watching.COMMANDS, *top.COMMANDS, listing.sessions, report.report, compare.compare),
+    groups.CONTROL: control.COMMANDS,
+    groups.CONTEXTS: (*contexts.COMMANDS, *compacting.COMMANDS),
+    groups.SESSIONS: lifecycle.COMMANDS,
+    groups.OPERATE: (listing.setup_namespace, evaluate.evaluate),
+}
+for group, commands in _COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=group)(command)
 serving.register(app)
-app.command("codec-server")(decoding.codec_server)
+app.command("codec-server", rich_help_panel=groups.SERVE)(decoding.codec_server)
+offline.register(app)
 
 
 async def _open(target: Target, session_id: str, **options: Unpack[reach.StartOptions]) -> tuple[Clew, reach.Opened]:
@@ -343,7 +355,8 @@ async def _open(target: Target, session_id: str, **options: Unpack[reach.StartOp
         requested: dict[str, Any] = {name: options.get(name) for name in opened.session.ignored}
         ignored = ", ".join(map(_OPTION_NAMES.__getitem__, requested))
         change = [word for name, value in requested.items() for word in _write_option(name, value)]
-        remedy = f"`clew configure {session_id} {shlex.join(change)}`" if change else "that is for new sessions"
+        command = hints.write_command("configure", session_id, *change)
+        remedy = f"`{command}`" if change else "that is for new sessions"
         remark = (
             f"session {session_id} exists and keeps its configuration ({opened.status.model}), so {ignored} "
             f"had no effect: {remedy}"

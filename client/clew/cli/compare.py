@@ -17,7 +17,7 @@ from rich.text import Text
 from clew.cli import _operators as operators
 from clew.cli import offline, options, show
 from clew.cli.failures import exit_on_error
-from clew.cli.options import Address, AsJson, Namespace, TaskQueue
+from clew.cli.options import Address, AsJson, Namespace, OptionalSessionId, TaskQueue
 from clew.context.comparison import Trial, compare_policies, compute_share
 from clew.contract import TASK_QUEUE
 from clew.contract.policy import ContextPolicy
@@ -27,7 +27,7 @@ from clew.thread.thread import Thread
 
 
 def compare(
-    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="The session's id.")] = None,
+    session: OptionalSessionId = None,
     *,
     policy: Annotated[
         list[Path] | None,

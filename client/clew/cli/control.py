@@ -8,6 +8,7 @@ import typer
 
 from clew.cli import options
 from clew.cli.acting import act, find_waiting_approval, parse_object
+from clew.cli.names import complete_agent, complete_approval, complete_external, complete_model
 from clew.cli.options import Address, AsJson, By, Namespace, SessionId, TaskQueue
 from clew.contract import TASK_QUEUE, ConfigureInput
 from clew.contract.receipts import ApprovalReceipt
@@ -33,19 +34,24 @@ OnFailure = Annotated[
     typer.Option("--on-failure", help="If the run ends before reading it: answer it in a follow-up run, or drop it."),
 ]
 Source = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the sender, stored with the entry.")]
-ToolCallId = Annotated[
-    str,
-    typer.Argument(
-        metavar="TOOL_CALL_ID", help="Id of the tool call; `clew status` lists the waiting ones.", show_default=False
-    ),
-]
 
-WaitingCall = Annotated[
+
+WaitingApproval = Annotated[
     str | None,
     typer.Argument(
         metavar="TOOL_CALL_ID",
         help="Id of the tool call; `clew status` lists the waiting ones. Default: the only one that waits.",
         show_default=False,
+        autocompletion=complete_approval,
+    ),
+]
+WaitingExternal = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOOL_CALL_ID",
+        help="Id of the tool call; `clew status` lists the waiting ones.",
+        show_default=False,
+        autocompletion=complete_external,
     ),
 ]
 
@@ -117,13 +123,18 @@ def cancel(
 def configure(
     session: SessionId,
     *,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="The agent.")] = None,
-    model: Annotated[str | None, typer.Option(metavar="PROVIDER:NAME", help="The model.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The agent.", autocompletion=complete_agent)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="PROVIDER:NAME", help="The model.", autocompletion=complete_model)
+    ] = None,
     fallback: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PROVIDER:NAME",
             help="A model to try while the model has an outage; may be repeated. Replaces the list.",
+            autocompletion=complete_model,
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.")] = None,
@@ -178,7 +189,7 @@ def configure(
 
 def approve(
     session: SessionId,
-    tool_call_id: WaitingCall = None,
+    tool_call_id: WaitingApproval = None,
     *,
     arguments: Annotated[
         str | None, typer.Option(metavar="JSON", help="Arguments that replace the model's, as a JSON object.")
@@ -204,7 +215,7 @@ def approve(
 
 def deny(
     session: SessionId,
-    tool_call_id: WaitingCall = None,
+    tool_call_id: WaitingApproval = None,
     *,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; the model reads it.")] = None,
     by: By = None,
@@ -225,7 +236,7 @@ def deny(
 
 def submit(
     session: SessionId,
-    tool_call_id: ToolCallId,
+    tool_call_id: WaitingExternal,
     result: Annotated[
         str,
         typer.Argument(metavar="TEXT", help="The result; `-` reads it from stdin.", show_default=False),

@@ -10,6 +10,7 @@ import typer
 from temporalio.exceptions import TemporalError
 
 from clew.cli import show
+from clew.cli.hints import complete_commands
 from clew.cli.reach import Misconfigured
 from clew.errors import ClewError, RequestFailed, ServerUnreachable, WorkerUnavailable
 
@@ -75,7 +76,11 @@ def find_error_type(error: ClewError | TemporalError) -> str:
 
 
 def format_message(error: ClewError | TemporalError) -> str:
-    """Format an error's message in one line."""
+    """Format an error's message in one line, with commands that run as they stand."""
+    return complete_commands(_find_message(error))
+
+
+def _find_message(error: ClewError | TemporalError) -> str:
     match error:
         case RequestFailed(outcome=outcome) if outcome.error:
             return outcome.error.message

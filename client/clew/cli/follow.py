@@ -12,7 +12,7 @@ from rich.status import Status
 from rich.text import Text
 from temporalio.exceptions import TemporalError
 
-from clew.cli import show
+from clew.cli import hints, show
 from clew.contract.payloads import AssistantMessage, ToolMessage
 from clew.errors import ClewError
 from clew.outcomes import RequestOutcome
@@ -170,9 +170,9 @@ def make_notice(event: ApprovalRequired | ResultRequired | Retrying, session_id:
     """Say which command a waiting tool call needs, or why a call is retried, and when."""
     match event:
         case ApprovalRequired(tool_call_id=call):
-            return f"{call} waits for approval: `clew approve {session_id} {call}`, or deny"
+            return f"{call} waits for approval: `{hints.write_command('approve', session_id, call)}`, or deny"
         case ResultRequired(tool_call_id=call):
-            return f"{call} waits for its result: `clew submit {session_id} {call} TEXT`"
+            return f"{call} waits for its result: `{hints.write_command('submit', session_id, call, 'TEXT')}`"
         case Retrying():
             call = f"{event.tool_call_id}: " if event.tool_call_id else ""
             return f"{call}attempt {event.attempt} follows{_format_wait(event.next_at)}: {event.message}"

@@ -173,6 +173,3 @@ def _describe(setup: NamespaceSetup) -> list[str]:
             f"Create them by hand, on Temporal Cloud in the namespace's settings or with its API: {types}",
         ]
     return lines
-
-
-COMMANDS = (sessions, setup_namespace)

@@ -18,7 +18,8 @@ from temporalio.envconfig import ClientConfig
 from clew.cli import _operators as operators
 from clew.cli import failures, options, reach, show
 from clew.cli.failures import exit_on_error
-from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
+from clew.cli.groups import OPERATE, SESSIONS
+from clew.cli.options import Address, AsJson, Namespace, OptionalSessionId, SessionId, TaskQueue
 from clew.cli.reach import Misconfigured
 from clew.contract import TASK_QUEUE
 from clew.encryption import Sealer, encrypt_payloads, read_encryption
@@ -39,7 +40,7 @@ class Keep(StrEnum):
 
 
 def audit(
-    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="The session's id.")] = None,
+    session: OptionalSessionId = None,
     *,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Save the histories, for a later audit without the server.")
@@ -206,10 +207,11 @@ def register(app: typer.Typer) -> None:
     """Add the operators' commands to the command line."""
     archive = typer.Typer(help="Check a session's archive.", no_args_is_help=True, rich_markup_mode=None)
     archive.command()(verify)
-    app.add_typer(archive, name="archive")
-    for command in (audit, recover, export, rekey):
-        app.command()(command)
-    app.command("import")(import_)
+    for command in (audit, recover, rekey):
+        app.command(rich_help_panel=OPERATE)(command)
+    app.add_typer(archive, name="archive", rich_help_panel=OPERATE)
+    app.command(rich_help_panel=SESSIONS)(export)
+    app.command("import", rich_help_panel=SESSIONS)(import_)
 
 
 def _open_archive(namespace: str) -> Archive:

@@ -11,7 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from clew.cli import reach
+from clew.cli import hints, reach
+from clew.cli.names import complete_agent, complete_model, complete_session
 from clew.cli.reach import Target
 from clew.session.connection import Clew
 from clew.session.handle import make_id
@@ -19,7 +20,13 @@ from clew.session.session import Session
 
 T = TypeVar("T")
 
-SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.", show_default=False)]
+SessionId = Annotated[
+    str,
+    typer.Argument(metavar="SESSION", help="The session's id.", show_default=False, autocompletion=complete_session),
+]
+OptionalSessionId = Annotated[
+    str | None, typer.Argument(metavar="[SESSION]", help="The session's id.", autocompletion=complete_session)
+]
 Address = Annotated[
     str | None,
     typer.Option(
@@ -38,18 +45,27 @@ TaskQueue = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Agent = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The agent of a new session, by its name on the workers.")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The agent of a new session, by its name on the workers.",
+        autocompletion=complete_agent,
+    ),
 ]
 Pin = Annotated[
     bool, typer.Option("--pin", help="A new session keeps this version of its agent and its tools' schemas.")
 ]
-Model = Annotated[str | None, typer.Option(metavar="PROVIDER:NAME", help="The model of a new session.")]
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="PROVIDER:NAME", help="The model of a new session.", autocompletion=complete_model),
+]
 Fallbacks = Annotated[
     list[str] | None,
     typer.Option(
         "--fallback",
         metavar="PROVIDER:NAME",
         help="A model that runs of a new session try while its model has an outage; may be repeated.",
+        autocompletion=complete_model,
     ),
 ]
 System = Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt of a new session.")]
@@ -134,7 +150,9 @@ def make_target(address: str | None, namespace: str | None, task_queue: str) -> 
     """Make the target from the options."""
     if address and "://" in address:
         raise typer.BadParameter("must be HOST:PORT, without a scheme", param_hint="--address")
-    return Target(address, namespace, task_queue)
+    target = Target(address, namespace, task_queue)
+    hints.remember_target(target)
+    return target
 
 
 def find_login_name() -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, Unpack
@@ -106,9 +107,9 @@ async def connect(target: Target, seconds: float = SERVER_SECONDS) -> Clew:
     except ValueError as error:
         raise Misconfigured(f"the address {address!r} is not valid: {error}") from error
     except TimeoutError:
-        raise _make_no_server(address, f"no answer within {seconds:g} s") from None
+        raise _make_no_server(address, target.namespace, f"no answer within {seconds:g} s") from None
     except ServerUnreachable as error:
-        raise _make_no_server(address, _extract_reason(str(error))) from error
+        raise _make_no_server(address, target.namespace, _extract_reason(str(error))) from error
 
 
 async def find_session(clew: Clew, session_id: str) -> Opened:
@@ -209,15 +210,18 @@ def _use_task_queue(clew: Clew, described: WorkflowExecutionDescription | None) 
 
 
 def _make_absent(session_id: str) -> NotFound:
-    return NotFound(
-        f"there is no session {session_id!r}: start one with `clew ask` or `clew chat` and --agent or --model"
-    )
+    command = f"`clew chat {session_id} --model PROVIDER:NAME`"
+    return NotFound(f"there is no session {session_id!r}: start one with {command}, or with --agent")
 
 
-def _make_no_server(address: str, reason: str) -> ServerUnreachable:
+def _make_no_server(address: str, namespace: str | None, reason: str) -> ServerUnreachable:
+    host, _, port = address.rpartition(":")
+    words = ["temporal", "server", "start-dev", *(["--port", port] if port != "7233" else [])]
+    words += ["--namespace", namespace] if namespace else []
+    # A server that is started here is at no other machine's address.
+    start = f"start one, for example with `{shlex.join(words)}`, or " if host in ("localhost", "127.0.0.1") else ""
     return ServerUnreachable(
-        f"no Temporal server answers at {address} ({reason}): start one, for example with `temporal server "
-        "start-dev`, or name another with --address or TEMPORAL_ADDRESS"
+        f"no Temporal server answers at {address} ({reason}): {start}name another with --address or TEMPORAL_ADDRESS"
     )
 
 

@@ -10,13 +10,13 @@ import typer
 
 from clew.cli import offline, options, show
 from clew.cli.failures import exit_on_error
-from clew.cli.options import Address, Namespace, TaskQueue
+from clew.cli.options import Address, Namespace, OptionalSessionId, TaskQueue
 from clew.contract import TASK_QUEUE
 from clew.report import MAX_ENTRIES, make_report
 
 
 def report(
-    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="The session's id.")] = None,
+    session: OptionalSessionId = None,
     *,
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="The file to write; `-` is stdout.")

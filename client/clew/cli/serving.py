@@ -11,13 +11,12 @@ import typer
 
 from clew.cli import options, show
 from clew.cli.failures import FAILED
+from clew.cli.groups import SERVE
+from clew.cli.hints import find_program
 from clew.cli.options import TaskQueue
 from clew.contract import TASK_QUEUE
 from clew.local import StartFailed
-from clew.local.development import PORT, UI_PORT, Development, run_until_interrupted
-
-FOLDER = Path(".clew")
-"""Where `clew dev` keeps its sessions."""
+from clew.local.development import FOLDER, PORT, UI_PORT, Development, run_until_interrupted
 
 
 def worker(context: typer.Context) -> None:
@@ -75,6 +74,7 @@ def dev(
         ui_port=ui_port,
         folder=None if ephemeral else folder,
         logs_to_stderr=as_json,
+        program=find_program(),
     )
     report = _report_json if as_json else typer.echo
     try:
@@ -95,8 +95,8 @@ def _report_json(text: str) -> None:
 def register(app: typer.Typer) -> None:
     """Add the commands. The worker has its own parser of arguments, which `python -m clew.worker` uses too."""
     passing = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-    app.command(context_settings=passing)(worker)
-    app.command()(dev)
+    app.command(context_settings=passing, rich_help_panel=SERVE)(worker)
+    app.command(rich_help_panel=SERVE)(dev)
 
 
 def _check_model(model: str) -> None:

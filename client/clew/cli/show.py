@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from clew.cli.hints import write_command
 from clew.contract.outputs import Context, PendingOperation, SessionStatus
 from clew.contract.payloads import (
     AgentVersion,
@@ -85,6 +86,13 @@ def make_text(*parts: str | tuple[str, str]) -> Text:
     return made
 
 
+def make_line(*parts: str | tuple[str, str]) -> Text:
+    """Make a text whose lines only the terminal breaks, so that a command in it is copied without line breaks."""
+    line = make_text(*parts)
+    line.no_wrap, line.overflow = True, "ignore"
+    return line
+
+
 def print_document(value: Mapping[str, Any], *, in_lines: bool = False) -> None:
     """Print a JSON document: indented on a terminal, else or with `in_lines` in one line."""
     # json.dumps escapes all but ASCII, so that no encoding and no terminal changes it.
@@ -94,8 +102,10 @@ def print_document(value: Mapping[str, Any], *, in_lines: bool = False) -> None:
 def print_status(to: Console, answer: SessionStatus) -> None:
     """Print a session's status."""
     waiting = {"input": answer.pending_inputs, "message": answer.queued_messages}
+    status, remedy = answer.status.replace("_", " "), _find_remedy(answer)
     rows = {
-        "status": _format_status(answer),
+        # A box would break the command.
+        "status": f"{status}: {remedy}" if remedy and not to.is_terminal else status,
         "agent": _format_agent(answer.agent) if answer.agent else "",
         "model": answer.model,
         "fallbacks": ", ".join(answer.config.get("fallbacks", ())),
@@ -115,14 +125,15 @@ def print_status(to: Console, answer: SessionStatus) -> None:
     waiting_calls |= {f"answer {call.tool_call_id}": call for call in answer.pending_external_calls}
     rows |= {title: format_tool_call(call.name, call.arguments).plain for title, call in waiting_calls.items()}
     _print_pairs(to, f"session {answer.session_id}", {name: value for name, value in rows.items() if value})
+    if remedy and to.is_terminal:
+        to.print(make_text(remedy), soft_wrap=True)
 
 
-def _format_status(answer: SessionStatus) -> str:
-    """Format what the session does; of one that has ended, also what continues it."""
-    status = answer.status.replace("_", " ")
-    if status == "interrupted":
-        return f"interrupted: `clew recover {answer.session_id}` repairs it"
-    return f"{status}: `clew ask {answer.session_id} TEXT` continues it" if answer.closed else status
+def _find_remedy(answer: SessionStatus) -> str:
+    """Say what continues a session that has ended; empty, if it runs."""
+    if answer.status == "interrupted":
+        return f"`{write_command('recover', answer.session_id)}` repairs it"
+    return f"`{write_command('ask', answer.session_id, 'TEXT')}` continues it" if answer.closed else ""
 
 
 def _format_agent(agent: AgentVersion) -> str:

@@ -13,6 +13,7 @@ from clew.cli.chat.actions import Answer, Transcript, carry_out
 from clew.cli.chat.commands import Message, Mistake, Typed, format_help, parse_line
 from clew.cli.failures import find_exit_code, report_error
 from clew.cli.follow import follow, wait_for_outcome
+from clew.cli.hints import write_command
 from clew.cli.reach import WORKER_SECONDS, Opened, wait_for_answer
 from clew.contract import OnBusy
 from clew.contract.outputs import Context, SessionStatus
@@ -111,10 +112,11 @@ class LineChat:
                     _print_remark("no request is active; /transcript shows the messages")
                 else:
                     await self._answer(self._session.request(status.request_id))
-            case Typed("fork" | "open" as name):
-                raise InvalidInput(
-                    f"/{name} needs a terminal: use `clew fork`, or `clew chat` with the other session"
-                )
+            case Typed("fork", name):
+                words = ["fork", self._session.id, *(["--as", name] if name else [])]
+                raise InvalidInput(f"/fork needs a terminal: use `{write_command(*words)}`")
+            case Typed("open", name):
+                raise InvalidInput(f"/open needs a terminal: use `{write_command('chat', name)}`")
             case Typed("model", ""):
                 status = await wait_for_answer(self._session.status(), self._session.id)
                 _print_remark(f"the model is {status.model}")

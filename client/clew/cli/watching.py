@@ -46,7 +46,7 @@ def follow(
         if as_json or not to.is_terminal:
             await _print_events(clew.session(session), from_seq, as_json)
         else:
-            await _Watch(to).run(clew.session(session), from_seq)
+            await _Watch(to, session).run(clew.session(session), from_seq)
 
     with exit_on_error(as_json):
         options.run(work())
@@ -76,8 +76,9 @@ def _format_line(event: SessionEvent) -> str:
 class _Watch:
     """Shows a session on a terminal."""
 
-    def __init__(self, to: Console) -> None:
+    def __init__(self, to: Console, session_id: str) -> None:
         self._to = to
+        self._session_id = session_id
         self._screen = Screen()
         self._tick = 0
 
@@ -89,7 +90,7 @@ class _Watch:
                 async with aclosing(session.follow(from_seq)) as events:
                     async for event in events:
                         for block in self._screen.take(event):
-                            display.console.print(Text.from_ansi(self._painter.paint_block(block)))
+                            display.console.print(Text.from_ansi(self._painter.paint_block(block)), soft_wrap=True)
                         self._draw(display)
             finally:
                 turning.cancel()
@@ -98,7 +99,7 @@ class _Watch:
 
     @property
     def _painter(self) -> Painter:
-        return Painter(self._to.width, self._to.color_system)
+        return Painter(self._to.width, self._to.color_system, self._session_id)
 
     async def _turn(self, display: LiveDisplay) -> None:
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
+from clew.contract import TASK_QUEUE
 from clew.local.child import StartFailed
 from clew.local.model import model_server
 from clew.local.persistence import persistent_server
@@ -24,6 +26,8 @@ LOCAL_MODEL = "local:smollm2"
 """The embedded model."""
 PORT = 7233
 UI_PORT = 8233
+FOLDER = Path(".clew")
+"""Where `clew dev` keeps its sessions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,7 @@ class Development:
         ui_port: The port of its web UI.
         folder: Holds the sessions, so that they survive a restart; None: they are lost at the end.
         logs_to_stderr: Whether the worker's output goes to stderr, apart from the reports.
+        program: How `clew` is started in the user's shell.
     """
 
     tools: Sequence[str]
@@ -49,6 +54,21 @@ class Development:
     ui_port: int = UI_PORT
     folder: Path | None = None
     logs_to_stderr: bool = False
+    program: str = "clew"
+
+    def write_command(self, model: str) -> str:
+        """Write the command that runs the same with another model."""
+        folder = ["--folder", str(self.folder)] if self.folder else ["--ephemeral"]
+        options = {
+            "--tools": ",".join(self.tools),
+            "--agents": self.agents,
+            "--task-queue": "" if self.task_queue == TASK_QUEUE else self.task_queue,
+            "--port": "" if self.port == PORT else str(self.port),
+            "--ui-port": "" if self.ui_port == UI_PORT else str(self.ui_port),
+        }
+        words = [word for option, value in options.items() if value for word in (option, value)]
+        folder = [] if self.folder == FOLDER else folder
+        return f"{self.program} {shlex.join(['dev', '--model', model, *words, *folder])}"
 
 
 async def run_until_interrupted(development: Development, report: Callable[[str], None]) -> None:
@@ -80,7 +100,7 @@ async def _run(development: Development, report: Callable[[str], None]) -> None:
         server = await stack.enter_async_context(_make_server(development))
         settings = {"CLEW_STORE": os.environ.get("CLEW_STORE") or server.store, "CLEW_AGENTS": development.agents}
         if development.model is None:
-            settings["CLEW_PROVIDER_LOCAL_BASE_URL"] = await _start_model(stack)
+            settings["CLEW_PROVIDER_LOCAL_BASE_URL"] = await _start_model(stack, development)
 
         def start() -> AbstractAsyncContextManager[Worker]:
             return worker_process(
@@ -116,11 +136,11 @@ def _make_server(development: Development) -> AbstractAsyncContextManager[Tempor
     return persistent_server(development.folder, port=port, ui_port=ui_port)
 
 
-async def _start_model(stack: AsyncExitStack) -> str:
+async def _start_model(stack: AsyncExitStack, development: Development) -> str:
     try:
         return await stack.enter_async_context(model_server())
     except StartFailed as error:
-        raise StartFailed(f"{error}\nor name a model: clew dev --model openai:gpt-4o") from None
+        raise StartFailed(f"{error}\nor name a model: {development.write_command('openai:gpt-4o')}") from None
 
 
 async def _watch(development: Development, changed: asyncio.Queue[list[str]]) -> None:
@@ -149,14 +169,14 @@ async def _await_change(changed: asyncio.Queue[list[str]], watching: asyncio.Tas
 
 def _describe(development: Development, server: TemporalServer, store: str) -> list[str]:
     kept = f"sessions are kept in {development.folder}" if development.folder else "sessions are lost at the end"
-    queue = "" if development.task_queue == "clew" else f" --task-queue {development.task_queue}"
+    queue = "" if development.task_queue == TASK_QUEUE else f" --task-queue {shlex.quote(development.task_queue)}"
     tool = " --tool NAME" if development.tools else ""
     return [
         f"Temporal server at {server.address}; {kept}",
         f"UI at {server.ui_address}",
         "in another terminal:",
-        f"  export TEMPORAL_ADDRESS={server.address} CLEW_STORE={store}",
-        f"  clew chat my-session --model {development.model or LOCAL_MODEL}{tool}{queue}",
+        f"  export TEMPORAL_ADDRESS={server.address} CLEW_STORE={shlex.quote(store)}",
+        f"  {development.program} chat my-session --model {development.model or LOCAL_MODEL}{tool}{queue}",
         "Ctrl-C stops everything",
     ]
 
@@ -167,4 +187,4 @@ def _print_output(stream: TextIO, data: bytes) -> None:
         stream.buffer.flush()
 
 
-__all__ = ["LOCAL_MODEL", "PORT", "UI_PORT", "Development", "StartFailed", "run_until_interrupted"]
+__all__ = ["FOLDER", "LOCAL_MODEL", "PORT", "UI_PORT", "Development", "StartFailed", "run_until_interrupted"]

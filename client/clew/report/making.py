@@ -20,6 +20,7 @@ from clew.contract.payloads import (
 from clew.outcomes import Usage
 from clew.report.calls import count_seconds, list_calls, sum_usage
 from clew.report.conversation import Conversation, collect_results
+from clew.report.failures import list_failures
 from clew.report.texts import Texts
 from clew.report.types import ActiveLane, Relative, Report, Run, Timeline
 from clew.thread.entries import DEFAULT_LANE, Entry
@@ -80,6 +81,7 @@ def make_report(
         subagent_usage=_sum_subagents(relatives),
         system_prompt=texts.take(config.prompt if config else None),
         calls=tuple(calls),
+        failures=tuple(list_failures(thread, texts, results)),
         items=tuple(conversation.list_items(first, last)),
         timeline=_make_timeline(conversation),
         relatives=relatives,

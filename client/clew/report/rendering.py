@@ -1,6 +1,7 @@
-"""The page of a report: one HTML document that loads nothing, runs nothing and needs no network.
+"""The page of a report: one HTML document that loads nothing and needs no network.
 
-Jinja escapes every value. `make_visible` sees each of them first, so that no character of a session is hidden. Needs
+Its one script folds and finds turns; the page's policy names it by its hash, so that no other script runs. Jinja
+escapes every value. `make_visible` sees each of them first, so that no character of a session is hidden. Needs
 the extra `cli`.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -31,7 +32,6 @@ from clew.report.formats import (
 from clew.report.markdown import render_markdown
 from clew.report.strips import (
     SEGMENT_NAMES,
-    describe_segment,
     describe_seqs,
     describe_window,
     find_largest,
@@ -39,33 +39,35 @@ from clew.report.strips import (
     make_strip,
 )
 from clew.report.timelines import LANE_HEIGHT, MAX_MARKS, make_timeline
-from clew.report.types import Item, Report, Text
+from clew.report.turns import Turn, list_turns
+from clew.report.types import Item, Report, Segment, Text
 from clew.report.visible import make_visible
 
 MAX_ROWS = 1000
 """Most rows of a table of the page; the newest are shown."""
+MAX_OPEN_FAILURES = 20
+"""Most failures that a page lists unfolded."""
 _MAX_MARKDOWN = 10_000
 _LONG_PAUSE_SECONDS = 3600
-STATE_NAMES = {
-    "shown": "in the window",
-    "cleared": "in the window, results cleared",
-    "truncated": "in the window, results truncated",
-    "summarized": "left out: summarized",
-    "replaced": "left out: replaced by a snapshot",
-    "dropped": "left out: no room",
-    "excluded": "left out: excluded by the policy",
+_STATE_NAMES = {
+    "cleared": "results cleared",
+    "truncated": "results truncated",
+    "summarized": "summarized",
+    "replaced": "replaced by a snapshot",
+    "dropped": "no room",
+    "excluded": "excluded by the policy",
 }
 
 
 def render_page(report: Report) -> str:
     """Render the page of a report."""
-    style = files("clew.report").joinpath("templates", "style.css").read_text(encoding="utf-8")
+    style, script = _read_template("style.css"), _read_template("script.js")
     return (
         _make_environment()
         .get_template("page.html")
         .render(
             report=report,
-            rows=list(_list_rows(report.items)),
+            turns=list(_list_turns(report)),
             charts=make_charts(report.calls),
             chart_height=CHART_HEIGHT,
             map=make_map(report),
@@ -74,13 +76,23 @@ def render_page(report: Report) -> str:
             max_marks=MAX_MARKS,
             lane_height=LANE_HEIGHT,
             max_rows=MAX_ROWS,
+            max_open_failures=MAX_OPEN_FAILURES,
             max_windows=MAX_WINDOWS,
-            segment_names=SEGMENT_NAMES,
-            state_names=STATE_NAMES,
             style=Markup(style),
-            style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+            style_hash=_hash(style),
+            script=Markup(script),
+            script_hash=_hash(script),
         )
     )
+
+
+def _read_template(name: str) -> str:
+    return files("clew.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _hash(source: str) -> str:
+    """Make the hash by which the page's policy names a script or a style sheet."""
+    return base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +103,31 @@ class _Row:
     pause: str
 
 
-def _list_rows(items: Iterable[Item]) -> Iterator[_Row]:
+@dataclass(frozen=True, slots=True)
+class _TurnRows:
+    """A turn, its rows, and the pause before it if that is long."""
+
+    turn: Turn
+    rows: list[_Row]
+    pause: str
+
+
+def _list_turns(report: Report) -> Iterator[_TurnRows]:
     before: Item | None = None
-    for item in items:
-        seconds = count_seconds(before.at, item.at) if before else None
-        yield _Row(item, format_seconds(seconds) if seconds and seconds >= _LONG_PAUSE_SECONDS else "")
-        before = item
+    for turn in list_turns(report.items, report.failures):
+        pause = _format_pause(before, turn.items[0])
+        rows = [
+            _Row(item, _format_pause(last, item) if last else "")
+            for last, item in zip((None, *turn.items), turn.items, strict=False)
+        ]
+        yield _TurnRows(turn, rows, pause)
+        before = turn.items[-1]
+
+
+def _format_pause(before: Item | None, item: Item) -> str:
+    """Format the pause between two items; empty, if it is not long."""
+    seconds = count_seconds(before.at, item.at) if before else None
+    return format_seconds(seconds) if seconds and seconds >= _LONG_PAUSE_SECONDS else ""
 
 
 @cache
@@ -117,13 +148,22 @@ def _make_environment() -> Environment:
         "percent": format_percent,
         "quote": shlex.quote,
         "seconds": format_seconds,
-        "segment": describe_segment,
-        "seqs": describe_seqs,
+        "segment": _describe_part,
         "strip": make_strip,
         "time": format_time,
         "window": describe_window,
     }
     return environment
+
+
+def _describe_part(segment: Segment) -> str:
+    """Describe a part of a window, or of what it left out, in one line."""
+    messages = f", {segment.messages} message{'' if segment.messages == 1 else 's'}" if segment.messages else ""
+    state = f", {_STATE_NAMES[segment.state]}" if segment.state in _STATE_NAMES else ""
+    results = f" ({segment.results} result{'' if segment.results == 1 else 's'})" if segment.results else ""
+    pinned = ", pinned" if segment.pinned else ""
+    name = " ".join(filter(None, (SEGMENT_NAMES[segment.kind], describe_seqs(segment))))
+    return f"{name}{messages}, {format_number(segment.tokens)} tokens{state}{results}{pinned}"
 
 
 def _finalize(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _MIN_WIDTH = 0.15
@@ -27,6 +28,35 @@ class Box:
     height: float
     look: str
     title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Boxes of one picture with few elements: a page has thousands of them.
+
+    Attributes:
+        paths: For each look the outline of its boxes, in a picture that is 100 wide.
+        boxes: The boxes that have a pattern or a line over them, which would be stretched.
+    """
+
+    paths: tuple[tuple[str, str], ...]
+    boxes: tuple[Box, ...]
+
+
+_DRAWN_OVER = ("cleared", "truncated", "summarized", "replaced", "pinned")
+
+
+def join_boxes(boxes: Iterable[Box]) -> Joined:
+    """Join boxes of one look to one path."""
+    outlines: dict[str, list[str]] = {}
+    alone = []
+    for box in boxes:
+        if any(word in box.look for word in _DRAWN_OVER):
+            alone.append(box)
+        else:
+            outline = f"M{box.x:g} {box.y:g}h{box.width:g}v{box.height:g}h-{box.width:g}z"
+            outlines.setdefault(box.look, []).append(outline)
+    return Joined(tuple((look, "".join(outline)) for look, outline in outlines.items()), tuple(alone))
 
 
 def limit_digits(value: float) -> float:

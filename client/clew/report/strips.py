@@ -7,9 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from clew.report.formats import format_number
-from clew.report.shapes import Box, limit_digits, place_entries
+from clew.report.shapes import Box, Joined, join_boxes, limit_digits, place_entries
 from clew.report.types import Call, CallWindow, Report, Segment
 
+STRIP_HEIGHT = 14
+"""The height of a strip, in pixels."""
+THIN_HEIGHT = 6
+"""The height of the strip of what a window left out, in pixels."""
 MAX_ROWS = 160
 """Most rows of the map of windows."""
 SEGMENT_NAMES = {
@@ -30,12 +34,12 @@ class Strip:
 
     Attributes:
         shown: What the window had.
-        left_out: What it left out, scaled to itself.
+        left_out: What it left out, scaled to itself; None: nothing.
         summary: A description for those who do not see it.
     """
 
-    shown: tuple[Box, ...]
-    left_out: tuple[Box, ...]
+    shown: Joined
+    left_out: Joined | None
     summary: str
 
 
@@ -48,8 +52,8 @@ def make_strip(window: CallWindow, total: int) -> Strip:
     """Make the picture of a window; `total` are the tokens of its full width."""
     missing = max(sum(segment.tokens for segment in window.left_out), 1)
     return Strip(
-        tuple(_lay_out(window.segments, max(total, 1))),
-        tuple(_lay_out(window.left_out, missing)),
+        join_boxes(_lay_out(window.segments, max(total, 1), STRIP_HEIGHT)),
+        join_boxes(_lay_out(window.left_out, missing, THIN_HEIGHT)) if window.left_out else None,
         f"{describe_window(window)}: " + "; ".join(describe_segment(segment) for segment in window.segments[:12]),
     )
 
@@ -83,13 +87,13 @@ def _look(segment: Segment) -> str:
     return f"{look} {segment.state}{' pinned' if segment.pinned else ''}"
 
 
-def _lay_out(segments: Sequence[Segment], total: int) -> Iterator[Box]:
+def _lay_out(segments: Sequence[Segment], total: int, height: int) -> Iterator[Box]:
     x = 0.0
     for segment in segments:
         width = segment.tokens / total * 100
         if width > 0:
             drawn = limit_digits(max(width - 0.12, width * 0.7))
-            yield Box(limit_digits(x), drawn, 0, 14, _look(segment))
+            yield Box(limit_digits(x), drawn, 0, height, _look(segment))
         x += width
 
 
@@ -98,14 +102,16 @@ class Map:
     """A picture of all windows: a row for each model call, a column for each entry.
 
     Attributes:
-        boxes: The parts of the rows.
+        parts: The parts of the rows.
+        rows: The rows, with their descriptions.
         height: Its height in pixels.
         windows: The number of calls with a window.
         every: A row for each so many calls.
         summary: A description for those who do not see it.
     """
 
-    boxes: tuple[Box, ...]
+    parts: Joined
+    rows: tuple[Box, ...]
     height: int
     windows: int
     every: int
@@ -121,20 +127,22 @@ def make_map(report: Report) -> Map | None:
     drawn = calls[::-every][::-1]
     height = 4 if len(drawn) > 80 else 7 if len(drawn) > 20 else 12
     boxes: list[Box] = []
+    rows: list[Box] = []
     for index, call in enumerate(drawn):
         y = index * height
         boxes += (
-            Box(*place_entries(report.entries, first, last), y, height - 1, _look(segment), describe_segment(segment))
+            Box(*place_entries(report.entries, first, last), y, height - 1, _look(segment))
             for segment in _list_placed(call)
             for first, last in _split_by_lane(report, call.lane, segment)
         )
         reply = place_entries(report.entries, call.seq, call.seq)
-        boxes.append(Box(*reply, y, height - 1, "reply", f"the reply of {call.call_id}"))
+        boxes.append(Box(*reply, y, height - 1, "reply"))
+        rows.append(Box(0, 100, y, height, "row", _summarize(call)))
     summary = (
         f"Windows of {len(calls)} model calls, the oldest above. From left to right are the {report.entries} "
         f"entries of the session. The first window: {_summarize(drawn[0])}. The last: {_summarize(drawn[-1])}."
     )
-    return Map(tuple(boxes), height * len(drawn), len(calls), every, summary)
+    return Map(join_boxes(boxes), tuple(rows), height * len(drawn), len(calls), every, summary)
 
 
 def _summarize(call: Call) -> str:

@@ -28,14 +28,14 @@ class Texts:
     room: int = MAX_CHARACTERS
 
     @overload
-    def take(self, text: str) -> Text: ...
+    def take(self, text: str, most: int = ...) -> Text: ...
     @overload
-    def take(self, text: str | None) -> Text | None: ...
-    def take(self, text: str | None) -> Text | None:
-        """Take a text, or its beginning; None stays None."""
+    def take(self, text: str | None, most: int = ...) -> Text | None: ...
+    def take(self, text: str | None, most: int = MAX_TEXT_CHARACTERS) -> Text | None:
+        """Take a text, or its first characters, at most `most`; None stays None."""
         if text is None:
             return None
-        shown = min(len(text), MAX_TEXT_CHARACTERS, self.room) if self.included else 0
+        shown = min(len(text), most, self.room) if self.included else 0
         self.room -= shown
         return Text(content=text[:shown], left_out=len(text) - shown)
 

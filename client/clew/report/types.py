@@ -10,6 +10,7 @@ from clew.outcomes import Output, Usage
 
 SegmentKind = Literal["tools", "system", "summary", "snapshot", "user", "assistant", "tool_calls", "messages"]
 SegmentState = Literal["shown", "cleared", "truncated", "summarized", "replaced", "dropped", "excluded"]
+FailureKind = Literal["request", "tool_call", "error"]
 Relation = Literal["forked_from", "forked_to", "subagent"]
 
 
@@ -204,6 +205,27 @@ class EventItem(Output):
 Item = Annotated[MessageItem | EventItem, Field(discriminator="type")]
 
 
+class Failure(Output):
+    """Something that failed.
+
+    Attributes:
+        seq: The entry that says so: an outcome, a tool result or an error.
+        at: When it was committed.
+        kind: `request`: a request failed; `tool_call`: a tool call did, and the model read the result; `error`: a
+            model call or an operation did, and no request failed of it.
+        title: The type of the error, or the tool.
+        text: The reason, or its beginning.
+        in_doubt: Whether it is unknown if the tool has run.
+    """
+
+    seq: int
+    at: str
+    kind: FailureKind
+    title: str
+    text: Text | None = None
+    in_doubt: bool = False
+
+
 class Run(Output):
     """A run: the model calls and the tools between a message and its outcome.
 
@@ -306,6 +328,7 @@ class Report(Output):
         system_prompt: The system prompt in force at the last entry.
         calls: All model calls, in order.
         items: The conversation and what happened between its messages.
+        failures: What failed in the whole session, in order.
         timeline: Lanes and operations.
         relatives: Forks and subagents.
     """
@@ -331,5 +354,6 @@ class Report(Output):
     system_prompt: Text | None
     calls: tuple[Call, ...]
     items: tuple[Item, ...]
+    failures: tuple[Failure, ...]
     timeline: Timeline
     relatives: tuple[Relative, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
+import shlex
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal, Unpack
@@ -367,9 +368,10 @@ class Clew(SessionLists):
             answer = await self.temporal.workflow_service.describe_task_queue(request, retry=True)
         except RPCError as error:
             raise translate_error(error, "") from error
+        queue = "" if self.task_queue == TASK_QUEUE else f" --task-queue {shlex.quote(self.task_queue)}"
         if not any(time.time() - poller.last_access_time.seconds < POLLER_SECONDS for poller in answer.pollers):
             raise WorkerUnavailable(
-                f"no worker polls the task queue {self.task_queue!r}: start one with `clew worker`"
+                f"no worker polls the task queue {self.task_queue!r}: start one with `clew worker{queue}`"
             )
 
 

@@ -20,4 +20,4 @@ async def test_a_session_is_opened_with_an_agent(stack: Stack) -> None:
         assert "support · 1.2 · " in status.out
         again = await run_clew("ask", "cli-agent", "Hi", "--agent", "billing", "--pin", *queue, **options)
         assert (again.code, again.out) == (0, "fine\n")
-        assert "so --agent had no effect: `clew configure cli-agent --agent billing`" in again.err
+        assert "so --agent had no effect: `clew configure cli-agent --agent billing " in again.err

@@ -31,7 +31,7 @@ async def test_without_a_server_every_command_says_how_to_start_one() -> None:
     for ended in await asyncio.gather(*(run_clew(*command, address=address) for command in commands)):
         assert read_error(ended) == (3, "server_unreachable")
         assert f"no Temporal server answers at {address} (Connection refused)" in ended.err
-        assert "start one, for example with `temporal server start-dev`" in ended.err
+        assert f"start one, for example with `temporal server start-dev --port {port}`" in ended.err
     ended = await run_clew("status", "s", "--address", address, "--json")
     assert (ended.code, ended.err, ended.json["error"]["type"]) == (3, "", "server_unreachable")
 
@@ -52,7 +52,8 @@ async def test_without_a_worker_nobody_waits(stack: Stack) -> None:
     commands = [*asking, ("chat", session.id), *((name, session.id) for name in READING)]
     for ended in await asyncio.gather(*(run_clew(*command, address=stack.server.address) for command in commands)):
         assert read_error(ended) == (3, "worker_unavailable")
-        assert "no worker polls the task queue 'deserted': start one with `clew worker`" in ended.err
+        assert "no worker polls the task queue 'deserted': start one with " in ended.err
+        assert "`clew worker --task-queue deserted`" in ended.err
     ended = await run_clew("status", session.id, "--json", address=stack.server.address)
     assert (ended.code, ended.json["error"]["type"]) == (3, "worker_unavailable")
 

@@ -85,7 +85,7 @@ async def test_a_conversation(stack: Stack) -> None:
         screen.type("\r")
         await screen.wait_until_shown("You said a line")
         assert await screen.leave() == 0
-        assert f"chat {session_id}`" in screen.screen
+        assert f"`clew chat {session_id} --model {model}`" in screen.screen
     assert "Traceback" not in screen.screen
     async with open_terminal("chat", session_id, address=stack.server.address) as screen:
         await screen.wait_until_shown("resumed, ")

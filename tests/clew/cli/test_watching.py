@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 from clew.local import Reply, ToolCall
@@ -49,3 +50,16 @@ async def test_a_session_is_watched(stack: Stack) -> None:
         await screen.wait_for("the session is closed")
         assert await screen.wait_for_end() == 0
     assert screen.screen.count("It is 42.") == 1
+
+
+async def test_a_waiting_call_is_told_with_its_command(stack: Stack) -> None:
+    """Nothing can be typed there: not the keys and commands of a chat, but a command of `clew` decides the call."""
+    session = await stack.open(add_once, tools=["add"], require_approval=["add"])
+    address = stack.server.address
+    async with open_terminal("follow", session.id, "--from-seq", "0", "--address", address) as screen:
+        await session.message("40 + 2?")
+        await screen.wait_until_shown("or deny")
+        (command,) = set(re.findall("`clew (.+?)`", screen.screen))
+        assert "y yes" not in screen.screen
+        assert (await run_clew(*command.split())).code == 0
+        await screen.wait_until_shown("It is 42.")

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Locator, Page, expect
 
 from clew.contract.policy import ContextPolicy
 from clew.report import make_report
 from clew.report.rendering import render_page
+from clew.report.turns import OPEN_TURNS
 from clew.thread.thread import Thread
 from tests.support.browser import open_browser
 from tests.support.hostile_texts import MARKER
 from tests.support.hostile_thread import write_hostile_thread
+from tests.support.payloads import OTHER_PAYLOADS
 from tests.support.recorded import RecordedSession
+from tests.support.threads import assistant_calls, assistant_says, tool_returns, user_says
 
 pytestmark = pytest.mark.slow
 
@@ -56,11 +59,8 @@ async def test_hostile_texts_do_nothing(browser: Browser, tmp_path: Path) -> Non
             await element.dispatch_event("click")
             await element.dispatch_event("mouseover")
     assert await page.evaluate(f"window.{MARKER}") is None
-    assert await page.evaluate("[document.scripts.length, document.images.length, document.forms.length]") == [
-        0,
-        0,
-        0,
-    ]
+    counts = await page.evaluate("[document.scripts.length, document.images.length, document.forms.length]")
+    assert counts == [1, 0, 0]  # the page's own script
     assert (requests, problems) == ([url], [])
     assert page.url == url
     await page.close()
@@ -123,3 +123,107 @@ async def test_paper_shows_what_is_folded(browser: Browser, tmp_path: Path) -> N
     )
     assert await page.evaluate(f"{clipped}.length") == 0
     await page.close()
+
+
+def write_long_session() -> Thread:
+    """Write a session of thirty turns, of which an early one has a failed tool call and a later one has failed."""
+    session = RecordedSession(ContextPolicy())
+    for number in range(30):
+        run, call = f"run-{number}", f"tool{number:05d}"
+        session.writer.message(user_says(f"question {number} of the day"), run=run)
+        session.call(assistant_calls(call), run=run)
+        content = "the bank is closed" if number == 4 else f"result-{number} " * 40
+        result: Any = {"context_ref": "default", **tool_returns(call, content), "is_error": number == 4}
+        session.writer.commit("ai_message", result, run_id=run)
+        session.call(assistant_says("fine " * 200), run=run)
+        if number == 9:
+            error = {"type": "rate_limited", "message": "too many requests"}
+            failed = {"status": "failed", "termination_reason": "rate_limited", "error": error}
+            session.writer.commit("run", OTHER_PAYLOADS["run"] | failed, run_id=run, request_id=run)
+    return session.thread
+
+
+@pytest.fixture(scope="module")
+def long_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of the page of a long session."""
+    return write_page(write_long_session(), tmp_path_factory.mktemp("report") / "page.html")
+
+
+def find_turn(page: Page, number: int) -> Locator:
+    return page.locator("details.turn").filter(has=page.get_by_role("heading", name=f"question {number} of the day"))
+
+
+async def test_older_turns_are_folded(browser: Browser, long_page: str) -> None:
+    """The newest turns are open, the others have a line each; buttons open and fold all."""
+    page = await browser.new_page()
+    await page.goto(long_page)
+    assert await page.locator("details.turn[open]").count() == OPEN_TURNS
+    assert await find_turn(page, 29).locator(".message").first.is_visible()
+    assert not await find_turn(page, 3).locator(".message").first.is_visible()
+    assert "1 failed" in await find_turn(page, 4).locator("> summary").inner_text()
+    folded = await page.evaluate("document.documentElement.scrollHeight")
+    await page.get_by_role("button", name="Open all").click()
+    await expect(page.locator("details.turn:not([open])")).to_have_count(0)
+    assert await page.evaluate("document.documentElement.scrollHeight") > 2 * folded
+    await page.get_by_role("button", name="Fold all").click()
+    await expect(page.locator("details.turn[open]")).to_have_count(0)
+    await page.close()
+
+
+async def test_turns_are_found_by_their_text(browser: Browser, long_page: str) -> None:
+    """Only turns that have the text stay, also in folded parts; Enter opens them; an empty box shows all again."""
+    page = await browser.new_page()
+    await page.goto(long_page)
+    box = page.get_by_role("searchbox")
+    await box.fill("RESULT-12 ")
+    await expect(page.locator("details.turn:visible")).to_have_count(1)
+    assert (await page.locator("#count").inner_text()).startswith("1 of ")
+    result = find_turn(page, 12).locator(".tool pre").last
+    assert not await result.is_visible()
+    await box.press("Enter")
+    await expect(result).to_be_visible()
+    await box.fill("no such words")
+    await expect(page.locator("details.turn:visible")).to_have_count(0)
+    await box.fill("")
+    await expect(page.locator("details.turn:visible")).to_have_count(31)
+    await page.close()
+
+
+async def test_failures_are_linked_from_the_top(browser: Browser, long_page: str) -> None:
+    """A link opens the turn and the tool call that it leads to, also while another text is being looked for."""
+    page = await browser.new_page(viewport={"width": 360, "height": 740})
+    await page.goto(long_page)
+    failures = page.locator("#failures li")
+    assert await failures.count() == 2
+    assert "the bank is closed" in await failures.first.inner_text()
+    await page.get_by_role("searchbox").fill("question 20")
+    await expect(page.locator("details.turn:visible")).to_have_count(1)
+    for index, number in enumerate((4, 9)):
+        link = failures.nth(index).get_by_role("link")
+        await link.click()
+        target = page.locator(str(await link.get_attribute("href")))
+        await expect(target).to_be_in_viewport()
+        await expect(find_turn(page, number)).to_have_attribute("open", "")
+        tools = await page.locator("#tools").bounding_box()
+        place = await target.bounding_box()
+        assert tools
+        assert place
+        assert place["y"] >= tools["y"] + tools["height"]
+    other = await browser.new_page()
+    await other.goto(f"{long_page}{await failures.last.get_by_role('link').get_attribute('href')}")
+    await expect(find_turn(other, 9)).to_have_attribute("open", "")
+    await other.close()
+    await page.close()
+
+
+async def test_a_page_without_its_script_is_complete(browser: Browser, long_page: str) -> None:
+    """Where scripts are forbidden, turns are opened by hand and by links, and no box promises to find anything."""
+    context = await browser.new_context(java_script_enabled=False)
+    page = await context.new_page()
+    await page.goto(long_page)
+    assert not await page.locator("#tools").is_visible()
+    await find_turn(page, 2).locator("> summary").click()
+    await expect(find_turn(page, 2).locator(".message").first).to_be_visible()
+    await page.locator("#failures li").first.get_by_role("link").click()
+    await expect(find_turn(page, 4).locator(".message").first).to_be_visible()
+    await context.close()

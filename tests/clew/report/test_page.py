@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -20,13 +22,33 @@ from clew.thread.thread import Thread
 from tests.support.hostile_thread import write_hostile_thread
 from tests.support.recorded import RecordedSession
 
-_VOID = {"meta", "br", "hr"}
+_VOID = {"meta", "br", "hr", "input"}
 _ALLOWED = {
     *("html", "head", "title", "style", "body", "header", "main", "footer", "nav", "section", "article", "div"),
-    *("h1", "h2", "h3", "h4", "p", "ul", "ol", "li", "dl", "dt", "dd", "b", "em", "strong", "small", "code", "pre"),
+    *(
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "p",
+        "ul",
+        "ol",
+        "li",
+        "dl",
+        "dt",
+        "dd",
+        "b",
+        "em",
+        "strong",
+        "small",
+        "code",
+        "pre",
+    ),
     *("a", "span", "time", "details", "summary", "figure", "figcaption", "blockquote"),
     *("svg", "defs", "pattern", "rect", "circle", "line", "path"),
     *("table", "caption", "thead", "tbody", "tr", "th", "td"),
+    *("label", "button", "script"),
     *_VOID,
 }
 
@@ -78,6 +100,17 @@ def test_hostile_texts_stay_text() -> None:
     assert len(elements.ids) == len(set(elements.ids))
 
 
+def test_the_policy_names_the_only_script() -> None:
+    """The page has one script, whose hash is in the policy: a script of the session has another, and does not run."""
+    page = render(write_hostile_thread())
+    (script,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
+    (policy,) = re.findall('Content-Security-Policy" content="(.*?)"', page)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in policy
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
 def test_links_lead_to_entries_of_the_page() -> None:
     """Each link leads to an element that exists, also where only a part of the session is shown."""
     session = RecordedSession(ContextPolicy()).turns(6)
@@ -108,6 +141,14 @@ def test_a_part_says_how_to_see_the_rest() -> None:
     assert f"shows the entries {thread.rev - 4} to {thread.last_seq} of {thread.rev}" in page
     assert f"clew report s-1 --from {thread.rev - 8}" in page
     assert "shows the entries" not in render(thread)
+
+
+def test_a_long_session_has_few_elements() -> None:
+    """A turn with two model calls costs the page some hundred elements, however much was in their windows."""
+    few, many = (
+        len(re.findall("<[a-z]", render(RecordedSession(ContextPolicy()).turns(count).thread))) for count in (50, 100)
+    )
+    assert (many - few) / 50 < 150
 
 
 def test_many_calls_share_bars() -> None:

@@ -214,3 +214,32 @@ def test_an_interrupted_reply_is_marked() -> None:
     made = report(session.thread)
     assert [item.interrupted for item in made.items if isinstance(item, MessageItem)] == [False, True]
     assert made.usage.estimated_calls == 1
+
+
+def test_failures_are_listed() -> None:
+    """Failed requests, tool calls and errors, each once; a denied call is none, and a late result ends a doubt."""
+    session = RecordedSession(ContextPolicy())
+    writer, error = session.writer, {"type": "rate_limited", "message": "too many requests"}
+    writer.message(user_says("go"), run="run-1")
+    for call, mark in (("bad", {"is_error": True}), ("lost", {"in_doubt": True}), ("denied", {"is_error": True})):
+        session.call(assistant_calls(call), run="run-1")
+        if call == "denied":
+            writer.commit("approval", {"tool_call_id": call, "decision": "deny", "reason": "no"})
+        writer.commit("ai_message", {"context_ref": "default", **tool_returns(call, "x" * 1000)} | mark)
+    session.call(assistant_calls("late"), run="run-1")
+    for mark in ({"in_doubt": True}, {"late": True}):
+        writer.commit("ai_message", {"context_ref": "default", **tool_returns("late", "three")} | mark)
+    writer.commit("error", {"type": "provider_unavailable", "message": "no", "details": {}}, run_id="run-1")
+    writer.commit("error", {**error, "details": {}}, run_id="run-1")
+    failed = OTHER_PAYLOADS["run"] | {"status": "failed", "termination_reason": "rate_limited", "error": error}
+    writer.commit("run", failed, run_id="run-1", request_id="r-1")
+    failures = report(writer.thread).failures
+    assert [(failure.kind, failure.in_doubt) for failure in failures] == [
+        *(("tool_call", False), ("tool_call", True), ("error", False), ("request", False))
+    ]
+    assert [failure.title for failure in failures[2:]] == ["provider_unavailable", "rate_limited"]
+    assert failures[0].text is not None
+    assert (len(failures[0].text.content), failures[0].text.left_out) == (300, 700)
+    without = report(writer.thread, with_texts=False).failures[-1].text
+    assert without is not None
+    assert without.content == ""

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["lane", "model", "call", "session"]
+Kind = Literal["lane", "model", "approval", "external", "session"]
 """What the first word of a command's argument names, for completion."""
 
 
@@ -44,10 +44,10 @@ COMMANDS = {
             "approve",
             "[ID [REASON]]",
             "approve a waiting tool call, the only one without ID",
-            "call",
+            "approval",
         ),
-        Command("deny", "[ID [REASON]]", "deny it; the model reads the reason", "call"),
-        Command("submit", "ID TEXT", "give the result of an external tool call"),
+        Command("deny", "[ID [REASON]]", "deny it; the model reads the reason", "approval"),
+        Command("submit", "ID TEXT", "give the result of an external tool call", "external"),
         Command("compact", "", "replace earlier messages by a summary"),
         Command("fork", "[SESSION]", "go on in a new session that begins with these messages"),
         Command("open", "SESSION", "go on in another session", "session"),

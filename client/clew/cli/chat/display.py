@@ -117,7 +117,7 @@ class Display:
 
     def print_error(self, error: ClewError | TemporalError) -> None:
         """Print why something failed."""
-        text = show.make_text((f"{find_error_type(error)}: ", "bold red"), format_message(error))
+        text = show.make_line((f"{find_error_type(error)}: ", "bold red"), format_message(error))
         self._write(self._painter.paint(text))
 
     def print_answer(self, answer: Answer) -> None:

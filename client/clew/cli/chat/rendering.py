@@ -27,6 +27,7 @@ from clew.cli.chat.blocks import (
     WaitingBlock,
 )
 from clew.cli.chat.markdown import MARKDOWN
+from clew.cli.hints import complete_commands, write_command
 from clew.contract.outputs import Context
 from clew.model.messages import Message
 from clew.model.tokens import ByteEstimate, Encoding
@@ -78,14 +79,18 @@ class Painter:
     Attributes:
         width: The columns of the terminal.
         colors: The colours of the terminal, as rich names them; None: none.
+        watched: The session, if it is only watched: nothing can be typed, and a call that waits names the command of
+            `clew` that decides it. Empty: the session of a chat.
     """
 
     width: int
     colors: str | None = None
+    watched: str = ""
 
     def paint(self, shown: RenderableType) -> str:
         """Paint something of rich's, as text with escape sequences for colours."""
-        return self.capture(lambda to: to.print(shown))
+        is_line = isinstance(shown, Text) and shown.no_wrap is True
+        return self.capture(lambda to: to.print(shown, crop=False, soft_wrap=is_line))
 
     def capture(self, write: Callable[[Console], None]) -> str:
         """Paint what a function writes to a console."""
@@ -108,19 +113,19 @@ class Painter:
     def paint_block(self, block: Block) -> str:
         """Paint a block, with the line break after it; messages and replies have an empty line before them."""
         gap = "\n" if isinstance(block, UserBlock | ReplyBlock | WaitingBlock) else ""
-        return gap + _trim(self.paint(_format_block(block, self.width))) + "\n"
+        return gap + _trim(self.paint(_format_block(block, self.width, self.watched))) + "\n"
 
     def paint_live(self, live: Live, *, rows: int, tick: int, now: datetime) -> str:
         """Paint the live part in at most so many rows, the newest ones; `tick` turns the spinner."""
         lines: list[str] = []
         if live.markdown.strip():
             lines += ["", *_trim(self.paint(ReplyMarkdown(_clip_markdown(live.markdown, rows)))).split("\n")]
-        status = _list_status_lines(live, _SPINNER[tick % len(_SPINNER)], now)[-rows:]
+        status = _list_status_lines(live, _SPINNER[tick % len(_SPINNER)], now, asks=not self.watched)[-rows:]
         lines += [self.paint(_fit(line, self.width)).rstrip("\n") for line in status]
         return "\n".join(lines[-rows:])
 
 
-def _list_status_lines(live: Live, spinner: str, now: datetime) -> list[Text]:
+def _list_status_lines(live: Live, spinner: str, now: datetime, *, asks: bool) -> list[Text]:
     """List the lines below the unfinished reply: tools that run, what is waited for, a question."""
     lines = [_format_running(tool, spinner) for tool in live.tools]
     if live.activity:
@@ -130,10 +135,10 @@ def _list_status_lines(live: Live, spinner: str, now: datetime) -> list[Text]:
     lines += [
         show.make_text((f"… taken, not read yet: {show.shorten(text, 200)}", "cyan")) for text in live.inputs[-3:]
     ]
-    return [*lines, _format_question(live.approvals)] if live.approvals else lines
+    return [*lines, _format_question(live.approvals)] if live.approvals and asks else lines
 
 
-def _format_block(block: Block, width: int) -> RenderableType:
+def _format_block(block: Block, width: int, watched: str) -> RenderableType:
     match block:
         case UserBlock():
             return _format_user(block)
@@ -142,9 +147,11 @@ def _format_block(block: Block, width: int) -> RenderableType:
         case ToolBlock():
             return _format_tool(block, width)
         case WaitingBlock():
-            return _format_waiting(block, width)
+            return _format_waiting(block, width, watched)
         case NoteBlock():
-            return show.make_text((block.text, _TONES[block.tone]))
+            # Errors of the workers name commands.
+            text = complete_commands(block.text) if block.tone == "error" else block.text
+            return (show.make_line if "`" in text else show.make_text)((text, _TONES[block.tone]))
 
 
 def _trim(painted: str) -> str:
@@ -181,16 +188,27 @@ def _format_tool(block: ToolBlock, width: int) -> RenderableType:
     return Group(call, result)
 
 
-def _format_waiting(block: WaitingBlock, width: int) -> RenderableType:
+def _format_waiting(block: WaitingBlock, width: int, watched: str) -> RenderableType:
     call_id = f"{block.tool_call_id} of {block.session_id}" if block.session_id else block.tool_call_id
-    need = "waits for approval" if block.needs == "approval" else f"waits for its result: /submit {call_id} TEXT"
-    title = show.make_text(("? ", "bold magenta"), (block.name, "bold magenta"), (f"  {call_id} {need}", "dim"))
+    title = show.make_line(
+        ("? ", "bold magenta"), (block.name, "bold magenta"), (f"  {call_id} {_format_need(block, watched)}", "dim")
+    )
     if not block.arguments:
         return title
     in_line = json.dumps(dict(block.arguments), ensure_ascii=False)
     # A person decides about them: complete, and easy to read.
     text = in_line if len(in_line) < width - 2 else json.dumps(dict(block.arguments), indent=2, ensure_ascii=False)
     return Group(title, Padding(show.make_text(text), (0, 0, 0, 2)))
+
+
+def _format_need(block: WaitingBlock, watched: str) -> str:
+    """Say what a call waits for, and how it is given where no key does it."""
+    session_id, call_id = block.session_id or watched, block.tool_call_id
+    if block.needs == "approval":
+        command = f": `{write_command('approve', session_id, call_id)}`, or deny" if watched else ""
+        return f"waits for approval{command}"
+    command = f"`{write_command('submit', session_id, call_id, 'TEXT')}`" if watched else f"/submit {call_id} TEXT"
+    return f"waits for its result: {command}"
 
 
 def _format_question(waiting: tuple[WaitingBlock, ...]) -> Text:

@@ -86,6 +86,7 @@ class Screen:
         self._calls: dict[str, ToolCall] = {}
         self._running: dict[str, RunningTool] = {}
         self._approvals: dict[str, WaitingBlock] = {}
+        self._externals: set[str] = set()
         self._of_subagents: dict[tuple[str, str], WaitingBlock] = {}
         self._inputs: dict[str, str] = {}
         self._last_error = ""
@@ -109,6 +110,11 @@ class Screen:
     def waiting_calls(self) -> tuple[WaitingBlock, ...]:
         """The tool calls that wait for a decision, the oldest first."""
         return (*self._approvals.values(), *self._of_subagents.values())
+
+    @property
+    def external_calls(self) -> list[str]:
+        """The ids of the external tool calls that wait for their results."""
+        return sorted(self._externals)
 
     @property
     def live(self) -> Live:
@@ -172,6 +178,7 @@ class Screen:
                 self._approvals[event.tool_call_id] = waiting
                 return [waiting]
             case ResultRequired():
+                self._externals.add(event.tool_call_id)
                 return [WaitingBlock(event.tool_call_id, event.name, event.arguments, "result")]
             case Retrying():
                 self._retry, self._retry_at = f"waiting for attempt {event.attempt}", event.next_at
@@ -252,6 +259,7 @@ class Screen:
                 self._calls = {call["id"]: call for call in body.tool_calls or ()}
             case ToolMessage():
                 self._running.pop(body.tool_call_id, None)
+                self._externals.discard(body.tool_call_id)
                 call = self._calls.get(body.tool_call_id)
                 arguments = body.edited_arguments or (call["arguments"] if call else None)
                 name = body.name or (call["name"] if call else body.tool_call_id)
@@ -290,6 +298,7 @@ class Screen:
         self._request_id = None if self._request_id == request_id else self._request_id
         self._running.clear()
         self._approvals.clear()
+        self._externals.clear()
         self._of_subagents.clear()
         self._end_retry()
         if run.status == "cancelled":

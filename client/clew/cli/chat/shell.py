@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from contextlib import aclosing
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing, suppress
 from typing import Any
 
 from prompt_toolkit.history import History
@@ -28,6 +28,8 @@ from clew.cli.chat.display import Display
 from clew.cli.chat.meter import Meter
 from clew.cli.chat.prompt import Keys, NameCompleter
 from clew.cli.chat.screen import Screen
+from clew.cli.hints import write_command
+from clew.cli.names import LOOK_SECONDS, Names, list_names
 from clew.contract import OnBusy
 from clew.contract.outputs import SessionStatus
 from clew.contract.payloads import UserMessage
@@ -57,6 +59,7 @@ class Shell:
         clew: Clew,
         opened: reach.Opened,
         on_busy: OnBusy | None = None,
+        write_resume: Callable[[str, str], str] = lambda session, _model: write_command("chat", session),
         *,
         history: History | None = None,
         input: Input | None = None,  # noqa: A002 - prompt_toolkit's name
@@ -64,11 +67,13 @@ class Shell:
     ) -> None:
         self._clew = clew
         self._on_busy: OnBusy | None = on_busy
+        self._write_resume = write_resume
         self._opened = opened
         self._session = opened.session
         self._screen = Screen()
         self._meter = Meter()
         self._visited: set[str] = set()
+        self._names = Names()
         self._display = Display(
             live=lambda: self._screen.live,
             status_line=self._format_status_line,
@@ -106,7 +111,8 @@ class Shell:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         ending = "the request continues, and the session stays" if self._screen.is_active else "the session stays"
-        display.print_note(f"{ending}: resume it with `clew chat {self._session.id}`")
+        model = (self._meter.status or self._opened.status).model
+        display.print_note(f"{ending}: resume it with `{self._write_resume(self._session.id, model)}`")
         await display.flush()
         return 0
 
@@ -233,6 +239,12 @@ class Shell:
         if self._following:
             self._following.cancel()
         self._following = asyncio.ensure_future(self._follow(self._session, from_seq))
+        self._start(self._read_names())
+
+    async def _read_names(self) -> None:
+        """Read the names of other sessions and models, for completion."""
+        with suppress(ClewError, TemporalError, TimeoutError):
+            self._names = await asyncio.wait_for(list_names(self._clew), LOOK_SECONDS)
 
     async def _find_recent_turn(self, status: SessionStatus) -> int:
         first = max(status.rev - RECENT_ENTRIES, 0)
@@ -337,7 +349,9 @@ class Shell:
     def _list_names(self) -> dict[Kind, list[str]]:
         return {
             "lane": sorted(self._screen.lanes),
-            "model": sorted(self._screen.models),
-            "call": [call.tool_call_id for call in self._screen.waiting_calls],
-            "session": sorted(self._visited - {self._session.id}),
+            "model": sorted({*self._screen.models, *self._names.models}),
+            # A call in a subagent is of another session: `y` and `n` decide it.
+            "approval": [call.tool_call_id for call in self._screen.waiting_calls if not call.session_id],
+            "external": self._screen.external_calls,
+            "session": sorted({*self._visited, *self._names.sessions} - {self._session.id}),
         }

@@ -280,8 +280,8 @@ class Hub:
         """
         if execution and execution.status in _FAILED:
             raise await self.handle.find_failure() or Interrupted(
-                f"the workflow of session {self.handle.session_id!r} {_FAILED[execution.status]}: `clew recover` "
-                "repairs the session"
+                f"the workflow of session {self.handle.session_id!r} {_FAILED[execution.status]}: `clew recover "
+                f"{self.handle.session_id}` repairs the session"
             )
         await self._fetch_archived()
         if self._newest_event is None:

@@ -7,6 +7,7 @@ import pytest
 from clew.cli.chat.commands import (
     COMMANDS,
     Decision,
+    Kind,
     Message,
     Mistake,
     Typed,
@@ -78,6 +79,8 @@ def test_completion() -> None:
     assert [name for name, _, _ in names] == ["/status", "/steer", "/submit", "/switch"]
     assert {replaced for _, replaced, _ in names} == {2}
     assert complete("/switch dr", {"lane": ["default", "draft"]}) == [("draft", 2, "")]
-    assert complete("/approve ", {"call": ["tool00001"]}) == [("tool00001", 0, "")]
-    assert complete("/deny tool00001 t", {"call": ["tool00001"]}) == []
+    calls: dict[Kind, list[str]] = {"approval": ["tool00001"], "external": ["tool00002"]}
+    assert complete("/approve ", calls) == complete("/deny ", calls) == [("tool00001", 0, "")]
+    assert complete("/submit tool", calls) == [("tool00002", 4, "")]
+    assert complete("/deny tool00001 t", calls) == []
     assert complete("a /s", {}) == complete("/steer a", {}) == complete("//s", {}) == []

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from clew import Agent, tool
+from clew.cli.names import list_names
 from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
 from tests.support.cli_models import PausedModel, call_add_twice
@@ -13,6 +14,7 @@ from tests.support.deployments import make_client, run_deployment
 from tests.support.rolling import make_id
 from tests.support.stack import Stack, get_last_message
 from tests.support.typing_terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, open_chat
+from tests.support.waiting import wait_until
 
 
 async def test_what_is_typed_during_a_reply_steers(stack: Stack) -> None:
@@ -33,7 +35,7 @@ async def test_what_is_typed_during_a_reply_steers(stack: Stack) -> None:
         await terminal.wait_for("<two>")
         terminal.press(CTRL_D)
         assert await terminal.wait_for_end() == 0
-        await terminal.wait_for(f"the session stays: resume it with `clew chat {session.id}`")
+        await terminal.wait_for("the session stays: resume it with `")
         # The reply's Markdown is painted, and each block stands on the screen once.
         assert [terminal.screen.count(text) for text in ("<one>", "<two>", "> **one**")] == [1, 1, 1]
     contents = [message["content"] for message in await session.transcript()]
@@ -130,6 +132,39 @@ async def test_commands_control_a_run(stack: Stack) -> None:
         terminal.press(CTRL_D)
         assert await terminal.wait_for_end() == 0
     model.free.set()
+
+
+async def test_names_are_completed(stack: Stack) -> None:
+    """The external call that waits, by `/submit`; sessions and models of the server, by `/open` and `/model`."""
+
+    def order(body: dict[str, Any]) -> Reply:
+        last = get_last_message(body)
+        return Reply(last["content"], (ToolCall("order", {"item": "tea"}),) if last["role"] == "user" else ())
+
+    model = f"scripted:{make_id()}"
+    other = await stack.clew.open(f"completed-{make_id()}", model=model)
+    session = await stack.open(order, tools=["order"])
+    await wait_until(lambda: _are_listed(stack, other.id, model))
+    async with open_chat(stack, session) as terminal:
+        terminal.press("Tea" + ENTER)
+        await terminal.wait_for("waiting for a result")
+        terminal.press("/submit t")
+        await terminal.wait_for("tool00001", 3)  # twice in the notice, and in the menu
+        terminal.press("\t")
+        await terminal.wait_for("> /submit tool00001")
+        terminal.press(" it is ready" + ENTER)
+        await terminal.wait_for("\nit is ready\n")
+        for command, name in (("model", model), ("open", other.id)):
+            before = terminal.screen.count(name)
+            terminal.press(CTRL_C + f"/{command} {name[:-1]}")
+            await terminal.wait_for(name, before + 1)
+            terminal.press("\t")
+            await terminal.wait_for(f"> /{command} {name}")
+
+
+async def _are_listed(stack: Stack, session_id: str, model: str) -> bool:
+    names = await list_names(stack.clew)
+    return session_id in names.sessions and model in names.models
 
 
 async def test_commands(stack: Stack) -> None:

@@ -1,0 +1,86 @@
+"""Commands that are printed for a person to type: they run as they stand, from the same folder.
+
+The library and the workers name commands in their messages as `clew VERB …`. They know neither how `clew` is started
+here nor which server the person has named, so the command line completes them before it prints them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+import sysconfig
+from contextvars import ContextVar
+from pathlib import Path
+
+from clew.cli.reach import Target
+from clew.contract import TASK_QUEUE
+
+_NO_TARGET = Target(None, None, TASK_QUEUE)
+_target: ContextVar[Target] = ContextVar("target", default=_NO_TARGET)
+_COMMAND = re.compile(r"`clew ([^`\n]+)`")
+_ALL_OPTIONS = frozenset({"--address", "--namespace", "--task-queue"})
+_TAKEN_OPTIONS = {
+    "archive": frozenset({"--namespace"}),
+    "audit": _ALL_OPTIONS - {"--task-queue"},
+    "codec-server": frozenset[str](),
+    "dev": frozenset({"--task-queue"}),
+    "evaluate": frozenset[str](),
+    "export": _ALL_OPTIONS - {"--task-queue"},
+    "rekey": frozenset({"--namespace"}),
+    "setup-namespace": _ALL_OPTIONS - {"--task-queue"},
+    "top": _ALL_OPTIONS - {"--task-queue"},
+    "worker": frozenset({"--task-queue"}),
+}
+"""The options that a command takes of those that name a server, a namespace and a task queue; others take all."""
+
+
+def remember_target(target: Target) -> None:
+    """Remember the server, the namespace and the task queue of the running command."""
+    _target.set(target)
+
+
+def complete_commands(text: str) -> str:
+    """Complete the commands in a text, which are in backticks and begin with `clew`."""
+    return _COMMAND.sub(lambda match: f"`{_complete(match[1])}`", text)
+
+
+def write_command(*words: str) -> str:
+    """Write a command of `clew` as it is typed."""
+    return _complete(shlex.join(words))
+
+
+def _complete(command: str) -> str:
+    """Complete a command, given without its program: with the program, and the options that it lacks."""
+    target = _target.get()
+    verb = command.partition(" ")[0]
+    taken = _TAKEN_OPTIONS.get(verb, _ALL_OPTIONS)
+    values = {
+        "--address": target.address,
+        "--namespace": target.namespace,
+        "--task-queue": None if target.task_queue == TASK_QUEUE else target.task_queue,
+    }
+    missing = [
+        word
+        for option, value in values.items()
+        if value and option in taken and f" {option} " not in command
+        for word in (option, value)
+    ]
+    # A worker reads the server and the namespace from its environment.
+    variables = {"TEMPORAL_ADDRESS": target.address, "TEMPORAL_NAMESPACE": target.namespace}
+    settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items() if value and verb == "worker"]
+    return " ".join([*settings, find_program(), command, *([shlex.join(missing)] if missing else [])])
+
+
+def find_program() -> str:
+    """Find how `clew` is started from the current folder: by its name only if the shell finds this installation."""
+    script = Path(sysconfig.get_path("scripts"), "clew")
+    if not script.exists():
+        return shlex.join([sys.executable, "-m", "clew.cli"])
+    on_path = shutil.which("clew")
+    if on_path and os.path.samefile(on_path, script):
+        return "clew"
+    folder = Path.cwd()
+    return shlex.quote(str(script.relative_to(folder) if script.is_relative_to(folder) else script))
