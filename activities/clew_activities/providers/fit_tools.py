@@ -231,9 +231,7 @@ class _SchemaFitting:
         Raises:
             _NotFitting: The schema is too large without references, or two properties would have the same name.
         """
-        self._count += 1
-        if self._count > MAX_SUBSCHEMAS:
-            raise _NotFitting(f"its schema has over {MAX_SUBSCHEMAS} parts without references")
+        self._count_part()
         if not isinstance(schema, Mapping):
             # `true` allows every value, `false` none.
             schema = {} if schema else {"description": "leave this out"}
@@ -304,8 +302,26 @@ class _SchemaFitting:
             self._add_notes(replaced, notes)
             notes.clear()
             # What stands beside a union, its own notes included, holds for each branch.
-            return {"anyOf": [inner for branch in branches for inner in _list_branches(branch, replaced)]}
+            return {"anyOf": [inner for branch in branches for inner in self._list_branches(branch, replaced)]}
         return replaced
+
+    def _list_branches(self, branch: Any, beside: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """List the branches that a branch of a union stands for: its own ones if it is a union.
+
+        Raises:
+            _NotFitting: There are too many. Unions beside each other multiply.
+        """
+        self._count_part()
+        merged = _merge_branch(beside, branch if isinstance(branch, Mapping) else {})
+        inner = merged.pop("anyOf", None) or merged.pop("oneOf", None)
+        if not isinstance(inner, list):
+            return [merged]
+        return [each for other in inner for each in self._list_branches(other, merged)]
+
+    def _count_part(self) -> None:
+        self._count += 1
+        if self._count > MAX_SUBSCHEMAS:
+            raise _NotFitting(f"its schema has over {MAX_SUBSCHEMAS} parts without references")
 
     def _fit_content(self, keyword: str, content: Any, path: tuple[str, ...]) -> Any:
         if keyword in _DEFINITIONS and isinstance(content, Mapping):
@@ -361,15 +377,6 @@ class _SchemaFitting:
         if texts:
             note = "{" + ", ".join(texts) + "}"
             fitted["description"] = f"{fitted['description']}\n{note}" if fitted.get("description") else note
-
-
-def _list_branches(branch: Any, beside: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the branches that a branch of a union stands for: its own ones if it is a union."""
-    merged = _merge_branch(beside, branch if isinstance(branch, Mapping) else {})
-    inner = merged.pop("anyOf", None) or merged.pop("oneOf", None)
-    if not isinstance(inner, list):
-        return [merged]
-    return [each for other in inner for each in _list_branches(other, merged)]
 
 
 def _merge_branch(beside: Mapping[str, Any], branch: Mapping[str, Any]) -> dict[str, Any]:

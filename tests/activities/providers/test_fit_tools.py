@@ -149,6 +149,16 @@ def test_a_schema_that_multiplies_without_references_is_left_out() -> None:
     assert set(fit_tools([bomb], STRICT.tools).left_out) == {"find"}
 
 
+def test_unions_that_multiply_are_left_out_at_once() -> None:
+    """Each level doubles the branches, which would be two thousand million."""
+    union: dict[str, Any] = {"type": "string"}
+    for _ in range(31):
+        union = {"anyOf": [{"minLength": 1}, {"minLength": 2}], "oneOf": [union]}
+    bomb = make_tool({"type": "object", "properties": {"x": union}})
+    for limits in ALL.values():
+        assert set(fit_tools([bomb, ADD], limits).left_out) <= {"find"}
+
+
 def test_gemini_gets_the_types_that_it_knows() -> None:
     fitted = fit(
         {
