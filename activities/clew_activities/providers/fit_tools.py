@@ -20,6 +20,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from clew.contract import READ_RESULT
+from clew.contract.schema_outline import SUBSCHEMA_KEYWORDS
 from clew.model.canonical import canonicalize
 from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.answer_object import MEMBER, is_object_schema, make_object_schema
@@ -30,6 +31,9 @@ SHORTENED = " [shortened]"
 """Follows a description of which the dialect takes only the beginning."""
 MAX_SUBSCHEMAS = 5_000
 """Most subschemas of a tool after its references are replaced by what they refer to."""
+
+MAX_CHARACTERS = 262_144
+"""Most characters of a tool's schema after its references are replaced by what they refer to."""
 
 MAX_REMEMBERED = 64
 """Most lists of tools that are remembered as they were fitted."""
@@ -224,6 +228,7 @@ class _SchemaFitting:
         self._root = schema
         self._limits = limits
         self._count = 0
+        self._characters = 0
 
     def fit(self, schema: Any, path: tuple[str, ...]) -> dict[str, Any]:
         """Fit a subschema. `path`: the references that have led to it.
@@ -248,6 +253,8 @@ class _SchemaFitting:
                 notes[keyword] = content
             else:
                 fitted[keyword] = self._fit_content(keyword, content, path)
+                if keyword not in SUBSCHEMA_KEYWORDS:
+                    self._count_characters(content)
         self._complete(fitted)
         self._add_notes(fitted, notes)
         return fitted
@@ -323,6 +330,11 @@ class _SchemaFitting:
         if self._count > MAX_SUBSCHEMAS:
             raise _NotFitting(f"its schema has over {MAX_SUBSCHEMAS} parts without references")
 
+    def _count_characters(self, content: Any) -> None:
+        self._characters += len(content) if isinstance(content, str) else len(to_json(content))
+        if self._characters > MAX_CHARACTERS:
+            raise _NotFitting(f"its schema has over {MAX_CHARACTERS} characters without references")
+
     def _fit_content(self, keyword: str, content: Any, path: tuple[str, ...]) -> Any:
         if keyword in _DEFINITIONS and isinstance(content, Mapping):
             return {name: self.fit(inner, path) for name, inner in content.items()}
@@ -376,6 +388,7 @@ class _SchemaFitting:
         ]
         if texts:
             note = "{" + ", ".join(texts) + "}"
+            self._count_characters(note)
             fitted["description"] = f"{fitted['description']}\n{note}" if fitted.get("description") else note
 
 

@@ -159,6 +159,17 @@ def test_unions_that_multiply_are_left_out_at_once() -> None:
         assert set(fit_tools([bomb, ADD], limits).left_out) <= {"find"}
 
 
+@pytest.mark.parametrize(
+    "large", [{"enum": list(range(10_000))}, {"type": "string", "description": "x" * 60_000}, {"pattern": "x" * 900}]
+)
+def test_a_text_that_references_multiply_leaves_the_tool_out(large: dict[str, Any]) -> None:
+    """A schema of 128 KB would become one of 100 MB."""
+    properties = {f"p{number}": {"$ref": "#/$defs/large"} for number in range(1000)}
+    schema = {"type": "object", "properties": properties, "$defs": {"large": large}}
+    fitted = fit_tools([make_tool(schema), ADD], STRICT.tools)
+    assert (set(fitted.left_out), fitted.specs) == ({"find"}, [ADD])
+
+
 def test_gemini_gets_the_types_that_it_knows() -> None:
     fitted = fit(
         {
