@@ -41,6 +41,18 @@ MAX_REMEMBERED = 64
 _HASH_CHARACTERS = 8
 _DEFINITIONS = ("$defs", "definitions")
 _SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_FORMS: Mapping[str, type[dict[str, Any]] | type[list[Any]] | type[str]] = {
+    "description": str,
+    "properties": dict,
+    "required": list,
+    "enum": list,
+    "anyOf": list,
+    "oneOf": list,
+    "allOf": list,
+    "prefixItems": list,
+}
+"""The forms of keywords' contents."""
+_NEVER_EMPTY = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
 _NO_MEANING = frozenset(("$schema", "$id", "$comment"))
 """Keywords without a meaning for a model."""
 
@@ -240,7 +252,10 @@ class _SchemaFitting:
         if not isinstance(schema, Mapping):
             # `true` allows every value, `false` none.
             schema = {} if schema else {"description": "leave this out"}
-        schema = {keyword: content for keyword, content in schema.items() if keyword not in _NO_MEANING}
+        schema = _replace_older_forms(
+            {keyword: content for keyword, content in schema.items() if keyword not in _NO_MEANING}
+        )
+        _check_forms(schema)
         if "$ref" in schema and not self._limits.references:
             return self._fit_reference(schema, path)
         fitted: dict[str, Any] = {}
@@ -390,6 +405,30 @@ class _SchemaFitting:
             note = "{" + ", ".join(texts) + "}"
             self._count_characters(note)
             fitted["description"] = f"{fitted['description']}\n{note}" if fitted.get("description") else note
+
+
+def _replace_older_forms(schema: dict[str, Any]) -> dict[str, Any]:
+    """Replace what older drafts write as a boolean: `required` of a property, and bounds that are excluded."""
+    replaced = dict(schema)
+    if isinstance(replaced.get("required"), bool):
+        del replaced["required"]
+    for bound, excluded in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(replaced.get(excluded), bool) and replaced.pop(excluded) and bound in replaced:
+            replaced[excluded] = replaced.pop(bound)
+    return replaced
+
+
+def _check_forms(schema: Mapping[str, Any]) -> None:
+    """Refuse a schema that is not valid: providers refuse the whole request for it.
+
+    Raises:
+        _NotFitting: A keyword has a content of another form than JSON Schema says.
+    """
+    for keyword, form in _FORMS.items():
+        content = schema.get(keyword, form())
+        is_valid = isinstance(content, form) and (keyword not in _NEVER_EMPTY or keyword not in schema or content)
+        if not is_valid or (keyword == "required" and not all(isinstance(name, str) for name in content)):
+            raise _NotFitting(f"its schema is not valid JSON Schema: {keyword!r} has another form")
 
 
 def _merge_branch(beside: Mapping[str, Any], branch: Mapping[str, Any]) -> dict[str, Any]:

@@ -170,6 +170,36 @@ def test_a_text_that_references_multiply_leaves_the_tool_out(large: dict[str, An
     assert (set(fitted.left_out), fitted.specs) == ({"find"}, [ADD])
 
 
+@pytest.mark.parametrize("limits", ALL.values(), ids=ALL)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"type": "object", "properties": ["a"]},
+        {"type": "object", "properties": {}, "required": "a"},
+        {"type": "object", "properties": {"a": {"type": "object", "required": [{}]}}},
+        {"type": "object", "properties": {"a": {"enum": "x"}}},
+        {"type": "object", "properties": {"a": {"anyOf": []}}},
+        {"type": "object", "properties": {"a": {"description": ["x"]}}},
+    ],
+)
+def test_a_schema_that_is_not_valid_leaves_its_tool_out_and_no_other(
+    wrong: dict[str, Any], limits: ToolLimits
+) -> None:
+    """Providers refuse the whole request for it, and so would the encoding."""
+    fitted = fit_tools([make_tool(wrong), ADD], limits)
+    assert (set(fitted.left_out), fitted.specs) == ({"find"}, [ADD])
+
+
+@pytest.mark.parametrize("limits", ALL.values(), ids=ALL)
+def test_booleans_of_older_drafts_are_written_as_the_newest_one_does(limits: ToolLimits) -> None:
+    size = {"type": "integer", "required": True, "minimum": 0, "exclusiveMinimum": True}
+    fitted = fit({"type": "object", "properties": {"size": size}}, limits)["properties"]["size"]
+    assert "required" not in fitted
+    assert fitted.get("exclusiveMinimum", 0) == 0
+    assert "minimum" not in fitted
+    assert "exclusiveMinimum" in fitted or "exclusiveMinimum: 0" in fitted["description"]
+
+
 def test_gemini_gets_the_types_that_it_knows() -> None:
     fitted = fit(
         {
