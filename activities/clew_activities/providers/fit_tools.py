@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
+from urllib.parse import unquote
 
 from pydantic_core import from_json, to_json
 
@@ -287,10 +288,10 @@ class _SchemaFitting:
         return self.fit(merged, (*path, reference))
 
     def _resolve(self, reference: object) -> Any:
-        if not isinstance(reference, str) or not reference.startswith("#"):
+        if not isinstance(reference, str) or not f"{reference}/".startswith("#/"):
             raise _NotFitting(f"its schema refers to {reference!r}")
         target: Any = self._root
-        for part in filter(None, reference[1:].split("/")):
+        for part in unquote(reference[1:]).split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(target, Mapping) and name in target:
                 target = target[name]

@@ -133,6 +133,18 @@ def test_references_are_replaced_by_what_they_refer_to() -> None:
     assert kept["$defs"]["node"]["properties"]["next"] == {"$ref": "#/$defs/node"}
 
 
+def test_a_reference_leads_where_its_escapes_say() -> None:
+    names = {"a b": "#/$defs/a%20b", "List[int]": "#/$defs/List%5Bint%5D", "x/y": "#/$defs/x~1y", "": "#/$defs/"}
+    properties = {f"p{number}": {"$ref": reference} for number, reference in enumerate(names.values())}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "$defs": {name: {"type": "integer", "title": name} for name in names},
+    }
+    fitted = fit(schema)["properties"]
+    assert [fitted[name]["title"] for name in properties] == list(names)
+
+
 def test_a_tool_that_cannot_be_fitted_is_left_out_with_the_reason_and_the_others_stay() -> None:
     bad = make_tool({"type": "object", "properties": {"a": {"$ref": "https://example.org/schema"}}}, "bad")
     fitted = fit_tools([bad, ADD], STRICT.tools)
