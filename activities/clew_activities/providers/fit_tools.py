@@ -383,11 +383,14 @@ class _SchemaFitting:
 
     def _complete(self, fitted: dict[str, Any]) -> None:
         """Add what a dialect wants to read, although JSON Schema has it by default."""
-        if fitted.get("type") == "object" or "properties" in fitted:
+        kinds = fitted.get("type")
+        kinds = kinds if isinstance(kinds, list) else [kinds]
+        if "object" in kinds or "properties" in fitted:
             properties = fitted.setdefault("properties", {})
             for name in fitted.get("required", ()):
                 properties.setdefault(name, self.fit({}, ()))
-        if fitted.get("type") == "array" and "prefixItems" not in fitted:
+        # OpenAI wants `items` beside `prefixItems`, too.
+        if "array" in kinds:
             fitted.setdefault("items", self.fit({}, ()))
         if self._limits.typed and not {"type", "anyOf", "$ref"} & fitted.keys():
             fitted["type"] = _guess_type(fitted)

@@ -74,6 +74,23 @@ def test_properties_and_items_are_completed(limits: ToolLimits) -> None:
     assert "b" in fit({"type": "object", "properties": {}, "required": ["b"]}, limits)["properties"]
 
 
+@pytest.mark.parametrize("limits", ALL.values(), ids=ALL)
+@pytest.mark.parametrize(
+    "array",
+    [
+        {"type": ["array", "null"]},
+        {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "minItems": 2, "maxItems": 2},
+        {"type": "array", "items": [{"type": "integer"}]},
+        {"anyOf": [{"type": "array"}, {"type": "null"}]},
+    ],
+)
+def test_every_array_says_what_its_items_are(array: dict[str, Any], limits: ToolLimits) -> None:
+    """OpenAI answers "array schema missing items", also for a tuple and for an array that may be null."""
+    fitted = fit({"type": "object", "properties": {"a": array}}, limits)["properties"]["a"]
+    for schema in fitted.get("anyOf", [fitted]):
+        assert "array" not in schema["type"] or "items" in schema
+
+
 def test_a_long_description_is_shortened_with_a_note() -> None:
     tool = make_tool({"type": "object", "properties": {}}, description="x" * 5000)
     fitted = fit_tools([tool], DIALECTS["openai"].tools)
