@@ -315,6 +315,10 @@ class _SchemaFitting:
         kinds = replaced.get("type")
         if isinstance(kinds, list) and not limits.type_lists:
             replaced = _split_types(replaced, limits)
+        if limits.typed and isinstance(kinds, str):
+            # They mean nothing there, and Gemini refuses them: "only allowed for OBJECT type".
+            others = _list_other_keywords(kinds)
+            replaced = {keyword: content for keyword, content in replaced.items() if keyword not in others}
         values = replaced.get("enum")
         if isinstance(values, list) and limits.text_enums:
             replaced = _keep_texts(replaced, notes)
@@ -450,6 +454,8 @@ def _split_types(schema: dict[str, Any], limits: ToolLimits) -> dict[str, Any]:
     is_nullable = len(kinds) < len(schema["type"])
     rest = {keyword: content for keyword, content in schema.items() if keyword != "type"}
     if len(kinds) == 1 and is_nullable and limits.nullable:
+        if isinstance(values := rest.get("enum"), list) and len(values) > 1:
+            rest["enum"] = [value for value in values if value is not None]
         return {**rest, "type": kinds[0], "nullable": True}
     if "anyOf" in rest:
         return {**rest, "type": kinds[0] if kinds else "null"}
@@ -472,10 +478,15 @@ _KEYWORDS_OF_TYPE: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def _list_other_keywords(kind: str) -> set[str]:
+    """List the keywords that mean something for other types alone."""
+    own = _KEYWORDS_OF_TYPE.get("number" if kind == "integer" else kind, ())
+    return {keyword for keywords in _KEYWORDS_OF_TYPE.values() for keyword in keywords} - set(own)
+
+
 def _keep_keywords(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Make the branch of a union for one type, with the keywords that mean something for it."""
-    own = _KEYWORDS_OF_TYPE.get("number" if kind == "integer" else kind, ())
-    others = {keyword for keywords in _KEYWORDS_OF_TYPE.values() for keyword in keywords} - set(own)
+    others = _list_other_keywords(kind)
     branch = {keyword: content for keyword, content in schema.items() if keyword not in others}
     if "enum" in branch and not (values := [value for value in branch["enum"] if _has_type(value, kind)]):
         del branch["enum"]

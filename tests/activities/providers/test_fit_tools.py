@@ -255,6 +255,19 @@ def test_gemini_gets_the_types_that_it_knows() -> None:
     assert "additionalProperties" not in fitted
 
 
+@pytest.mark.parametrize("name", ["gemini", "kimi", "strict"])
+def test_a_text_has_no_keywords_of_objects(name: str) -> None:
+    """Gemini answers "only allowed for OBJECT type"; some servers of tools write such schemas."""
+    wrong = {"type": "string", "properties": {"a": {"type": "string"}}, "required": ["a"], "items": {}, "minimum": 1}
+    assert fit({"type": "object", "properties": {"x": wrong}}, ALL[name])["properties"]["x"] == {"type": "string"}
+
+
+def test_gemini_gets_the_values_of_a_text_that_may_be_null() -> None:
+    maybe = {"type": ["string", "null"], "enum": ["a", "b", None]}
+    fitted = fit({"type": "object", "properties": {"x": maybe}}, ALL["gemini"])["properties"]["x"]
+    assert fitted == {"type": "string", "nullable": True, "enum": ["a", "b"]}
+
+
 _names = st.sampled_from(["a", "b", "$top", "x y"])
 _leaves = st.sampled_from(
     [
