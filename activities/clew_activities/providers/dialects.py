@@ -48,6 +48,7 @@ class ToolLimits:
         text_enums: Whether the values of `enum` are texts alone.
         typed: Whether every subschema needs a type.
         lone_unions: Whether nothing may stand beside `anyOf`.
+        empty_parameters: Whether a tool without arguments may have a schema of them.
     """
 
     count: int = 128
@@ -65,6 +66,7 @@ class ToolLimits:
     text_enums: bool = False
     typed: bool = False
     lone_unions: bool = False
+    empty_parameters: bool = True
 
     def allows(self, keyword: str) -> bool:
         """Whether a schema may have a keyword."""
@@ -128,6 +130,8 @@ _GEMINI_TOOLS = replace(
     unsaid=frozenset(("additionalProperties", "title", "examples")),
     formats=frozenset(("enum", "date-time", "int32", "int64", "float", "double")),
     nullable=True,
+    # "parameters.properties: should be non-empty for OBJECT type"
+    empty_parameters=False,
 )
 
 # Anthropic: platform.claude.com/docs/en/agents-and-tools/tool-use, and the pattern that its errors quote.

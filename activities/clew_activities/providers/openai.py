@@ -291,15 +291,11 @@ def _encode_call(
     }
 
 
-def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "function": {
-            "name": spec["name"],
-            "description": spec["description"],
-            "parameters": spec["parameters"],
-        },
-    }
+def _encode_tool(spec: ToolSpec, dialect: Dialect) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": spec["name"], "description": spec["description"]}
+    if dialect.tools.empty_parameters or spec["parameters"].get("properties"):
+        function["parameters"] = spec["parameters"]
+    return {"type": "function", "function": function}
 
 
 def _encode_options(options: ModelOptions, dialect: Dialect, tools: FittedTools) -> dict[str, Any]:
@@ -355,15 +351,15 @@ def _choose_tools(
     specs, choice = tools.specs, request.options.tool_choice
     if not specs:
         called = declare_called_tools(fitted.messages, dialect) if not request.tools else []
-        return {"tools": [_encode_tool(spec) for spec in called], "tool_choice": "none"} if called else {}
-    body: dict[str, Any] = {"tools": [_encode_tool(spec) for spec in specs]}
+        return {"tools": [_encode_tool(spec, dialect) for spec in called], "tool_choice": "none"} if called else {}
+    body: dict[str, Any] = {"tools": [_encode_tool(spec, dialect) for spec in specs]}
     if choice in ("auto", "none"):
         return body | {"tool_choice": choice}
     tool = tools.by_name.get(choice or "")
     if tool is not None and dialect.names_forced_tool:
         return body | {"tool_choice": {"type": "function", "function": {"name": tool.spec["name"]}}}
     if tool is not None:
-        body = {"tools": [_encode_tool(tool.spec)]}
+        body = {"tools": [_encode_tool(tool.spec, dialect)]}
     is_forced = dialect.forces_tools and (tool is not None or choice == "required")
     return body | ({"tool_choice": dialect.any_tool} if is_forced else {})
 

@@ -685,6 +685,14 @@ def test_a_forced_tool_stands_alone_where_its_name_cannot_be_sent() -> None:
         assert ([tool["function"]["name"] for tool in body["tools"]], body.get("tool_choice")) == (["add"], choice)
 
 
+def test_gemini_gets_no_schema_of_a_tool_without_arguments() -> None:
+    """It answers "parameters.properties: should be non-empty for OBJECT type"."""
+    bare: Any = {**ADD, "name": "now", "parameters": {"type": "object", "properties": {}}}
+    for name, has_schema in (("gemini", False), ("openai", True), ("strict", True)):
+        body = OpenAI("x", "http://127.0.0.1:1", DIALECTS[name]).encode(make_request(tools=[bare, ADD])).body
+        assert ["parameters" in tool["function"] for tool in body["tools"]] == [has_schema, True]
+
+
 def test_a_temperature_is_lowered_to_the_highest() -> None:
     call = OpenAI("x", "http://127.0.0.1:1", STRICT).encode(make_request(temperature=1.5))
     assert call.body["temperature"] == 1.0
