@@ -102,7 +102,7 @@ class Anthropic:
             "messages": _encode_messages(request.messages, fitted, self.name),
             "stream": True,
         }
-        declared = [] if request.tools else declare_called_tools(request.messages, ANTHROPIC)
+        declared = [] if fitted.specs else declare_called_tools(request.messages, ANTHROPIC)
         tools, system = [_encode_tool(spec) for spec in fitted.specs or declared], _encode_system(request.messages)
         # Further breakpoints after the parts that stay when the conversation is truncated: tools, system prompt,
         # summary.

@@ -156,10 +156,12 @@ def declare_called_tools(messages: Sequence[Message], dialect: Dialect) -> list[
     """Declare the tools that were called earlier, for a request that has none, where the dialect wants that."""
     if not dialect.declares_called_tools:
         return []
-    names = {call["name"]: None for message in messages for call in message.get("tool_calls", ())}
+    calls = (call for message in messages for call in message.get("tool_calls", ()))
+    # Two names of the thread may have become one.
+    names = dict.fromkeys(fit_name(call["name"], dialect.tools) for call in calls)
     return [
         {
-            "name": fit_name(name, dialect.tools),
+            "name": name,
             "description": "It is no longer available.",
             "parameters": {"type": "object", "properties": {}},
         }

@@ -350,7 +350,7 @@ def _choose_tools(
     """Choose the tools of the request and how the model may call them."""
     specs, choice = tools.specs, request.options.tool_choice
     if not specs:
-        called = declare_called_tools(fitted.messages, dialect) if not request.tools else []
+        called = declare_called_tools(fitted.messages, dialect)
         return {"tools": [_encode_tool(spec, dialect) for spec in called], "tool_choice": "none"} if called else {}
     body: dict[str, Any] = {"tools": [_encode_tool(spec, dialect) for spec in specs]}
     if choice in ("auto", "none"):

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from clew.contract import READ_RESULT
 from clew.model.messages import ToolSpec
+from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.dialects import ANTHROPIC, DIALECTS, STRICT, ToolLimits
-from clew_activities.providers.fit_tools import SHORTENED, fit_name, fit_tools
+from clew_activities.providers.fit_tools import SHORTENED, declare_called_tools, fit_name, fit_tools
+from clew_activities.providers.openai import OpenAI
 from clew_workflows.protocol import RequestedTool
-from tests.support.provider_calls import ADD
+from tests.support.provider_calls import ADD, HELLO, make_call, make_request, make_result
 
 ALL = {dialect.name: dialect.tools for dialect in (*DIALECTS.values(), ANTHROPIC)}
 
@@ -310,6 +312,22 @@ def test_whatever_a_tool_has_is_fitted(properties: dict[str, Any], root: dict[st
             assert limits.property_name is None or all(
                 map(limits.property_name.fullmatch, subschema.get("properties", {}))
             )
+
+
+def test_tools_that_were_called_are_declared_once_under_the_name_that_the_calls_have() -> None:
+    """Anthropic refuses two tools of one name."""
+    calls = [make_call("crm.find"), make_call("crm_find", call_id="tc_2")]
+    assert [spec["name"] for spec in declare_called_tools(calls, ANTHROPIC)] == ["crm_find"]
+
+
+@pytest.mark.parametrize("provider", [OpenAI("x", "http://x", DIALECTS["litellm"]), Anthropic("x", "http://x")])
+def test_tools_that_were_called_are_declared_also_where_those_of_the_session_are_left_out(
+    provider: OpenAI | Anthropic,
+) -> None:
+    bad = make_tool({"type": "object", "properties": {"a": {"anyOf": []}}})
+    body = provider.encode(make_request(HELLO, make_call(a=1), make_result("1"), tools=[bad])).body
+    assert len(body["tools"]) == 1
+    assert "none" in str(body["tool_choice"])
 
 
 def test_the_limits_of_a_name_agree_with_its_pattern() -> None:
