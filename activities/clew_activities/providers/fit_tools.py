@@ -112,8 +112,9 @@ class FittedTools:
 
     def decode_call(self, call: RequestedTool) -> RequestedTool:
         """Make a call as the session knows it."""
-        name = self.own_names.get(call.name)
-        if name is None:
+        # Models also call a tool by the session's name, which they have read in a prompt.
+        name = self.own_names.get(call.name, call.name)
+        if name not in self.by_name:
             return call
         tool, arguments = self.by_name[name], call.arguments
         if tool.wrapped and arguments.keys() == {MEMBER} and isinstance(arguments[MEMBER], dict):
@@ -179,9 +180,12 @@ def fit_name(name: str, limits: ToolLimits, used: Set[str] = frozenset()) -> str
         safe = re.sub(r"[^a-zA-Z0-9_-]", "_", name)[: limits.name_characters] or "unnamed"
         if not limits.name.fullmatch(safe):
             safe = f"_{safe}"[: limits.name_characters]
-    if safe not in used:
-        return safe
-    return f"{safe[: limits.name_characters - _HASH_CHARACTERS - 1]}_{_hash(name)}"
+    candidate, number = safe, 0
+    while candidate in used:
+        salt = f"{number} {name}" if number else name
+        candidate = f"{safe[: limits.name_characters - _HASH_CHARACTERS - 1]}_{_hash(salt)}"
+        number += 1
+    return candidate
 
 
 def _hash(text: str) -> str:
@@ -240,6 +244,7 @@ class _SchemaFitting:
 
     def __init__(self, schema: Mapping[str, Any], limits: ToolLimits) -> None:
         self.properties: dict[str, str] = {}
+        self._kept_properties: set[str] = set()
         self._root = schema
         self._limits = limits
         self._count = 0
@@ -376,6 +381,8 @@ class _SchemaFitting:
 
     def _fit_property(self, name: str) -> str:
         if self._limits.property_name is None or self._limits.property_name.fullmatch(name):
+            self._kept_properties.add(name)
+            self._check_property(name)
             return name
         known = next((sent for sent, own in self.properties.items() if own == name), None)
         if known:
@@ -385,7 +392,12 @@ class _SchemaFitting:
         if sent in self.properties:
             raise _NotFitting(f"its properties {name!r} and {self.properties[sent]!r} cannot be told apart")
         self.properties[sent] = name
+        self._check_property(sent)
         return sent
+
+    def _check_property(self, sent: str) -> None:
+        if sent in self.properties and sent in self._kept_properties:
+            raise _NotFitting(f"its properties {sent!r} and {self.properties[sent]!r} cannot be told apart")
 
     def _complete(self, fitted: dict[str, Any]) -> None:
         """Add what a dialect wants to read, although JSON Schema has it by default."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -29,6 +30,11 @@ def make_tool(parameters: dict[str, Any], name: str = "find", description: str =
 
 def fit(parameters: dict[str, Any], limits: ToolLimits = STRICT.tools) -> dict[str, Any]:
     return fit_tools([make_tool(parameters)], limits).specs[0]["parameters"]
+
+
+def fit_hash(name: str) -> str:
+    """Compute the hash that a changed name ends in."""
+    return sha256(name.encode()).hexdigest()[:8]
 
 
 def list_subschemas(schema: Any) -> Iterator[dict[str, Any]]:
@@ -312,6 +318,33 @@ def test_whatever_a_tool_has_is_fitted(properties: dict[str, Any], root: dict[st
             assert limits.property_name is None or all(
                 map(limits.property_name.fullmatch, subschema.get("properties", {}))
             )
+
+
+def test_a_call_by_the_sessions_own_name_is_read_too() -> None:
+    """The model has read the name in a prompt."""
+    union = {"type": "object", "properties": {"$top": {}}, "anyOf": [{}]}
+    fitted = fit_tools([make_tool(union, "crm.find")], DIALECTS["gemini"].tools)
+    name, sent = fitted.encode_call("crm.find", {"$top": 1}, DIALECTS["gemini"].tools)
+    for called in (name, "crm.find"):
+        call = fitted.decode_call(RequestedTool(name=called, arguments=sent))
+        assert (call.name, call.arguments) == ("crm.find", {"$top": 1})
+
+
+def test_names_that_differ_in_replaced_characters_alone_stay_apart() -> None:
+    names = ["a.b", "a_b", "a b", "a/b", *(f"a_b_{fit_hash(name)}" for name in ("a.b", "a_b", "a b", "a/b"))]
+    fitted = fit_tools([make_tool({"type": "object", "properties": {}}, name) for name in names], STRICT.tools)
+    assert len({spec["name"] for spec in fitted.specs}) == len(names)
+    for name in names:
+        sent, _ = fitted.encode_call(name, {}, STRICT.tools)
+        assert fitted.decode_call(RequestedTool(name=sent)).name == name
+
+
+def test_a_property_that_has_the_changed_name_of_another_one_leaves_the_tool_out() -> None:
+    """The arguments of one would come back as the other's."""
+    changed = next(iter(fit({"type": "object", "properties": {"$top": {}}})["properties"]))
+    for names in (("$top", changed), (changed, "$top")):
+        tool = make_tool({"type": "object", "properties": {name: {"type": "string"} for name in names}})
+        assert set(fit_tools([tool], STRICT.tools).left_out) == {"find"}
 
 
 def test_tools_that_were_called_are_declared_once_under_the_name_that_the_calls_have() -> None:
