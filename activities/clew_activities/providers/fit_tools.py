@@ -346,7 +346,11 @@ class _SchemaFitting:
             _NotFitting: There are too many. Unions beside each other multiply.
         """
         self._count_part()
-        merged = _merge_branch(beside, branch if isinstance(branch, Mapping) else {})
+        own = branch if isinstance(branch, Mapping) else {}
+        merged = _merge_branch(beside, own)
+        if beside.get("description") and own.get("description"):
+            merged["description"] = f"{beside['description']}\n{own['description']}"
+            self._count_characters(merged["description"])
         inner = merged.pop("anyOf", None) or merged.pop("oneOf", None)
         if not isinstance(inner, list):
             return [merged]

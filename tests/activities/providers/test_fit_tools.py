@@ -264,6 +264,20 @@ def test_gemini_gets_the_types_that_it_knows() -> None:
 
 
 @pytest.mark.parametrize("name", ["gemini", "kimi", "strict"])
+def test_what_is_said_of_a_union_is_said_of_each_branch(name: str) -> None:
+    union = {
+        "description": "How far.",
+        "multipleOf": 5,
+        "anyOf": [{"type": "integer", "description": "In metres."}, {"type": "string"}],
+    }
+    branches = fit({"type": "object", "properties": {"x": union}}, ALL[name])["properties"]["x"]["anyOf"]
+    assert "In metres." in branches[0]["description"]
+    for branch in branches:
+        assert "How far." in branch["description"]
+    assert "multipleOf: 5" in branches[0]["description"]
+
+
+@pytest.mark.parametrize("name", ["gemini", "kimi", "strict"])
 def test_a_text_has_no_keywords_of_objects(name: str) -> None:
     """Gemini answers "only allowed for OBJECT type"; some servers of tools write such schemas."""
     wrong = {"type": "string", "properties": {"a": {"type": "string"}}, "required": ["a"], "items": {}, "minimum": 1}
