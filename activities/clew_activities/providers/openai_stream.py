@@ -112,7 +112,7 @@ class OpenAIDecoder(DraftDecoder):
         for part in parts if isinstance(parts, list) else ():
             text = read_string(get_member(part, "text"))
             if get_member(part, "type") == "thinking":
-                if not self._own.has("content") and self._draft.text:
+                if not self._own.has("content") and not self._own.is_full and self._draft.text:
                     self._own.add("content", [{"type": "text", "text": self._draft.text}])
                 self._draft.add_thinking(join_texts(get_member(part, "thinking")))
                 self._own.add("content", [part])
@@ -153,7 +153,7 @@ class OpenAIDecoder(DraftDecoder):
             call = self._draft.open_call(call_id, name or (call.name if call else ""))
         elif name and not call.name:
             call.rename(name)
-        elif index is not None and call.has_all_arguments and arguments == call.raw.so_far:
+        elif index is not None and call.has_all_arguments and call.repeats(arguments):
             # Some servers repeat all arguments at the end.
             return
         self._newest = call
@@ -194,7 +194,7 @@ def _read_index(index: object) -> int | None:
 def _starts_another_call(call: Call, call_id: str, name: str, arguments: object, *, numbered: bool) -> bool:
     """Whether a delta starts another call than the one that its number, its id or its place names."""
     if arguments and call.has_all_arguments and (name or _begins_object(arguments)):
-        return not numbered or bool(name) or arguments != call.raw.so_far
+        return not numbered or bool(name) or not call.repeats(arguments)
     if name and call.name and name != call.name:
         return True
     if not call_id or not call.id or call_id == call.id:

@@ -58,6 +58,7 @@ class Call:
         self.raw = BoundedText(budget)
         self._end = ObjectEnd()
         self._is_object: bool | None = None
+        self._characters = 0
 
     def rename(self, name: str) -> None:
         """Give the call its name, which may come after its id."""
@@ -66,8 +67,14 @@ class Call:
     def add(self, piece: str) -> None:
         """Take a piece of the raw arguments."""
         self.raw.add(piece)
+        self._characters += len(piece)
         if not self.raw.overflowed:
             self._end.add(piece)
+
+    def repeats(self, arguments: object) -> bool:
+        """Whether a piece has all arguments so far once more."""
+        # The text is put together only for a piece of its length.
+        return isinstance(arguments, str) and len(arguments) == self._characters and arguments == self.raw.so_far
 
     @property
     def has_all_arguments(self) -> bool:
@@ -159,6 +166,11 @@ class OwnData:
     def has(self, name: str) -> bool:
         """Whether a field has come."""
         return name in self._fields
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there was too much of it, so that nothing more is kept."""
+        return self._left < 0
 
     def add(self, name: str, value: object) -> None:
         """Take a piece of a field. After one too many nothing more is kept."""
