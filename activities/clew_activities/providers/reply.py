@@ -9,7 +9,7 @@ fit is malformed. Provider data over its cap is dropped: the provider would refu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -216,30 +216,48 @@ def _measure(value: object) -> int:
 
 
 class _Pieces(list[str]):
-    """The pieces of a text."""
+    """The pieces of a text.
+
+    Attributes:
+        size: Its characters.
+    """
+
+    def __init__(self, pieces: Iterable[str] = ()) -> None:
+        super().__init__(pieces)
+        self.size = sum(map(len, self))
+
+    def append(self, piece: str) -> None:
+        """Take a piece."""
+        super().append(piece)
+        self.size += len(piece)
 
 
 def _append_part(parts: list[Any], part: Any) -> None:
     """Append a part, or join it to the last one if both are pieces of one part."""
     last = parts[-1] if parts else None
-    is_piece = (
-        isinstance(part, dict)
-        and isinstance(last, dict)
-        and all(part.get(name) == last.get(name) for name in ("type", "index"))
-    )
-    if not is_piece:
+    if not isinstance(part, dict) or not isinstance(last, dict) or not _are_pieces(last, part):
         parts.append(_split_texts(part))
         return
-    assert isinstance(last, dict), "a piece has a part before it"
     for name, value in part.items():
         known = last.get(name)
         if isinstance(known, _Pieces) and isinstance(value, str):
-            known.append(value)
+            # LiteLLM repeats all the thinking beside its signature.
+            if not (part.get("signature") and len(value) == known.size and value == "".join(known)):
+                known.append(value)
         elif name == "thinking" and isinstance(known, list) and isinstance(value, list):
             for inner in value:
                 _append_part(known, inner)
-        elif value is not None:
+        elif value is not None and not (value == "" and known):
             last |= _split_texts({name: value})
+
+
+def _are_pieces(last: dict[str, Any], part: dict[str, Any]) -> bool:
+    """Whether a part goes on with the last one. One that is signed has ended, and encrypted data come whole."""
+    if any(part.get(name) != last.get(name) for name in ("type", "index")):
+        return False
+    if part.get("id") and last.get("id") and part["id"] != last["id"]:
+        return False
+    return not last.get("signature") and not (isinstance(last.get("data"), str) and isinstance(part.get("data"), str))
 
 
 def _split_texts(part: Any) -> Any:
@@ -248,7 +266,7 @@ def _split_texts(part: Any) -> Any:
         return part
     copy: dict[str, Any] = {}
     for name, value in part.items():
-        if name in ("text", "summary", "data") and isinstance(value, str):
+        if name in ("text", "summary", "thinking") and isinstance(value, str):
             copy[name] = _Pieces([value])
         elif name == "thinking" and isinstance(value, list):
             copy[name] = list(map(_split_texts, value))

@@ -515,6 +515,45 @@ SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
             {},
         ),
         (
+            "litellm",
+            [
+                {"thinking_blocks": [{"type": "thinking", "thinking": "I must ", "signature": ""}]},
+                {"thinking_blocks": [{"type": "thinking", "thinking": "add.", "signature": ""}]},
+                {"thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "c2ln"}]},
+                {"thinking_blocks": [{"type": "thinking", "thinking": "Then", "signature": ""}]},
+                {"thinking_blocks": [{"type": "thinking", "thinking": " rest.", "signature": ""}]},
+                {"thinking_blocks": [{"type": "thinking", "thinking": "Then rest.", "signature": "b3Ro"}]},
+                {"thinking_blocks": [{"type": "redacted_thinking", "data": "YQ=="}]},
+                {"thinking_blocks": [{"type": "redacted_thinking", "data": "Yg=="}]},
+            ],
+            {
+                "thinking_blocks": [
+                    {"type": "thinking", "thinking": "I must add.", "signature": "c2ln"},
+                    {"type": "thinking", "thinking": "Then rest.", "signature": "b3Ro"},
+                    {"type": "redacted_thinking", "data": "YQ=="},
+                    {"type": "redacted_thinking", "data": "Yg=="},
+                ]
+            },
+            {},
+        ),
+        (
+            "openrouter",
+            [
+                {"reasoning_details": [{"type": "reasoning.summary", "summary": "I ", "index": 0, "id": None}]},
+                {"reasoning_details": [{"type": "reasoning.summary", "summary": "add.", "index": 0, "id": "rs_1"}]},
+                {"reasoning_details": [{"type": "reasoning.encrypted", "data": "YQ==", "index": 0, "id": "tool_1"}]},
+                {"reasoning_details": [{"type": "reasoning.encrypted", "data": "Yg==", "index": 0, "id": "tool_2"}]},
+            ],
+            {
+                "reasoning_details": [
+                    {"type": "reasoning.summary", "summary": "I add.", "index": 0, "id": "rs_1"},
+                    {"type": "reasoning.encrypted", "data": "YQ==", "index": 0, "id": "tool_1"},
+                    {"type": "reasoning.encrypted", "data": "Yg==", "index": 0, "id": "tool_2"},
+                ]
+            },
+            {},
+        ),
+        (
             "mistral",
             [
                 {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "I must "}]}]},
