@@ -28,9 +28,18 @@ from clew_workflows.protocol import ModelReply
 
 # Characters of a refusal that are kept.
 _REFUSAL_LIMIT = 4000
-_STOP_REASONS: Mapping[str, StopReason] = {"length": "length", "model_length": "length", "tool_calls": "tool_calls"}
+_STOP_REASONS: Mapping[str, StopReason] = {"tool_calls": "tool_calls"} | dict.fromkeys(
+    # Servers that pass on the reasons of other APIs, or have their own.
+    ("length", "max_length", "max_output_tokens", "max_tokens", "model_context_window_exceeded", "model_length"),
+    "length",
+)
+"""Reasons to stop, in lower case."""
 _ABORTED = frozenset(("abort", "error", "insufficient_system_resource", "network_error"))
 """Reasons with which a server says that it has not finished the reply."""
+_FILTERED = frozenset(
+    ("blocklist", "content_filter", "prohibited_content", "recitation", "safety", "sensitive", "spii")
+)
+"""Reasons with which a server says that it has stopped the reply for its content; some add one after a colon."""
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
 """Fields with the text of the model's reasoning; some servers send the same text under two of them."""
@@ -169,13 +178,16 @@ class OpenAIDecoder(DraftDecoder):
     def _set_stop_reason(self, reason: object) -> None:
         if not isinstance(reason, str) or not reason:
             return
-        if reason in _ABORTED:
+        kind = reason.lower().partition(":")[0]
+        if kind in _ABORTED:
             raise TruncatedStream(f"the server aborted the reply ({reason[:40]})")
         if "MALFORMED_FUNCTION_CALL" in reason.upper():
             raise TruncatedStream("the model wrote a tool call that the server cannot read")
-        if reason == "content_filter":
-            self._draft.refusal = "the provider's content filter stopped the reply"
-        self._draft.stop_reason = _STOP_REASONS.get(reason, "stop")
+        if kind in _FILTERED:
+            self._draft.refusal = f"the provider's content filter stopped the reply ({reason[:80]})"
+        # Some servers send a reason with each further chunk; the limit that the reply has reached stays.
+        if self._draft.stop_reason != "length":
+            self._draft.stop_reason = _STOP_REASONS.get(kind, "stop")
 
     def _read_usage(self, holder: Mapping[str, Any]) -> None:
         """Take the best figures: servers report usage at the end, in each chunk, within a choice, or beside it."""

@@ -360,6 +360,9 @@ def test_a_short_text_that_would_grow_when_written_out_counts_as_it_will_be_stor
         ([make_chunk("length", reasoning="so much to think")], "empty_reply", False),
         ([make_chunk("content_filter", content="I")], "content_refused", False),
         ([make_chunk(refusal="I can't "), make_chunk(refusal="help."), make_chunk("stop")], "content_refused", False),
+        ([make_chunk(content="I"), make_chunk("content_filter: PROHIBITED_CONTENT")], "content_refused", False),
+        ([make_chunk(content="I"), make_chunk("SAFETY")], "content_refused", False),
+        ([make_chunk(content="I"), make_chunk("sensitive")], "content_refused", False),
         ([make_chunk(content="I"), make_chunk("abort")], "truncated_stream", True),
         (["not json"], "truncated_stream", True),
         (["[]"], "truncated_stream", True),
@@ -373,10 +376,27 @@ def test_what_is_no_reply_is_a_typed_error(events: list[Any], kind: str, retryab
 
 
 @pytest.mark.parametrize(
-    ("finish", "reason"), [("stop", "stop"), ("length", "length"), ("tool_calls", "stop"), ("eos", "stop")]
+    ("finish", "reason"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("MAX_TOKENS", "length"),
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("tool_calls", "stop"),
+        ("eos", "stop"),
+        ("function_call", "stop"),
+        ("tool_use", "stop"),
+    ],
 )
 def test_a_reason_to_stop_is_neutral_and_ends_a_stream_without_its_marker(finish: str, reason: str) -> None:
     assert decode(OpenAIDecoder(), [make_chunk(content="x"), make_chunk(finish)]).stop_reason == reason
+
+
+def test_the_limit_that_a_reply_has_reached_stays_whatever_reasons_follow() -> None:
+    call = make_chunk(tool_calls=[make_tool('{"a": ', "add", index=0)])
+    events = [call, make_chunk("length"), make_chunk("stop"), make_chunk(""), make_chunk(None)]
+    assert decode(OpenAIDecoder(), events).stop_reason == "length"
 
 
 def test_a_whole_completion_folds_like_a_stream() -> None:
