@@ -59,6 +59,7 @@ class OpenAIDecoder(DraftDecoder):
         self._calls: dict[int | str, Call] = {}
         self._newest: Call | None = None
         self._refusal = ""
+        self._has_deltas = False
         self._own = OwnData()
         self._tags = TaggedText()
 
@@ -79,10 +80,16 @@ class OpenAIDecoder(DraftDecoder):
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             # Requests ask for one choice; ignore further ones.
-            if isinstance(choice, dict) and choice.get("index") in (0, None):
+            if isinstance(choice, dict) and _read_index(choice.get("index")) in (0, None):
                 self._read_usage(choice)
-                self._add_delta(choice.get("delta") or choice.get("message"))
+                self._add_delta(self._find_delta(choice))
                 self._set_stop_reason(choice.get("finish_reason"))
+
+    def _find_delta(self, choice: Mapping[str, Any]) -> object:
+        """Find what a choice adds. Some servers repeat the whole message beside or after its deltas."""
+        delta = choice.get("delta")
+        self._has_deltas = self._has_deltas or bool(delta)
+        return delta if self._has_deltas else choice.get("message")
 
     def finish(self) -> ModelReply:
         """Return the reply; raises as `Decoder.finish` does."""

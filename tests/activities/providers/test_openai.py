@@ -410,6 +410,19 @@ def test_a_whole_completion_folds_like_a_stream() -> None:
     assert (reply.content, reply.tool_calls[0].arguments, reply.usage.input_tokens) == ("3", {"a": 1}, 5)
 
 
+def test_a_message_that_is_repeated_after_its_deltas_is_read_once() -> None:
+    last = make_chunk("stop")
+    last["choices"][0]["message"] = {"role": "assistant", "content": "Hello"}
+    events = [make_chunk(role="assistant"), make_chunk(content="Hel"), make_chunk(content="lo"), last, "[DONE]"]
+    assert decode(OpenAIDecoder(), events).content == "Hello"
+
+
+def test_the_number_of_a_choice_may_be_a_text() -> None:
+    chunk = make_chunk("stop", content="hi")
+    chunk["choices"][0]["index"] = "0"
+    assert decode(OpenAIDecoder(), [chunk]).content == "hi"
+
+
 def test_text_in_parts_is_text() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "other"}, {"type": "text", "text": "b"}]
     assert decode(OpenAIDecoder(), [make_chunk(content=parts), make_chunk("stop")]).content == "ab"
