@@ -159,12 +159,19 @@ class OpenAIDecoder(DraftDecoder):
         ids and names in every delta, make a new id for each delta, or use one id for two calls. A delta without an
         index and without a known id goes on with the newest call, unless it starts another.
         """
-        index = _read_index(get_member(delta, "index"))
-        function = get_member(delta, "function")
-        call_id, name = read_string(get_member(delta, "id")), limit_name(read_string(get_member(function, "name")))
+        if not isinstance(delta, dict):
+            return
+        index = _read_index(delta.get("index"))
+        function = delta.get("function")
+        call_id, name = read_string(delta.get("id")), limit_name(read_string(get_member(function, "name")))
         arguments = get_member(function, "arguments")
         key = call_id if index is None else index
+        own = {member: value for member, value in delta.items() if member not in _OWN_MEMBERS and value}
         call = self._calls.get(key, self._newest if index is None else None)
+        if call is None and not (call_id or name or arguments or own):
+            return
+        if call is not None and _replaces_empty(call, call_id, name, arguments):
+            call.restart()
         if call is None or _starts_another_call(call, call_id, name, arguments, numbered=index is not None):
             call = self._draft.open_call(call_id, name or (call.name if call else ""))
         elif name and not call.name:
@@ -178,8 +185,7 @@ class OpenAIDecoder(DraftDecoder):
         if key != "":
             self._calls[key] = call
         call.id = call.id or call_id
-        if isinstance(delta, dict):
-            call.own |= {member: value for member, value in delta.items() if member not in _OWN_MEMBERS and value}
+        call.own |= own
         self._draft.add_arguments(call, arguments)
 
     def _set_stop_reason(self, reason: object) -> None:
@@ -212,6 +218,8 @@ def _read_index(index: object) -> int | None:
 
 def _starts_another_call(call: Call, call_id: str, name: str, arguments: object, *, numbered: bool) -> bool:
     """Whether a delta starts another call than the one that its number, its id or its place names."""
+    if isinstance(arguments, str) and not arguments.strip():
+        arguments = ""
     if arguments and call.has_all_arguments and (name or _begins_object(arguments)):
         return not numbered or bool(name) or not call.repeats(arguments)
     if name and call.name and name != call.name:
@@ -220,6 +228,12 @@ def _starts_another_call(call: Call, call_id: str, name: str, arguments: object,
         return False
     # A server that makes a new id for each delta of one call repeats no name.
     return bool(name) or not (numbered or arguments)
+
+
+def _replaces_empty(call: Call, call_id: str, name: str, arguments: object) -> bool:
+    """Whether a delta has the arguments of a call that began with an empty object, as Anthropic's calls do."""
+    is_same = not name and call_id in ("", call.id)
+    return is_same and bool(arguments) and _begins_object(arguments) and call.is_empty
 
 
 def _begins_object(arguments: object) -> bool:

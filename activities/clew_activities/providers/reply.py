@@ -37,6 +37,8 @@ THINKING_LIMIT = 256 * 1024
 MAX_TOOL_CALLS = 64
 
 _NAME_LIMIT = 256
+_MOST_OF_EMPTY = 16
+"""Characters below which arguments are looked at as those of an empty object."""
 _ID_LIMIT = 256
 
 StopReason = Literal["stop", "length", "tool_calls"]
@@ -55,7 +57,12 @@ class Call:
         self.id = call_id
         self.own: dict[str, Any] = {}
         self.rename(name)
-        self.raw = BoundedText(budget)
+        self._budget = budget
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the arguments so far."""
+        self.raw = BoundedText(self._budget)
         self._end = ObjectEnd()
         self._is_object: bool | None = None
         self._characters = 0
@@ -70,6 +77,11 @@ class Call:
         self._characters += len(piece)
         if not self.raw.overflowed:
             self._end.add(piece)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the arguments so far are an object without members."""
+        return self._characters < _MOST_OF_EMPTY and self.has_all_arguments and not parse_json(self.raw.so_far)
 
     def repeats(self, arguments: object) -> bool:
         """Whether a piece has all arguments so far once more."""

@@ -260,6 +260,33 @@ def test_reasoning_is_kept_as_thinking(field: str) -> None:
             ],
             id="one index for all",
         ),
+        pytest.param(
+            [
+                [make_tool("{}", "add", index=0, id="x")],
+                [make_tool('{"a": 1,', index=0)],
+                [make_tool(' "b": 2}', index=0)],
+                [make_tool("{}", "add", index=1, id="y")],
+                [make_tool('{"a": 3, "b": 4}', index=1)],
+            ],
+            id="an empty object before the arguments",
+        ),
+        pytest.param(
+            [
+                [make_tool(piece, "add", index=number, id=f"x{number}")]
+                for number, text in enumerate(('{"a": 1, "b": 2}', '{"a": 3, "b": 4}'))
+                for piece in (text[:5], text[5:], "\n", "")
+            ],
+            id="id and name in every piece, white space at the end",
+        ),
+        pytest.param(
+            [
+                [None, make_tool(None, "add", index=0, id="x", type=None)],
+                [make_tool('{"a": 1, "b": 2}', None, index=0, id=None), {"index": 0, "function": None}],
+                [{"index": 1, "id": "y", "function": {"name": "add"}}, {"index": None}],
+                [make_tool('{"a": 3, "b": 4}', index=1, id="")],
+            ],
+            id="null and missing members",
+        ),
     ],
 )  # fmt: skip
 def test_tool_calls_are_told_apart_however_a_server_numbers_them(pieces: list[list[dict[str, Any]]]) -> None:
