@@ -60,6 +60,7 @@ class OpenAIDecoder(DraftDecoder):
         self._newest: Call | None = None
         self._refusal = ""
         self._has_deltas = False
+        self._has_older_call = False
         self._own = OwnData()
         self._tags = TaggedText()
 
@@ -118,6 +119,14 @@ class OpenAIDecoder(DraftDecoder):
         calls = delta.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             self._add_call(call)
+        # The older form of a single call. Some servers send both.
+        if not calls and isinstance(function := delta.get("function_call"), dict) and self._may_have_older_call:
+            self._has_older_call = True
+            self._add_call({"index": 0, "function": function})
+
+    @property
+    def _may_have_older_call(self) -> bool:
+        return self._has_older_call or not self._calls
 
     def _add_content(self, content: object) -> None:
         """Take a text, or a list of parts: Mistral's thinking is a part, and goes back in its place."""

@@ -437,6 +437,17 @@ def test_a_whole_completion_folds_like_a_stream() -> None:
     assert (reply.content, reply.tool_calls[0].arguments, reply.usage.input_tokens) == ("3", {"a": 1}, 5)
 
 
+def test_a_call_in_the_older_form_is_read_and_not_twice() -> None:
+    older = [
+        make_chunk(function_call={"name": "add", "arguments": ""}),
+        make_chunk(function_call={"arguments": "{}"}),
+    ]
+    both = make_chunk(tool_calls=[make_tool("{}", "add", index=0)], function_call={"name": "add", "arguments": "{}"})
+    for events in (older, [both], [both, make_chunk(function_call={"name": "add", "arguments": "{}"})]):
+        reply = decode(OpenAIDecoder(), [*events, make_chunk("function_call")])
+        assert [(call.name, call.arguments) for call in reply.tool_calls] == [("add", {})]
+
+
 def test_a_message_that_is_repeated_after_its_deltas_is_read_once() -> None:
     last = make_chunk("stop")
     last["choices"][0]["message"] = {"role": "assistant", "content": "Hello"}
