@@ -241,7 +241,10 @@ async def _read_reply(
 
 
 async def _read_events(body: AsyncIterator[bytes], decoder: RedactedDecoder, limits: _ReadLimits) -> None:
-    response_of_body = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+    # The encoding leaves a byte order mark at the beginning out.
+    response_of_body = httpx.Response(
+        200, headers={"content-type": "text/event-stream; charset=utf-8-sig"}, content=body
+    )
     smallest = limits.settings.smallest_bytes
     async with aclosing(EventSource(response_of_body).aiter_sse()) as events:
         async for event in events:
@@ -274,7 +277,7 @@ async def _read_body(body: AsyncIterator[bytes], settings: HttpSettings) -> str:
         data += chunk
         if len(data) > settings.event_size:
             raise TruncatedStream(f"the reply is longer than {settings.event_size} bytes and not a stream")
-    return data.decode("utf-8", "replace")
+    return data.decode("utf-8-sig", "replace")
 
 
 class _ReadLimits:
@@ -339,7 +342,7 @@ async def _read_error_body(response: httpx.Response, settings: HttpSettings) -> 
                 body += chunk
                 if len(body) >= settings.error_body_bytes:
                     break
-    return body[: settings.error_body_bytes].decode("utf-8", "replace")
+    return body[: settings.error_body_bytes].decode("utf-8-sig", "replace")
 
 
 def _find_compression(response: httpx.Response) -> str:
