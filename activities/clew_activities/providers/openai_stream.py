@@ -24,6 +24,7 @@ from clew_activities.providers.reply import (
     parse_event,
     read_string,
 )
+from clew_activities.providers.sanitize import parse_json
 from clew_workflows.protocol import ModelReply
 
 # Characters of a refusal that are kept.
@@ -71,6 +72,12 @@ class OpenAIDecoder(DraftDecoder):
             ProviderError: The event is an error.
             TruncatedStream: The event cannot be parsed, or the server aborted the reply.
         """
+        # Some servers leave the empty line between two events out.
+        lines = data.split("\n") if "\n" in data and parse_json(data) is None else (data,)
+        for line in filter(str.strip, lines):
+            self._feed_line(event, line)
+
+    def _feed_line(self, event: str, data: str) -> None:
         if data.strip() == "[DONE]":
             self._draft.ended = True
             return

@@ -448,6 +448,16 @@ def test_a_call_in_the_older_form_is_read_and_not_twice() -> None:
         assert [(call.name, call.arguments) for call in reply.tool_calls] == [("add", {})]
 
 
+def test_events_without_an_empty_line_between_them_are_read_one_by_one() -> None:
+    decoder = OpenAIDecoder()
+    decoder.feed("message", json.dumps(make_chunk(content="hi")) + "\n" + json.dumps(make_chunk("stop")) + "\n[DONE]")
+    assert decoder.ended
+    assert decoder.finish().content == "hi"
+    whole = OpenAIDecoder()
+    whole.feed("message", json.dumps(make_chunk("stop", content="hi"), indent=1))
+    assert whole.finish().content == "hi"
+
+
 def test_a_message_that_is_repeated_after_its_deltas_is_read_once() -> None:
     last = make_chunk("stop")
     last["choices"][0]["message"] = {"role": "assistant", "content": "Hello"}
