@@ -1,5 +1,7 @@
 import json
 from email.utils import formatdate
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +105,39 @@ def test_a_context_that_is_too_long_is_its_own_error_with_what_was_told(
         ErrorAnswer(status=status, headers={}, body=make_openai_error(message, **fields), at=NOW)
     )
     assert (error.type, error.retryable, error.details) == ("context_length_exceeded", False, details)
+
+
+# What servers have answered, one a line, with the type that it means.
+ANSWERS = [json.loads(line) for line in Path(__file__).with_name("errors.jsonl").read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: f"{answer['status']} {answer['type']}")
+def test_what_servers_say_in_their_own_words_is_the_type_that_they_mean(answer: dict[str, Any]) -> None:
+    """What can never succeed is not tried for minutes, and what may succeed is tried again."""
+    body = json.dumps(answer["body"])
+    error = classify_response(ErrorAnswer(status=answer["status"], headers={}, body=body, at=NOW))
+    assert error.type == answer["type"]
+    retryable = ("overloaded", "provider_unavailable", "rate_limited", "truncated_stream")
+    assert error.retryable == (answer["type"] in retryable)
+
+
+@pytest.mark.parametrize(
+    ("message", "limit", "actual"),
+    [
+        ("The input token count (1200) exceeds the maximum number of tokens allowed (1000).", 1000, 1200),
+        ("This model's maximum prompt length is 1000 but the request contains 1200 tokens.", 1000, 1200),
+        ("Invalid request: Your request exceeded model token limit: 1000 (requested: 1200)", 1000, 1200),
+        ("Range of input length should be [1, 1000]", 1000, None),
+        ("Request too large for m on tokens per minute (TPM): Limit 1000, Requested 1200", 1000, 1200),
+        ("Reduce the length of the messages. Current length is 1200 while limit is 1000", 1000, 1200),
+        ("`inputs` tokens + `max_new_tokens` must be <= 1000. Given: 1200 `inputs` tokens", 1000, 1200),
+        ("Request body too large for gpt-4o model. Max size: 1000 tokens.", 1000, None),
+    ],
+)
+def test_the_lengths_are_read_in_each_servers_words(message: str, limit: int, actual: int | None) -> None:
+    """The session learns from them how much fits."""
+    error = classify_response(ErrorAnswer(status=400, headers={}, body=make_openai_error(message), at=NOW))
+    assert error.details == {"limit": limit} | ({} if actual is None else {"actual": actual})
 
 
 @pytest.mark.parametrize(
