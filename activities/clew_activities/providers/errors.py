@@ -367,6 +367,7 @@ _BY_BODY: tuple[_Rule, ...] = (
             r"ContentPolicyViolationError",
             r"inappropriate content",
             r"(?:input|prompt) was flagged",
+            r"new_sensitive",
             r"不安全或敏感",
         ),
         not_statuses=frozenset({401, 404, 429, *range(500, 600)}),
@@ -419,6 +420,20 @@ _STATUS_OF_TYPE = {
     "rate_limit_exceeded": 429,
     "request_too_large": 413,
     "timeout_error": 504,
+}
+
+
+# MiniMax's own codes, which come with status 200.
+_STATUS_OF_CODE = {
+    1002: 429,
+    1004: 401,
+    1008: 402,
+    1026: 400,
+    1027: 400,
+    1039: 429,
+    2013: 400,
+    2049: 401,
+    2056: 429,
 }
 
 
@@ -491,6 +506,8 @@ def _classify(payload: Mapping[str, Any], http_status: int | None, wait: float |
     rules = (rule.error for rule in (*_BY_BODY, *_BY_STATUS) if rule.matches(status, words, text))
     error = next(rules, BadRequest)
     details = _read_lengths(fields, message[:_WORDING_LIMIT]) if error is ContextLengthExceeded else {}
+    if wait is None and error.retryable:
+        wait = _read_wait(fields, message[:_WORDING_LIMIT])
     if not message.strip():
         message = f"the provider failed with status {status} and no message"
     return error(message, status=http_status, retry_after=wait, details=details)
@@ -545,11 +562,17 @@ def _find_upstream_error(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _infer_status(fields: Mapping[str, Any]) -> int:
-    for word in (fields.get("type"), fields.get("code")):
+    for name in ("type", "code", "http_code", "status_code", "status"):
+        word = fields.get(name)
         if isinstance(word, str) and word in _STATUS_OF_TYPE:
             return _STATUS_OF_TYPE[word]
+        # LiteLLM and MiniMax write the number as a text.
+        if isinstance(word, str) and re.fullmatch(r"[45]\d\d", word, re.ASCII):
+            return int(word)
         if isinstance(word, int) and 400 <= word < 600:
             return word
+        if isinstance(word, int) and word in _STATUS_OF_CODE:
+            return _STATUS_OF_CODE[word]
     return 500
 
 
@@ -565,6 +588,27 @@ def _read_lengths(fields: Mapping[str, Any], message: str) -> dict[str, int]:
         for match in matches
     )
     return next(filter(None, matched), {})
+
+
+# "Please try again in 7m12.5s", "Please retry in 34.07s", "Try again in 5 seconds".
+_WAIT = re.compile(
+    r"\b(?:try again|retry) (?:in|after) (?P<text>(?:\d{1,9}(?:\.\d{1,9})? ?(?:ms|[hms])[a-z]{0,6} ?){1,3})",
+    re.IGNORECASE,
+)
+_WAIT_PART = re.compile(r"(\d+(?:\.\d+)?) ?(ms|milli|[hms])", re.IGNORECASE)
+_SECONDS = {"h": 3600, "m": 60, "s": 1, "ms": 0.001, "milli": 0.001}
+
+
+def _read_wait(fields: Mapping[str, Any], message: str) -> float | None:
+    """Read the seconds to wait from Google's `retryDelay`, or else from the message; None: neither says them."""
+    delays = (detail.get("retryDelay") for detail in _list_details(fields))
+    texts = [delay[:_LONGEST_REASON] for delay in delays if isinstance(delay, str)]
+    if match := _WAIT.search(message):
+        texts.append(match["text"])
+    for text in texts:
+        if parts := _WAIT_PART.findall(text):
+            return _limit_wait(sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts))
+    return None
 
 
 def _parse_number(text: str | None) -> float | None:
