@@ -82,12 +82,15 @@ class OpenAIDecoder(DraftDecoder):
             self._draft.ended = True
             return
         chunk = parse_event(data)
-        if event == "error" or chunk.get("error") or chunk.get("object") == "error":
-            raise classify_event(chunk)
+        failure = chunk if event == "error" else _find_error(chunk)
+        if failure is not None:
+            raise classify_event(failure)
         self._read_usage(chunk)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             # Requests ask for one choice; ignore further ones.
+            if isinstance(choice, dict) and choice.get("error"):
+                raise classify_event(choice)
             if isinstance(choice, dict) and _read_index(choice.get("index")) in (0, None):
                 self._read_usage(choice)
                 self._add_delta(self._find_delta(choice))
@@ -223,6 +226,18 @@ class OpenAIDecoder(DraftDecoder):
         for usage in (holder.get("usage"), get_member(holder.get("x_groq"), "usage"), holder.get("timings")):
             if isinstance(usage, dict):
                 self._draft.usage = find_best_usage(self._draft.usage, usage)
+
+
+def _find_error(chunk: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Find the error that a chunk is, although its status was 200; None: it is none."""
+    if chunk.get("error") or chunk.get("object") == "error":
+        return chunk
+    # MiniMax has this member in each reply, with the number 0.
+    base = chunk.get("base_resp")
+    if code := get_member(base, "status_code"):
+        return {"message": read_string(get_member(base, "status_msg")), "code": code}
+    has_message = isinstance(chunk.get("message") or chunk.get("msg"), str)
+    return chunk if has_message and "code" in chunk and "choices" not in chunk else None
 
 
 def _read_index(index: object) -> int | None:

@@ -394,6 +394,15 @@ def test_a_short_text_that_would_grow_when_written_out_counts_as_it_will_be_stor
         (["not json"], "truncated_stream", True),
         (["[]"], "truncated_stream", True),
         ([{"error": {"message": "slow down", "code": 429}}], "rate_limited", True),
+        ([{"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}], "insufficient_quota", False),
+        ([{"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}}], "rate_limited", True),
+        ([{"base_resp": {"status_code": 1026, "status_msg": "input new_sensitive"}}], "content_refused", False),
+        ([{"code": 429, "msg": "too many", "success": False}], "rate_limited", True),
+        (
+            [make_chunk(content="I"), {"choices": [{"error": {"message": "down", "code": 502}, "delta": {}}]}],
+            "provider_unavailable",
+            True,
+        ),
     ],
 )
 def test_what_is_no_reply_is_a_typed_error(events: list[Any], kind: str, retryable: bool) -> None:
@@ -456,6 +465,11 @@ def test_events_without_an_empty_line_between_them_are_read_one_by_one() -> None
     whole = OpenAIDecoder()
     whole.feed("message", json.dumps(make_chunk("stop", content="hi"), indent=1))
     assert whole.finish().content == "hi"
+
+
+def test_a_reply_that_says_that_it_has_no_error_is_a_reply() -> None:
+    fields = {"base_resp": {"status_code": 0, "status_msg": ""}, "error": None, "code": 0, "message": "success"}
+    assert decode(OpenAIDecoder(), [make_chunk("stop", content="hi") | fields]).content == "hi"
 
 
 def test_a_message_that_is_repeated_after_its_deltas_is_read_once() -> None:
