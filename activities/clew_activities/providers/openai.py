@@ -218,8 +218,8 @@ def _encode_messages(
             if dialect.names_results and (name := message.get("name")):
                 body["name"] = tools.encode_call(name, {}, dialect.tools)[0]
         elif calls := message.get("tool_calls"):
-            if dialect.lone_reasoning and not content.strip():
-                # White space counts as a text there.
+            if not content.strip():
+                # Anthropic's and Bedrock's models behind a gateway refuse white space alone.
                 body["content"] = ""
             own = _select_own_fields(message, dialect, provider, model)
             body["tool_calls"] = [

@@ -827,6 +827,16 @@ def test_gemini_gets_no_schema_of_a_tool_without_arguments() -> None:
         assert ["parameters" in tool["function"] for tool in body["tools"]] == [has_schema, True]
 
 
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+def test_no_message_is_white_space_alone(dialect: str) -> None:
+    """Bedrock answers "the text field is blank" through a gateway."""
+    server = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect])
+    blank: Message = {"role": "assistant", "content": " \n"}
+    messages = (HELLO, make_call(content="\n\n", a=1), make_result("3"), blank, HELLO)
+    sent = server.encode(make_request(*messages, tools=[ADD])).body["messages"]
+    assert all(message["content"] == message["content"].strip() for message in sent)
+
+
 def test_a_temperature_is_lowered_to_the_highest() -> None:
     call = OpenAI("x", "http://127.0.0.1:1", STRICT).encode(make_request(temperature=1.5))
     assert call.body["temperature"] == 1.0
