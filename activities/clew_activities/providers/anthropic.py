@@ -33,7 +33,7 @@ from clew.contract import ModelOptions
 from clew.contract.payloads import Fitting
 from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.answer_object import describe_schema
-from clew_activities.providers.anthropic_schema import make_closed_schema
+from clew_activities.providers.anthropic_schema import find_loss, make_closed_schema
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
 from clew_activities.providers.dialects import ANTHROPIC
 from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
@@ -172,7 +172,7 @@ def _encode_options(request: ModelRequest, tools: FittedTools, provider: str) ->
     output_config: dict[str, Any] = {}
     if options.reasoning_effort and generation.adaptive:
         output_config["effort"] = _EFFORT[options.reasoning_effort]
-    if request.output_schema is not None and (schema := make_closed_schema(request.output_schema)):
+    if schema := _make_answer_schema(request.output_schema):
         output_config["format"] = {"type": "json_schema", "schema": schema}
     options_by_name = {
         "max_tokens": max_tokens,
@@ -240,9 +240,14 @@ def _encode_system(messages: Iterable[Message]) -> list[dict[str, Any]]:
     return [_make_text(text) for text in texts if text.strip()]
 
 
+def _make_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Make the schema that the API gets; None: there is none, or it has no form that the API accepts."""
+    return None if schema is None or find_loss(schema) else make_closed_schema(schema)
+
+
 def _describe_schema(schema: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Describe, for the model, a schema that the API does not accept in any form."""
-    return [] if schema is None or make_closed_schema(schema) else [_make_text(describe_schema(schema))]
+    return [] if schema is None or _make_answer_schema(schema) else [_make_text(describe_schema(schema))]
 
 
 def _encode_messages(messages: Sequence[Message], tools: FittedTools, provider: str) -> list[dict[str, Any]]:

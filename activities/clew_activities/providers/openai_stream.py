@@ -29,11 +29,8 @@ from clew_workflows.protocol import ModelReply
 
 # Characters of a refusal that are kept.
 _REFUSAL_LIMIT = 4000
-_STOP_REASONS: Mapping[str, StopReason] = {"tool_calls": "tool_calls"} | dict.fromkeys(
-    # Servers that pass on the reasons of other APIs, or have their own.
-    ("length", "max_length", "max_output_tokens", "max_tokens", "model_context_window_exceeded", "model_length"),
-    "length",
-)
+_LIMITS = ("length", "max_length", "max_output_tokens", "max_tokens", "model_context_window_exceeded", "model_length")
+_STOP_REASONS: Mapping[str, StopReason] = {"tool_calls": "tool_calls", **dict.fromkeys(_LIMITS, "length")}
 """Reasons to stop, in lower case."""
 _ABORTED = frozenset(("abort", "error", "insufficient_system_resource", "network_error"))
 """Reasons with which a server says that it has not finished the reply."""
