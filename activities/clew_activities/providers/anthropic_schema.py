@@ -8,6 +8,7 @@ against the caller's schema all the same. The rule is that of `transform_schema`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 from urllib.parse import unquote
 
@@ -74,11 +75,12 @@ class _Part:
 
 
 def _has_cycle(references: Mapping[str, set[str]]) -> bool:
-    """Whether a part refers to itself, also by way of others: parts that only refer to finished ones are removed."""
-    left = dict(references)
-    while finished := {name for name, targets in left.items() if not targets & left.keys()}:
-        left = {name: targets for name, targets in left.items() if name not in finished}
-    return bool(left)
+    """Whether a part refers to itself, also by way of others."""
+    try:
+        TopologicalSorter(references).prepare()
+    except CycleError:
+        return True
+    return False
 
 
 class _Inexpressible(Exception):

@@ -404,3 +404,28 @@ def test_without_a_prompt_the_tools_are_what_stays() -> None:
     body = PROVIDER.encode(make_request(HELLO, tools=[ADD, {**ADD, "name": "also"}])).body
     assert [tool.get("cache_control") for tool in body["tools"]] == [None, {"type": "ephemeral"}]
     assert "system" not in body
+
+
+def test_the_request_says_what_it_has_otherwise() -> None:
+    """Messages that were joined, added and left out, and options that the API does not take."""
+    hello: Message = {"role": "assistant", "content": "hello"}
+    blank: Message = {"role": "system", "content": " "}
+    calls = (make_call(a=1), make_result("3"))
+    messages = (blank, hello, HELLO, HELLO, *calls, HELLO, {**hello, "content": ""}, hello)
+    call = PROVIDER.encode(make_request(*messages, tools=[ADD], tool_choice="gone", stop=("\n", "END"), seed=1))
+    assert call.body["stop_sequences"] == ["END"]
+    assert call.fitting is not None
+    assert call.fitting.as_json() == {
+        "dialect": "anthropic",
+        "merged": 2,
+        "added": 2,
+        "dropped": 2,
+        "options": {"seed": "left out", "stop": "['END']", "tool_choice": "left out"},
+    }
+
+
+def test_a_request_that_has_the_context_as_it_is_says_nothing() -> None:
+    calls = (HELLO, make_call(a=1), make_result("3"), make_call(a=1, call_id="tc_2"), make_result("3", "tc_2"))
+    fitting = PROVIDER.encode(make_request(*calls, tools=[ADD])).fitting
+    assert fitting is not None
+    assert fitting.as_json() == {"dialect": "anthropic"}
