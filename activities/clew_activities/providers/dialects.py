@@ -169,6 +169,7 @@ class Dialect:
         call_fields: The fields of a tool call that go back as they came, beside its id; None: all.
         lone_reasoning: What goes back of the reasoning must not stand beside a text.
         required: The field that every assistant's message with tool calls must have.
+        required_of_all: The same holds for an assistant's message without tool calls.
         filler: The text of that field where it never came.
         signature: What stands for the signature of a tool call that another model has made, as fields of the first
             call of a message.
@@ -211,6 +212,7 @@ class Dialect:
     call_fields: tuple[str, ...] | None = None
     lone_reasoning: bool = False
     required: str | None = None
+    required_of_all: bool = False
     filler: str = " "
     signature: Mapping[str, Any] = field(default_factory=dict)
     tools: ToolLimits = _STRICT_TOOLS
@@ -301,13 +303,15 @@ DIALECTS: Mapping[str, Dialect] = {
             names_forced_tool=True,
             asks_usage=False,
         ),
-        # api-docs.deepseek.com/guides/thinking_mode: reasoning beside tool calls must come back in all later turns.
+        # api-docs.deepseek.com/guides/thinking_mode: reasoning beside tool calls must come back in all later turns,
+        # and the field must be in every message of the assistant's.
         Dialect(
             name="deepseek",
             ids=_COMMON_ID,
             returned=("reasoning_content",),
             call_fields=(),
             required="reasoning_content",
+            required_of_all=True,
             filler="",
             tools=_PLAIN_TOOLS,
             temperatures=(0.0, 2.0),
@@ -499,7 +503,11 @@ _FAMILIES: tuple[_Family, ...] = (
     _Family(re.compile(r"gpt-(5\.[6-9]|[6-9]|\d\d)"), {"tools_effort": "none"}, _OF_OPENAI),
     _Family(re.compile(r"gemma-?[12](\D|$)"), {"system": "user"}),
     _Family(re.compile(r"gemini-"), {"signature": _FOREIGN_SIGNATURE, "tools": _GEMINI_TOOLS}),
-    _Family(re.compile(r"deepseek-(?!chat)"), {"required": "reasoning_content"}, frozenset({"strict"})),
+    _Family(
+        re.compile(r"deepseek-(?!chat)"),
+        {"required": "reasoning_content", "required_of_all": True},
+        frozenset({"strict"}),
+    ),
     _Family(re.compile(r"kimi-"), {"required": "reasoning_content", "tools": _KIMI_TOOLS}, frozenset({"strict"})),
     # It takes no temperature but its own.
     _Family(

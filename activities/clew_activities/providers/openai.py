@@ -227,6 +227,8 @@ def _encode_messages(
                 for call, call_id, fields in zip(calls, call_ids, own.calls, strict=True)
             ]
             body |= own.fields
+        elif message["role"] == "assistant" and dialect.required and dialect.required_of_all:
+            body[dialect.required] = dialect.filler
         encoded.append(body)
     return encoded
 

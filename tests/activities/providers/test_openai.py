@@ -702,6 +702,31 @@ def test_reasoning_that_never_came_is_empty_where_it_is_required(dialect: str) -
     assert send_back(decode_own({"tool_calls": [make_tool("{}", "add")]}), dialect)["reasoning_content"].strip() == ""
 
 
+@pytest.mark.parametrize(
+    ("dialect", "model", "has_field"),
+    [
+        ("deepseek", "deepseek-v4-pro", True),
+        ("deepseek", "deepseek-chat", False),
+        ("strict", "deepseek-v4-flash", True),
+        ("kimi", "kimi-k2.6", False),
+        ("openai", "m", False),
+    ],
+)
+def test_deepseek_reads_a_field_of_reasoning_in_every_message_of_the_assistants(
+    dialect: str, model: str, has_field: bool
+) -> None:
+    """It answers "the reasoning_content in the thinking mode must be passed back", also for a text."""
+    messages = (HELLO, make_call(a=1), make_result("3"), HELLO)
+    body = (
+        OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect])
+        .encode(make_request(*messages, {"role": "assistant", "content": "hello"}, HELLO, tools=[ADD], model=model))
+        .body
+    )
+    texts = [sent for sent in body["messages"] if sent["role"] == "assistant" and "tool_calls" not in sent]
+    assert texts
+    assert all(("reasoning_content" in sent) == has_field for sent in texts)
+
+
 def test_a_signature_that_never_came_is_filled_in_for_the_first_call() -> None:
     reply = decode_own({"tool_calls": [make_tool("{}", "add", index=0), make_tool("{}", "add", index=1)]})
     first, second = send_back(reply, "gemini")["tool_calls"]
