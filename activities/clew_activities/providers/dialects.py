@@ -234,6 +234,8 @@ class Dialect:
 
 STRICT = Dialect(name="strict")
 
+_THREE_EFFORTS: Mapping[str, str] = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
+
 _OPENAI = Dialect(
     name="openai",
     system="anywhere",
@@ -379,22 +381,27 @@ DIALECTS: Mapping[str, Dialect] = {
             options_left_out=frozenset({"reasoning_effort"}),
             answer="prompt",
         ),
-        # console.groq.com/docs: an unknown property of a message is refused, and JSON beside tools.
+        # console.groq.com/docs: an unknown property of a message is refused, and a format of the answer in a stream.
         replace(
             _OPENAI,
             name="groq",
             tools=replace(_STRICT_TOOLS, lone_unions=False, typed=False, text_enums=False),
+            answer="prompt",
             answer_with_tools=False,
             cache_key=False,
-            efforts={"minimal": "low", "low": "low", "medium": "medium", "high": "high"},
+            efforts=_THREE_EFFORTS,
         ),
-        # inference-docs.cerebras.ai: unknown properties are refused with 422, and JSON beside tools.
+        # inference-docs.cerebras.ai: unknown properties are refused with 422, JSON beside tools, a format of the
+        # answer in a stream of a model that reasons, and many keywords of its schema.
         replace(
             _OPENAI,
             name="cerebras",
             tools=replace(_STRICT_TOOLS, text_enums=False),
+            temperatures=(0.0, 1.5),
+            answer="prompt",
             answer_with_tools=False,
             cache_key=False,
+            efforts=_THREE_EFFORTS,
         ),
         Dialect(
             name="vllm",
@@ -491,12 +498,18 @@ _REASONING = {"token_limit": "max_completion_tokens", "options_left_out": frozen
 
 _FAMILIES: tuple[_Family, ...] = (
     # OpenAI's reasoning models refuse `max_tokens`, a temperature and `stop`, also behind a gateway.
-    _Family(re.compile(r"o[1-9](-|$)"), _REASONING, _OF_OPENAI),
+    _Family(re.compile(r"o[1-9](-|$)"), {**_REASONING, "efforts": _THREE_EFFORTS}, _OF_OPENAI),
     _Family(re.compile(r"gpt-([5-9]|\d\d)(?!.*chat)"), _REASONING, _OF_OPENAI),
     _Family(
         re.compile(r"gpt-(5\.[1-9]|[6-9]|\d\d)(?!.*chat)"),
-        {"efforts": {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}},
+        {"efforts": _THREE_EFFORTS},
         _OF_OPENAI,
+    ),
+    # "Unrecognized request argument supplied: reasoning_effort"
+    _Family(
+        re.compile(r"gpt-[34]|chatgpt-|gpt-[\d.]+-chat"),
+        {"options_left_out": frozenset({"reasoning_effort"})},
+        frozenset({"openai", "azure"}),
     ),
     # These refuse function tools together with reasoning in Chat Completions.
     _Family(re.compile(r"gpt-5\.[45]"), {"tools_effort": "omit"}, _OF_OPENAI),
@@ -519,13 +532,17 @@ _FAMILIES: tuple[_Family, ...] = (
     _Family(re.compile(r"(meta-)?llama-?3"), {"single_calls": True}),
     # Of its template either the text or the reasoning may stand beside calls.
     _Family(re.compile(r"gpt-oss"), {"lone_reasoning": True}),
-    # Only these of xAI's models take an effort, and of Groq's not those of Qwen.
+    # Only these of xAI's models take an effort, and of Groq's and Cerebras' those of OpenAI.
     _Family(
         re.compile(r"grok-(?!3-mini|4\.3|4\.20-multi-agent)"),
         {"options_left_out": frozenset({"stop", "reasoning_effort"})},
         frozenset({"xai"}),
     ),
-    _Family(re.compile(r"qwen"), {"options_left_out": frozenset({"reasoning_effort"})}, frozenset({"groq"})),
+    _Family(
+        re.compile(r"(?!gpt-oss)"),
+        {"options_left_out": frozenset({"reasoning_effort"})},
+        frozenset({"groq", "cerebras"}),
+    ),
     # Its replies outside of thinking have no reasoning.
     _Family(re.compile(r"deepseek-chat"), {"required": None, "forces_tools": True}, frozenset({"deepseek"})),
 )

@@ -862,6 +862,40 @@ def test_no_message_is_white_space_alone(dialect: str) -> None:
     assert all(message["content"] == message["content"].strip() for message in sent)
 
 
+@pytest.mark.parametrize(
+    ("dialect", "model", "sent"),
+    [
+        ("openai", "gpt-4o", None),
+        ("openai", "gpt-4.1-mini", None),
+        ("azure", "gpt-5-chat", None),
+        ("openai", "gpt-5-mini", "minimal"),
+        ("openai", "gpt-5.1", "low"),
+        ("openai", "o3", "low"),
+        ("groq", "openai/gpt-oss-120b", "low"),
+        ("groq", "llama-3.3-70b-versatile", None),
+        ("groq", "qwen/qwen3-32b", None),
+        ("cerebras", "gpt-oss-120b", "low"),
+        ("cerebras", "zai-glm-4.7", None),
+    ],
+)
+def test_an_effort_goes_to_the_models_that_take_it(dialect: str, model: str, sent: str | None) -> None:
+    call = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect]).encode(
+        make_request(model=model, reasoning_effort="minimal")
+    )
+    assert call.body.get("reasoning_effort") == sent
+    assert call.fitting is not None
+    assert call.fitting.options == ({} if sent == "minimal" else {"reasoning_effort": sent or "left out"})
+
+
+@pytest.mark.parametrize("dialect", ["groq", "cerebras"])
+def test_an_answers_schema_stands_in_the_prompt_where_no_stream_may_have_a_format(dialect: str) -> None:
+    """They answer "response_format does not support streaming"."""
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    body = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect]).encode(make_request(output_schema=schema)).body
+    assert "response_format" not in body
+    assert '"city"' in str(body["messages"])
+
+
 def test_a_temperature_is_lowered_to_the_highest() -> None:
     call = OpenAI("x", "http://127.0.0.1:1", STRICT).encode(make_request(temperature=1.5))
     assert call.body["temperature"] == 1.0
