@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from clew.contract import ModelOptions
 from clew.contract.payloads import Fitting
 from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.answer_object import describe_schema
@@ -130,7 +129,7 @@ class Anthropic:
             dropped=turns.dropped + sum(_is_blank_system(message) for message in request.messages),
             tools=dict(fitted.changes),
             tools_left_out=dict(fitted.left_out),
-            options=_describe_options(request.options, body),
+            options=_describe_options(request, body),
         )
         return HttpRequest("/v1/messages", headers, body, fitting)
 
@@ -190,8 +189,9 @@ def _encode_options(request: ModelRequest, tools: FittedTools, provider: str) ->
     return {name: value for name, value in options_by_name.items() if value is not None}
 
 
-def _describe_options(options: ModelOptions, body: Mapping[str, Any]) -> dict[str, str]:
+def _describe_options(request: ModelRequest, body: Mapping[str, Any]) -> dict[str, str]:
     """Describe the options that the request has otherwise than the session, or not at all."""
+    options = request.options
     described = {} if options.seed is None else {"seed": "left out"}
     sent = body.get("temperature")
     if options.temperature is not None and sent != options.temperature:
@@ -205,6 +205,8 @@ def _describe_options(options: ModelOptions, body: Mapping[str, Any]) -> dict[st
         described["reasoning_effort"] = "left out"
     elif effort is not None and config.get("effort", effort) != effort:
         described["reasoning_effort"] = str(config["effort"])
+    if request.output_schema is not None and "format" not in config:
+        described["output_schema"] = "in the prompt"
     return described
 
 

@@ -173,7 +173,7 @@ class OpenAI:
             dropped=fitted.dropped,
             tools=dict(tools.changes),
             tools_left_out=dict(tools.left_out),
-            options=_describe_options(request.options, body, dialect),
+            options=_describe_options(request, body, dialect),
         )
         return HttpRequest("/chat/completions", headers, body, fitting)
 
@@ -320,8 +320,9 @@ def _fit_temperature(temperature: float | None, dialect: Dialect) -> float | Non
     return None if temperature is None else min(max(temperature, least), highest)
 
 
-def _describe_options(options: ModelOptions, body: Mapping[str, Any], dialect: Dialect) -> dict[str, str]:
+def _describe_options(request: ModelRequest, body: Mapping[str, Any], dialect: Dialect) -> dict[str, str]:
     """Describe the options that the request has otherwise than the session, or not at all."""
+    options = request.options
     names = {
         "temperature": "temperature",
         "reasoning_effort": "reasoning_effort",
@@ -337,6 +338,8 @@ def _describe_options(options: ModelOptions, body: Mapping[str, Any], dialect: D
             described[name] = str(sent)
     if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
         described["tool_choice"] = "left out"
+    if request.output_schema is not None and body.get("response_format", {}).get("type") != "json_schema":
+        described["output_schema"] = "in the prompt"
     return described
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 
 from clew.model.messages import Message
+from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.dialects import DIALECTS, STRICT
 from clew_activities.providers.errors import ProviderError, TruncatedStream
 from clew_activities.providers.openai import OpenAI
@@ -787,6 +788,24 @@ def test_a_gateway_that_serves_openais_models_reads_the_limit_that_they_take(
 ) -> None:
     body = OpenAI("openai", "http://127.0.0.1:1", DIALECTS[dialect]).encode(make_request(model=model)).body
     assert [name for name in body if name.startswith("max_")] == [limit]
+
+
+@pytest.mark.parametrize(
+    ("provider", "described"),
+    [
+        (OFFICIAL, {}),
+        (OpenAI("x", "http://x", DIALECTS["deepseek"]), {"output_schema": "in the prompt"}),
+        (OpenAI("x", "http://x", DIALECTS["qwen"]), {"output_schema": "in the prompt"}),
+        (Anthropic("x", "http://x"), {"output_schema": "in the prompt"}),
+    ],
+)
+def test_the_request_says_that_the_prompt_describes_the_schema(
+    provider: OpenAI | Anthropic, described: dict[str, str]
+) -> None:
+    """No server enforces it then."""
+    fitting = provider.encode(make_request(output_schema={"type": "object", "properties": {"a": {}}})).fitting
+    assert fitting is not None
+    assert fitting.options == described
 
 
 def test_an_answers_schema_stands_in_the_prompt_where_the_dialect_takes_none_beside_tools() -> None:
