@@ -207,7 +207,7 @@ class OwnData:
 
         Of too much, the ids of the calls are kept: the provider refuses a part of its other data.
         """
-        ids = [{"id": clean(call["id"])[:_ID_LIMIT]} if "id" in call else {} for call in calls]
+        ids = [{"id": limit_id(call["id"])} if "id" in call else {} for call in calls]
         fields = _join_pieces(self._fields) if self._left >= 0 else {}
         own: tuple[dict[str, Any], list[dict[str, Any]]] = ({}, ids)
         with suppress(ValueError, RecursionError):
@@ -449,6 +449,11 @@ def parse_event(data: str) -> dict[str, Any]:
 def limit_name(name: str) -> str:
     """Clean a tool's name and truncate it to its limit."""
     return truncate_utf8(clean(name).encode(), _NAME_LIMIT)
+
+
+def limit_id(call_id: str) -> str:
+    """Clean the id of a tool call and truncate it to its limit."""
+    return clean(call_id)[:_ID_LIMIT]
 
 
 def get_member(value: object, key: str) -> Any:

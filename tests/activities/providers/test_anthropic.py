@@ -9,6 +9,7 @@ from anthropic.types.beta import message_create_params as beta_message_create_pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clew.model.canonical import canonicalize
 from clew.model.messages import Message
 from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
@@ -429,3 +430,13 @@ def test_a_request_that_has_the_context_as_it_is_says_nothing() -> None:
     fitting = PROVIDER.encode(make_request(*calls, tools=[ADD])).fitting
     assert fitting is not None
     assert fitting.as_json() == {"dialect": "anthropic"}
+
+
+@pytest.mark.parametrize("call_id", ["a\ud800", "a" * 1_000_000])
+def test_an_id_can_be_stored_whatever_it_is(call_id: str) -> None:
+    """A lone surrogate ended the model call without a typed error."""
+    start = {"type": "content_block_start", "index": 0}
+    block = {"type": "tool_use", "id": call_id, "name": "add", "input": {}}
+    reply = decode(AnthropicDecoder("p"), [{**start, "content_block": block}, *close_message("tool_use")])
+    assert reply.provider_data is not None
+    assert len(canonicalize(reply.provider_data)) < 1000
