@@ -264,6 +264,8 @@ class _SchemaFitting:
             {keyword: content for keyword, content in schema.items() if keyword not in _NO_MEANING}
         )
         _check_forms(schema)
+        if "allOf" in schema and not self._limits.allows("allOf"):
+            schema, path = self._merge_all(schema, path)
         if "$ref" in schema and not self._limits.references:
             return self._fit_reference(schema, path)
         fitted: dict[str, Any] = {}
@@ -293,6 +295,31 @@ class _SchemaFitting:
             return self.fit({**hint, **rest}, path)
         merged = {**target, **rest} if isinstance(target, Mapping) else rest
         return self.fit(merged, (*path, reference))
+
+    def _merge_all(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Merge the parts of `allOf` into their schema, and the references that led to them into the path.
+
+        A part that says something else of the same keyword, or that is recursive, stays in `allOf`.
+        """
+        merged = {keyword: content for keyword, content in schema.items() if keyword != "allOf"}
+        left: list[Any] = []
+        for part in schema["allOf"]:
+            self._count_part()
+            target, after = part, path
+            while isinstance(target, Mapping) and (reference := target.get("$ref")) and reference not in after:
+                after = (*after, str(reference))
+                beside = {keyword: content for keyword, content in target.items() if keyword != "$ref"}
+                resolved = self._resolve(reference)
+                target = {**resolved, **beside} if isinstance(resolved, Mapping) else beside
+            if isinstance(target, Mapping) and "allOf" in target and "$ref" not in target:
+                _check_forms(target)
+                target, after = self._merge_all(target, after)
+            if not isinstance(target, Mapping) or "$ref" in target or _are_in_conflict(merged, target):
+                left.append(part)
+                continue
+            _check_forms(target)
+            merged, path = _merge_branch(target, merged), after
+        return (merged | {"allOf": left} if left else merged), path
 
     def _resolve(self, reference: object) -> Any:
         if not isinstance(reference, str) or not f"{reference}/".startswith("#/"):
@@ -455,6 +482,15 @@ def _check_forms(schema: Mapping[str, Any]) -> None:
         is_valid = isinstance(content, form) and (keyword not in _NEVER_EMPTY or keyword not in schema or content)
         if not is_valid or (keyword == "required" and not all(isinstance(name, str) for name in content)):
             raise _NotFitting(f"its schema is not valid JSON Schema: {keyword!r} has another form")
+
+
+def _are_in_conflict(merged: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
+    """Whether two schemas that both hold say something different of the same keyword."""
+    shared = (merged.keys() & part.keys()) - {"required", "description", "title", "default", "examples", *_NO_MEANING}
+    properties = merged.get("properties", {}), part.get("properties", {})
+    if any(properties[0][name] != properties[1][name] for name in properties[0].keys() & properties[1].keys()):
+        return True
+    return any(merged[keyword] != part[keyword] for keyword in shared - {"properties"})
 
 
 def _merge_branch(beside: Mapping[str, Any], branch: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,9 @@ from tests.support.provider_calls import ADD, HELLO, make_call, make_request, ma
 ALL = {dialect.name: dialect.tools for dialect in (*DIALECTS.values(), ANTHROPIC)}
 
 
+NEXT: dict[str, Any] = {"allOf": [{"$ref": "#/$defs/item"}], "type": "object"}
+
+
 def make_tool(parameters: dict[str, Any], name: str = "find", description: str = "Finds.") -> ToolSpec:
     return {"name": name, "description": description, "parameters": parameters}
 
@@ -275,6 +278,36 @@ def test_what_is_said_of_a_union_is_said_of_each_branch(name: str) -> None:
     for branch in branches:
         assert "How far." in branch["description"]
     assert "multipleOf: 5" in branches[0]["description"]
+
+
+@pytest.mark.parametrize("name", ["gemini", "kimi", "strict"])
+def test_schemas_that_all_hold_are_one_schema(name: str) -> None:
+    """Older generators write a reference with a description so. It became a text."""
+    definitions = {
+        "base": {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
+        "item": {
+            "allOf": [{"$ref": "#/$defs/base"}, {"properties": {"size": {"type": "integer"}, "next": NEXT}}],
+            "description": "An item.",
+        },
+    }
+    schema = {
+        "type": "object",
+        "properties": {"item": {"allOf": [{"$ref": "#/$defs/item"}], "description": "Which."}},
+        "$defs": definitions,
+    }
+    item = fit(schema, ALL[name])["properties"]["item"]
+    assert (item["type"], item["description"], item["required"]) == ("object", "Which.", ["id"])
+    assert item["properties"]["size"] == {"type": "integer"}
+    assert item["properties"]["next"]["type"] == "object"
+    assert "$ref" not in item["properties"]["next"]
+
+
+@pytest.mark.parametrize("name", ["gemini", "kimi", "strict"])
+def test_schemas_that_contradict_each_other_stand_in_the_description(name: str) -> None:
+    both = {"type": "string", "allOf": [{"enum": ["a", "b"]}, {"enum": ["b", "c"]}]}
+    fitted = fit({"type": "object", "properties": {"x": both}}, ALL[name])["properties"]["x"]
+    assert fitted["enum"] == ["a", "b"]
+    assert '["b", "c"]' in fitted["description"]
 
 
 @pytest.mark.parametrize("name", ["gemini", "kimi", "strict"])
