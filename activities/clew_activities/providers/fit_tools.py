@@ -26,6 +26,7 @@ from clew.model.canonical import canonicalize
 from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.answer_object import MEMBER, is_object_schema, make_object_schema
 from clew_activities.providers.dialects import Dialect, ToolLimits
+from clew_activities.providers.sanitize import parse_object
 from clew_workflows.protocol import RequestedTool
 
 SHORTENED = " [shortened]"
@@ -58,6 +59,40 @@ _NO_MEANING = frozenset(("$schema", "$id", "$comment"))
 """Keywords without a meaning for a model."""
 
 
+@dataclass
+class Texts:
+    """The parts of a value that are sent as texts.
+
+    Attributes:
+        is_text: The value itself is.
+        parts: Those of its parts, by a property as the provider gets it, or None for items and other properties.
+    """
+
+    is_text: bool = False
+    parts: dict[str | None, Texts] = field(default_factory=dict)
+
+    def add(self, steps: Sequence[str | None], *, is_text: bool) -> None:
+        """Add the part that steps lead to."""
+        texts = self
+        for step in steps:
+            texts = texts.parts.setdefault(step, Texts())
+        texts.is_text = is_text
+
+    def change(self, value: Any, change: Callable[[Any], Any]) -> Any:
+        """Change the parts of a value."""
+        if self.is_text:
+            return change(value)
+        others = self.parts.get(None)
+        if isinstance(value, dict):
+            return {
+                name: texts.change(inner, change) if (texts := self.parts.get(name, others)) else inner
+                for name, inner in value.items()
+            }
+        if isinstance(value, list) and others:
+            return [others.change(item, change) for item in value]
+        return value
+
+
 class _NotFitting(Exception):
     """The tool cannot be fitted; the message says why."""
 
@@ -70,11 +105,13 @@ class FittedTool:
         spec: The name, the description and the schema that the provider gets.
         wrapped: The arguments are the only member of an object.
         properties: The names of properties that were changed, by the name that the provider gets.
+        texts: Where a value of any type is sent as a text.
     """
 
     spec: ToolSpec
     wrapped: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
+    texts: Texts | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +145,8 @@ class FittedTools:
             return fit_name(name, limits, {other.spec["name"] for other in self.by_name.values()}), arguments
         renamed = {own: sent for sent, own in tool.properties.items()}
         sent = _rename(arguments, renamed)
-        return tool.spec["name"], {MEMBER: sent} if tool.wrapped else sent
+        sent = {MEMBER: sent} if tool.wrapped else sent
+        return tool.spec["name"], tool.texts.change(sent, _write_text) if tool.texts else sent
 
     def decode_call(self, call: RequestedTool) -> RequestedTool:
         """Make a call as the session knows it."""
@@ -117,6 +155,12 @@ class FittedTools:
         if name not in self.by_name:
             return call
         tool, arguments = self.by_name[name], call.arguments
+        texts = tool.texts
+        if texts and tool.wrapped and arguments.keys() != {MEMBER}:
+            # The model has left the wrapping out.
+            texts = texts.parts.get(MEMBER)
+        if texts and not texts.is_text:
+            arguments = texts.change(arguments, _read_text)
         if tool.wrapped and arguments.keys() == {MEMBER} and isinstance(arguments[MEMBER], dict):
             arguments = arguments[MEMBER]
         return call.model_copy(update={"name": name, "arguments": _rename(arguments, tool.properties)})
@@ -206,7 +250,7 @@ def _fit_tool(tool: ToolSpec, limits: ToolLimits, used: set[str]) -> FittedTool:
         "description": description,
         "parameters": fitted,
     }
-    return FittedTool(spec, wrapped, fitting.properties)
+    return FittedTool(spec, wrapped, fitting.properties, fitting.make_texts())
 
 
 def _describe_change(tool: ToolSpec, fitted: FittedTool) -> str | None:
@@ -235,6 +279,19 @@ def _rename(value: Any, names: Mapping[str, str]) -> Any:
     return value
 
 
+def _write_text(value: Any) -> str:
+    """Write a value of any type as a text that `_read_text` reads as the same value."""
+    if isinstance(value, str) and _read_text(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _read_text(value: Any) -> Any:
+    """Read a text as the JSON value that it is; another text is itself."""
+    parsed = parse_object(f'{{"value": {value}}}', MAX_CHARACTERS) if isinstance(value, str) else None
+    return parsed["value"] if parsed is not None and parsed.keys() == {"value"} else value
+
+
 class _SchemaFitting:
     """The fitting of one schema.
 
@@ -245,6 +302,9 @@ class _SchemaFitting:
     def __init__(self, schema: Mapping[str, Any], limits: ToolLimits) -> None:
         self.properties: dict[str, str] = {}
         self._kept_properties: set[str] = set()
+        self._steps: list[str | None] = []
+        self._any: set[tuple[str | None, ...]] = set()
+        self._typed: set[tuple[str | None, ...]] = set()
         self._root = schema
         self._limits = limits
         self._count = 0
@@ -280,9 +340,23 @@ class _SchemaFitting:
                 fitted[keyword] = self._fit_content(keyword, content, path)
                 if keyword not in SUBSCHEMA_KEYWORDS:
                     self._count_characters(content)
+        if fitted.keys() & _TYPING:
+            self._typed.add(tuple(self._steps))
         self._complete(fitted)
         self._add_notes(fitted, notes)
         return fitted
+
+    def make_texts(self) -> Texts | None:
+        """Make the tree of the values of any type, after the fitting; None: there are none.
+
+        In another branch of a union the same value may have a type: then it is left as the model wrote it.
+        """
+        if not self._any - self._typed:
+            return None
+        texts = Texts()
+        for steps in sorted(self._any | self._typed, key=len):
+            texts.add(steps, is_text=steps not in self._typed)
+        return texts
 
     def _fit_reference(self, schema: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
         """Replace a reference by what it refers to; a recursive one by any value of the same type."""
@@ -311,13 +385,13 @@ class _SchemaFitting:
                 beside = {keyword: content for keyword, content in target.items() if keyword != "$ref"}
                 resolved = self._resolve(reference)
                 target = {**resolved, **beside} if isinstance(resolved, Mapping) else beside
-            if isinstance(target, Mapping) and "allOf" in target and "$ref" not in target:
+            if isinstance(target, Mapping):
                 _check_forms(target)
+            if isinstance(target, Mapping) and "allOf" in target and "$ref" not in target:
                 target, after = self._merge_all(target, after)
             if not isinstance(target, Mapping) or "$ref" in target or _are_in_conflict(merged, target):
                 left.append(part)
                 continue
-            _check_forms(target)
             merged, path = _merge_branch(target, merged), after
         return (merged | {"allOf": left} if left else merged), path
 
@@ -346,6 +420,8 @@ class _SchemaFitting:
             replaced.setdefault("enum", [replaced.pop("const")])
         if "oneOf" in replaced and not limits.allows("oneOf") and "anyOf" not in replaced:
             replaced["anyOf"] = replaced.pop("oneOf")
+        if limits.typed and not _TYPING & replaced.keys() and (kind := _infer_type(replaced)):
+            replaced["type"] = kind
         kinds = replaced.get("type")
         if isinstance(kinds, list) and not limits.type_lists:
             replaced = _split_types(replaced, limits)
@@ -397,18 +473,26 @@ class _SchemaFitting:
         if keyword in _DEFINITIONS and isinstance(content, Mapping):
             return {name: self.fit(inner, path) for name, inner in content.items()}
         if keyword == "properties" and isinstance(content, Mapping):
-            return {self._fit_property(name): self.fit(inner, path) for name, inner in content.items()}
+            names = {name: self._fit_property(name) for name in content}
+            return {names[name]: self._fit_part(names[name], inner, path) for name, inner in content.items()}
         if keyword == "required" and isinstance(content, list):
             return [self._fit_property(name) for name in dict.fromkeys(content)]
         if keyword in _SUBSCHEMAS and isinstance(content, list):
             return [self.fit(inner, path) for inner in content]
         if keyword in ("items", "not", "contains", "additionalItems"):
             parts = content if isinstance(content, list) else [content]
-            fitted = [self.fit(inner, path) for inner in parts]
+            fitted = [self._fit_part(None, inner, path) for inner in parts]
             return fitted if isinstance(content, list) else fitted[0]
         if keyword == "additionalProperties" and isinstance(content, Mapping):
-            return self.fit(content, path)
+            return self._fit_part(None, content, path)
         return content
+
+    def _fit_part(self, step: str | None, schema: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        """Fit the subschema of a part of the value."""
+        self._steps.append(step)
+        fitted = self.fit(schema, path)
+        self._steps.pop()
+        return fitted
 
     def _fit_property(self, name: str) -> str:
         if self._limits.property_name is None or self._limits.property_name.fullmatch(name):
@@ -437,15 +521,18 @@ class _SchemaFitting:
         if "object" in kinds or "properties" in fitted:
             properties = fitted.setdefault("properties", {})
             for name in fitted.get("required", ()):
-                properties.setdefault(name, self.fit({}, ()))
+                if name not in properties:
+                    properties[name] = self._fit_part(name, {}, ())
         # OpenAI wants `items` beside `prefixItems`, too.
-        if "array" in kinds:
-            fitted.setdefault("items", self.fit({}, ()))
-        if self._limits.typed and not {"type", "anyOf", "$ref"} & fitted.keys():
-            fitted["type"] = _guess_type(fitted)
-            if fitted["type"] == "string" and "enum" not in fitted:
-                note = "any JSON value, as text"
-                fitted["description"] = f"{fitted['description']} ({note})" if "description" in fitted else note
+        if "array" in kinds and "items" not in fitted:
+            fitted["items"] = self._fit_part(None, {}, ())
+        if not self._limits.typed or {"type", "anyOf", "$ref"} & fitted.keys():
+            return
+        fitted["type"] = _guess_type(fitted)
+        if fitted["type"] == "string" and "enum" not in fitted:
+            self._any.add(tuple(self._steps))
+            note = "any JSON value, as text"
+            fitted["description"] = f"{fitted['description']} ({note})" if "description" in fitted else note
 
     def _add_notes(self, fitted: dict[str, Any], notes: Mapping[str, Any]) -> None:
         """Say in the description what the schema could not."""
@@ -530,6 +617,15 @@ _KEYWORDS_OF_TYPE: Mapping[str, tuple[str, ...]] = {
     "string": ("pattern", "format", "minLength", "maxLength"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
+
+
+_TYPING = frozenset(("type", "enum", "anyOf", "oneOf", "allOf", "not", "if", "$ref"))
+"""Keywords with which a schema says more of types than the keywords of one type do."""
+
+
+def _infer_type(schema: Mapping[str, Any]) -> str | None:
+    """Infer the type that a schema means from the keywords of one type; None: it has none."""
+    return next((kind for kind, own in _KEYWORDS_OF_TYPE.items() if not schema.keys().isdisjoint(own)), None)
 
 
 def _list_other_keywords(kind: str) -> set[str]:

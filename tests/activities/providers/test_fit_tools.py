@@ -377,6 +377,67 @@ def test_a_call_by_the_sessions_own_name_is_read_too() -> None:
         assert (call.name, call.arguments) == ("crm.find", {"$top": 1})
 
 
+ANY_VALUES: list[Any] = [
+    1,
+    "a",
+    "1",
+    '"a"',
+    "",
+    " ",
+    "null",
+    None,
+    True,
+    1.5,
+    [1, "x"],
+    {"b": [None]},
+    "{",
+    '{"b": 1}',
+]
+
+
+@pytest.mark.parametrize("value", ANY_VALUES, ids=repr)
+@pytest.mark.parametrize("name", ["gemini", "kimi", "strict", "cerebras"])
+def test_a_value_of_any_type_is_a_text_there_and_itself_back(name: str, value: Any) -> None:
+    """These servers have no schema of any value. The tool got the text of a JSON value instead of the value."""
+    inner = {"type": "object", "properties": {"$any": {}}, "additionalProperties": {}}
+    properties = {"any": {}, "list": {"type": "array"}, "inner": inner, "text": {"type": "string"}}
+    for union in ({}, {"anyOf": [{"required": ["any"]}, {"required": ["list"]}]}):
+        fitted = fit_tools([make_tool({"type": "object", "properties": properties, **union})], ALL[name])
+        arguments = {"any": value, "list": [value, value], "inner": {"$any": value}, "text": "1"}
+        _, sent = fitted.encode_call("find", arguments, ALL[name])
+        assert isinstance(sent.get("value", sent)["any"], str)
+        back = fitted.decode_call(RequestedTool(name="find", arguments=sent)).arguments
+        assert (back, repr(back)) == (arguments, repr(arguments))
+
+
+@pytest.mark.parametrize("name", ["gemini", "kimi", "strict"])
+def test_the_keywords_of_a_type_say_which_it_is(name: str) -> None:
+    properties = {"text": {"pattern": "^[0-9]+$"}, "number": {"minimum": 1}, "list": {"minItems": 1}}
+    fitted = fit_tools([make_tool({"type": "object", "properties": properties})], ALL[name])
+    types = [inner["type"] for inner in fitted.specs[0]["parameters"]["properties"].values()]
+    assert types == ["string", "number", "array"]
+    call = fitted.decode_call(RequestedTool(name="find", arguments={"text": "12"}))
+    assert call.arguments == {"text": "12"}
+
+
+@pytest.mark.parametrize("name", ["gemini", "kimi", "strict"])
+def test_a_text_stays_a_text_where_another_branch_or_property_has_any_type(name: str) -> None:
+    branches = [{"properties": {"x": {"type": "string"}}}, {"properties": {"x": {}}}]
+    others = {"type": "object", "properties": {"x": {"type": "string"}}, "additionalProperties": {}}
+    properties = {"either": {"anyOf": [{"type": "string"}, {}]}, "one": {"type": "object", "anyOf": branches}}
+    fitted = fit_tools([make_tool({"type": "object", "properties": {**properties, "others": others}})], ALL[name])
+    arguments = {"either": "1", "one": {"x": "1"}, "others": {"x": "1"}}
+    assert fitted.decode_call(RequestedTool(name="find", arguments=arguments)).arguments == arguments
+    assert fitted.encode_call("find", arguments, ALL[name])[1] == arguments
+
+
+def test_a_value_of_any_type_that_is_no_json_is_the_text_that_the_model_wrote() -> None:
+    fitted = fit_tools([make_tool({"type": "object", "properties": {"any": {}}})], STRICT.tools)
+    for text in ("Oslo", '1, "x": 2', "NaN", "[" * 5000, 5):
+        call = fitted.decode_call(RequestedTool(name="find", arguments={"any": text}))
+        assert call.arguments == {"any": text}
+
+
 def test_names_that_differ_in_replaced_characters_alone_stay_apart() -> None:
     names = ["a.b", "a_b", "a b", "a/b", *(f"a_b_{fit_hash(name)}" for name in ("a.b", "a_b", "a b", "a/b"))]
     fitted = fit_tools([make_tool({"type": "object", "properties": {}}, name) for name in names], STRICT.tools)
