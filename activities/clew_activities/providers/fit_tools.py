@@ -304,7 +304,8 @@ class _SchemaFitting:
         self._kept_properties: set[str] = set()
         self._steps: list[str | None] = []
         self._any: set[tuple[str | None, ...]] = set()
-        self._typed: set[tuple[str | None, ...]] = set()
+        self._texts: set[tuple[str | None, ...]] = set()
+        self._known: set[tuple[str | None, ...]] = set()
         self._root = schema
         self._limits = limits
         self._count = 0
@@ -340,8 +341,9 @@ class _SchemaFitting:
                 fitted[keyword] = self._fit_content(keyword, content, path)
                 if keyword not in SUBSCHEMA_KEYWORDS:
                     self._count_characters(content)
-        if fitted.keys() & _TYPING:
-            self._typed.add(tuple(self._steps))
+        self._known.add(tuple(self._steps))
+        if fitted.get("type") == "string":
+            self._texts.add(tuple(self._steps))
         self._complete(fitted)
         self._add_notes(fitted, notes)
         return fitted
@@ -349,13 +351,14 @@ class _SchemaFitting:
     def make_texts(self) -> Texts | None:
         """Make the tree of the values of any type, after the fitting; None: there are none.
 
-        In another branch of a union the same value may have a type: then it is left as the model wrote it.
+        In another branch of a union the same value may be a text: then it is left as the model wrote it.
         """
-        if not self._any - self._typed:
+        any_values = self._any - self._texts
+        if not any_values:
             return None
         texts = Texts()
-        for steps in sorted(self._any | self._typed, key=len):
-            texts.add(steps, is_text=steps not in self._typed)
+        for steps in self._known:
+            texts.add(steps, is_text=steps in any_values)
         return texts
 
     def _fit_reference(self, schema: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:

@@ -400,10 +400,11 @@ ANY_VALUES: list[Any] = [
 def test_a_value_of_any_type_is_a_text_there_and_itself_back(name: str, value: Any) -> None:
     """These servers have no schema of any value. The tool got the text of a JSON value instead of the value."""
     inner = {"type": "object", "properties": {"$any": {}}, "additionalProperties": {}}
-    properties = {"any": {}, "list": {"type": "array"}, "inner": inner, "text": {"type": "string"}}
+    maybe = {"anyOf": [{}, {"type": "null"}]}
+    properties = {"any": {}, "list": {"type": "array"}, "inner": inner, "maybe": maybe, "text": {"type": "string"}}
     for union in ({}, {"anyOf": [{"required": ["any"]}, {"required": ["list"]}]}):
         fitted = fit_tools([make_tool({"type": "object", "properties": properties, **union})], ALL[name])
-        arguments = {"any": value, "list": [value, value], "inner": {"$any": value}, "text": "1"}
+        arguments = {"any": value, "list": [value, value], "inner": {"$any": value}, "maybe": value, "text": "1"}
         _, sent = fitted.encode_call("find", arguments, ALL[name])
         assert isinstance(sent.get("value", sent)["any"], str)
         back = fitted.decode_call(RequestedTool(name="find", arguments=sent)).arguments
