@@ -411,8 +411,8 @@ def test_the_request_says_what_it_has_otherwise() -> None:
     """Messages that were joined, added and left out, and options that the API does not take."""
     hello: Message = {"role": "assistant", "content": "hello"}
     blank: Message = {"role": "system", "content": " "}
-    calls = (make_call(a=1), make_result("3"))
-    messages = (blank, hello, HELLO, HELLO, *calls, HELLO, {**hello, "content": ""}, hello)
+    empty: Message = {"role": "assistant", "content": ""}
+    messages = (blank, hello, HELLO, HELLO, make_call(a=1), make_result("3"), HELLO, empty, hello)
     call = PROVIDER.encode(make_request(*messages, tools=[ADD], tool_choice="gone", stop=("\n", "END"), seed=1))
     assert call.body["stop_sequences"] == ["END"]
     assert call.fitting is not None
