@@ -168,7 +168,8 @@ class Dialect:
         returned: The fields of an assistant's message with tool calls that go back as they came.
         call_fields: The fields of a tool call that go back as they came, beside its id; None: all.
         lone_reasoning: What goes back of the reasoning must not stand beside a text.
-        required: The field that every assistant's message with tool calls must have.
+        required: The field that every assistant's message with tool calls must have. The text of another field with
+            reasoning stands for it.
         required_of_all: The same holds for an assistant's message without tool calls.
         filler: The text of that field where it never came.
         signature: What stands for the signature of a tool call that another model has made, as fields of the first
@@ -183,6 +184,7 @@ class Dialect:
         seed: The name of the option `seed`.
         any_tool: The `tool_choice` that forces some tool.
         forces_tools: Whether some tool can be forced.
+        forbids_tools: Whether `tool_choice` may be `none`; otherwise the request has no tools then.
         names_forced_tool: Whether one tool can be forced; otherwise the request has no other one.
         answer: How an answer's schema is sent: as a JSON Schema, as JSON of any kind with the schema in the prompt,
             or in the prompt alone.
@@ -225,6 +227,7 @@ class Dialect:
     seed: str = "seed"
     any_tool: str = "required"
     forces_tools: bool = False
+    forbids_tools: bool = True
     names_forced_tool: bool = False
     answer: Literal["json_schema", "json_object", "prompt"] = "json_schema"
     answer_with_tools: bool = False
@@ -361,6 +364,7 @@ DIALECTS: Mapping[str, Dialect] = {
             returned=("reasoning_content",),
             call_fields=(),
             options_left_out=frozenset({"seed", "stop", "reasoning_effort"}),
+            forbids_tools=False,
             answer="json_object",
         ),
         # platform.minimax.io/docs: reasoning stands in the text between <think> tags, or in `reasoning_details`.
@@ -519,9 +523,15 @@ _FAMILIES: tuple[_Family, ...] = (
     _Family(
         re.compile(r"deepseek-(?!chat)"),
         {"required": "reasoning_content", "required_of_all": True},
-        frozenset({"strict"}),
+        frozenset({"strict", "openrouter"}),
     ),
     _Family(re.compile(r"kimi-"), {"required": "reasoning_content", "tools": _KIMI_TOOLS}, frozenset({"strict"})),
+    # "Tool choice must be auto"
+    _Family(
+        re.compile(r"glm-"),
+        {"forces_tools": False, "names_forced_tool": False, "forbids_tools": False},
+        frozenset({"strict", "openrouter"}),
+    ),
     # It takes no temperature but its own.
     _Family(
         re.compile(r"kimi-k2(\.[5-9]|-thinking)"),

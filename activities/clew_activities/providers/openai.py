@@ -35,7 +35,7 @@ from clew_activities.providers.fit_messages import (
 )
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
-from clew_activities.providers.openai_stream import OpenAIDecoder, join_texts
+from clew_activities.providers.openai_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
 from clew_activities.providers.reply import (
     get_member,
 )
@@ -260,7 +260,8 @@ def _select_own_fields(message: Message, dialect: Dialect, provider: str, model:
     if dialect.lone_reasoning and message["content"].strip():
         fields = {}
     if dialect.required:
-        fields.setdefault(dialect.required, dialect.filler)
+        reasoning = (sent.get(name) for name in REASONING_FIELDS)
+        fields.setdefault(dialect.required, next(filter(None, reasoning), dialect.filler))
     calls = [
         {name: value for name, value in own.items() if _goes_back(name, dialect)} if is_same else {}
         for own in list_own_calls(message, provider)
@@ -338,6 +339,8 @@ def _describe_options(request: ModelRequest, body: Mapping[str, Any], dialect: D
             described[name] = str(sent)
     if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
         described["tool_choice"] = "left out"
+    if options.tool_choice == "none" and request.tools and "tools" not in body:
+        described["tool_choice"] = "no tools"
     if request.output_schema is not None and body.get("response_format", {}).get("type") != "json_schema":
         described["output_schema"] = "in the prompt"
     return described
@@ -358,6 +361,8 @@ def _choose_tools(
         called = declare_called_tools(fitted.messages, dialect)
         return {"tools": [_encode_tool(spec, dialect) for spec in called], "tool_choice": "none"} if called else {}
     body: dict[str, Any] = {"tools": [_encode_tool(spec, dialect) for spec in specs]}
+    if choice == "none" and not dialect.forbids_tools:
+        return {}
     if choice in ("auto", "none"):
         return body | {"tool_choice": choice}
     tool = tools.by_name.get(choice or "")

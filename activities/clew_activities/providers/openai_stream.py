@@ -39,9 +39,9 @@ _FILTERED = frozenset(
 )
 """Reasons with which a server says that it has stopped the reply for its content; some add one after a colon."""
 
-_REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
 """Fields with the text of the model's reasoning; some servers send the same text under two of them."""
-_FIELDS_BACK = (*_REASONING_FIELDS, "reasoning_details", "thinking_blocks", "extra_content")
+_FIELDS_BACK = (*REASONING_FIELDS, "reasoning_details", "thinking_blocks", "extra_content")
 """Fields of a message that some provider wants back."""
 _OWN_MEMBERS = frozenset(("index", "type", "function", "id"))
 """Members of a tool call that the format itself defines."""
@@ -116,7 +116,7 @@ class OpenAIDecoder(DraftDecoder):
             return
         if content := delta.get("content"):
             self._add_content(content)
-        thinking = next((text for name in _REASONING_FIELDS if (text := read_string(delta.get(name)))), "")
+        thinking = next((text for name in REASONING_FIELDS if (text := read_string(delta.get(name)))), "")
         self._draft.add_thinking(thinking or join_texts(delta.get("reasoning_details")))
         for name in _FIELDS_BACK:
             if value := delta.get(name):
@@ -164,7 +164,7 @@ class OpenAIDecoder(DraftDecoder):
 
     def _take_split(self, thinking: str, text: str) -> None:
         # Some servers send the same thinking in a field of its own.
-        if thinking and not any(map(self._own.has, _REASONING_FIELDS)):
+        if thinking and not any(map(self._own.has, REASONING_FIELDS)):
             self._draft.add_thinking(thinking)
         self._draft.add_text(text)
 

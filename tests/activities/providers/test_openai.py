@@ -709,6 +709,8 @@ def test_reasoning_that_never_came_is_empty_where_it_is_required(dialect: str) -
         ("deepseek", "deepseek-v4-pro", True),
         ("deepseek", "deepseek-chat", False),
         ("strict", "deepseek-v4-flash", True),
+        ("openrouter", "deepseek/deepseek-v4-flash", True),
+        ("openrouter", "deepseek/deepseek-chat-v3.1", False),
         ("kimi", "kimi-k2.6", False),
         ("openai", "m", False),
     ],
@@ -726,6 +728,31 @@ def test_deepseek_reads_a_field_of_reasoning_in_every_message_of_the_assistants(
     texts = [sent for sent in body["messages"] if sent["role"] == "assistant" and "tool_calls" not in sent]
     assert texts
     assert all(("reasoning_content" in sent) == has_field for sent in texts)
+
+
+def test_the_text_of_another_field_stands_for_the_reasoning_that_is_required() -> None:
+    """OpenRouter sends `reasoning`, and DeepSeek behind it wants `reasoning_content`."""
+    reply = decode(
+        OpenAIDecoder("openrouter", "deepseek/deepseek-v4-pro"),
+        [make_chunk(reasoning="hm"), make_chunk("stop", tool_calls=[make_tool("{}", "add", id="x")])],
+    )
+    sent = send_back(reply, "openrouter", name="openrouter", model="deepseek/deepseek-v4-pro")
+    assert (sent["reasoning"], sent["reasoning_content"]) == ("hm", "hm")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model"), [("glm", "glm-4.7"), ("openrouter", "z-ai/glm-4.7"), ("strict", "glm-5")]
+)
+@pytest.mark.parametrize(("choice", "tools"), [("auto", 1), ("required", 1), ("add", 1), ("none", 0)])
+def test_glm_reads_no_choice_of_tools_but_auto(dialect: str, model: str, choice: str, tools: int) -> None:
+    """It answers "Tool choice must be auto"."""
+    call = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect]).encode(
+        make_request(tools=[ADD], tool_choice=choice, model=model)
+    )
+    assert len(call.body.get("tools", [])) == tools
+    assert call.body.get("tool_choice", "auto") == "auto"
+    assert call.fitting is not None
+    assert ("tool_choice" in call.fitting.options) == (choice != "auto")
 
 
 def test_a_signature_that_never_came_is_filled_in_for_the_first_call() -> None:
