@@ -515,6 +515,11 @@ _FAMILIES: tuple[_Family, ...] = (
         {"options_left_out": frozenset({"reasoning_effort"})},
         frozenset({"openai", "azure"}),
     ),
+    _Family(
+        re.compile(r"gpt-[34]|chatgpt-|gpt-[\d.]+-chat"),
+        {"options_left_out": frozenset({"seed", "reasoning_effort"})},
+        frozenset({"litellm"}),
+    ),
     # These refuse function tools together with reasoning in Chat Completions.
     _Family(re.compile(r"gpt-5\.[45]"), {"tools_effort": "omit"}, _OF_OPENAI),
     _Family(re.compile(r"gpt-(5\.[6-9]|[6-9]|\d\d)"), {"tools_effort": "none"}, _OF_OPENAI),
@@ -526,6 +531,8 @@ _FAMILIES: tuple[_Family, ...] = (
         frozenset({"strict", "openrouter"}),
     ),
     _Family(re.compile(r"kimi-"), {"required": "reasoning_content", "tools": _KIMI_TOOLS}, frozenset({"strict"})),
+    # "thinking is enabled but reasoning_content is missing in assistant tool call message"
+    _Family(re.compile(r"kimi-"), {"required": "reasoning_content"}, frozenset({"openrouter"})),
     # "Tool choice must be auto"
     _Family(
         re.compile(r"glm-"),
