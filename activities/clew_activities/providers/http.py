@@ -67,6 +67,9 @@ DEFAULT = HttpSettings()
 WRONG_PATH = (404, 405)
 """Statuses of an answer to a path that the server does not have."""
 
+# The beginning of an event stream; no JSON begins so.
+_EVENT_FIELDS = ("data:", "event:", "id:", "retry:", ":")
+
 # Bytes that are split into events in one step.
 _PIECE_BYTES = 4096
 
@@ -231,13 +234,22 @@ async def _read_reply(
     async with aclosing(_limit_body(response, limits)) as body:
         try:
             with _translate_errors(provider, limits.settings, started=True):
-                if kind == "application/json":
-                    await _feed(decoder, "message", await _read_body(body, limits.settings), limits.settings)
-                else:
+                if kind == "text/event-stream":
                     await _read_events(body, decoder, limits)
+                elif (text := await _read_body(body, limits.settings)).lstrip().startswith(_EVENT_FIELDS):
+                    # Some gateways name the type of the reply that the request does not ask for.
+                    await _read_events(_send_again(text), decoder, limits)
+                else:
+                    await _feed(decoder, "message", text, limits.settings)
         except TruncatedStream:
             if not await offload(decoder.size, _is_complete, decoder):
                 raise
+
+
+async def _send_again(text: str) -> AsyncGenerator[bytes, None]:
+    data = text.encode()
+    for start in range(0, len(data), _PIECE_BYTES):
+        yield data[start : start + _PIECE_BYTES]
 
 
 async def _read_events(body: AsyncIterator[bytes], decoder: RedactedDecoder, limits: _ReadLimits) -> None:

@@ -99,6 +99,14 @@ async def test_a_byte_order_mark_is_no_part_of_the_first_event(
     assert (await call_provider(client, openai(server))).content == "hi"
 
 
+async def test_an_event_stream_is_read_also_where_its_type_says_json(
+    server: FakeServer, client: httpx.AsyncClient
+) -> None:
+    for before in (b"", b": keep-alive\n\n", b"\r\n"):
+        server.answer(before + HELLO, content_type="application/json")
+        assert (await call_provider(client, openai(server))).content == "Hello"
+
+
 async def test_line_separators_of_unicode_end_no_line(server: FakeServer, client: httpx.AsyncClient) -> None:
     text = "a\u2028b\x85c\x0bd\x0ce"
     event = json.dumps(make_chunk("stop", content=text), ensure_ascii=False)
