@@ -238,7 +238,7 @@ async def _read_reply(
                     await _read_events(body, decoder, limits)
                 elif (text := await _read_body(body, limits.settings)).lstrip().startswith(_EVENT_FIELDS):
                     # Some gateways name the type of the reply that the request does not ask for.
-                    await _read_events(_send_again(text), decoder, limits)
+                    await _read_events(_send_again(text, limits), decoder, limits)
                 else:
                     await _feed(decoder, "message", text, limits.settings)
         except TruncatedStream:
@@ -246,10 +246,11 @@ async def _read_reply(
                 raise
 
 
-async def _send_again(text: str) -> AsyncGenerator[bytes, None]:
+async def _send_again(text: str, limits: _ReadLimits) -> AsyncGenerator[bytes, None]:
     data = text.encode()
     for start in range(0, len(data), _PIECE_BYTES):
         yield data[start : start + _PIECE_BYTES]
+        await limits.yield_control()
 
 
 async def _read_events(body: AsyncIterator[bytes], decoder: RedactedDecoder, limits: _ReadLimits) -> None:
