@@ -118,7 +118,7 @@ def _separate_calls(messages: Sequence[Message]) -> list[Message]:
         for number, call in enumerate(calls):
             part: Message = {**message, "content": "" if number else message["content"], "tool_calls": [call]}
             if data := message.get("provider_data"):
-                own = data.get("calls") or [{} for _ in calls]
+                own = list_own_calls(message, data["provider"])
                 part["provider_data"] = {**data, "blocks": [] if number else data["blocks"], "calls": [own[number]]}
             separate += [part, results[call["id"]]] if call["id"] in results else [part]
     return separate

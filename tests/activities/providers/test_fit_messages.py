@@ -106,6 +106,17 @@ def test_parallel_calls_are_one_after_the_other_where_a_template_takes_one() -> 
     ]
 
 
+def test_data_of_another_number_of_calls_does_not_go_back_with_any() -> None:
+    """A caller's snapshot may have such data."""
+    parallel: Message = {
+        **_make_round([0, 1], "x")[0],
+        "provider_data": {"provider": "p", "blocks": [], "calls": [{}]},
+    }
+    fitted = fit_messages([parallel, *_make_round([0, 1], "x")[1:]], replace(STRICT, single_calls=True))
+    own = [message["provider_data"].get("calls") for message in fitted.messages if "provider_data" in message]
+    assert own == [[{}], [{}]]
+
+
 _texts = st.text("ab", min_size=1, max_size=3)
 
 
