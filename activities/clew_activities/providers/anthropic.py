@@ -331,6 +331,8 @@ def _encode_blocks(
         content = content[len(text_of_blocks) :]
     else:
         blocks = [block for block in blocks if block["type"] != "text"]
+    # The API sends such blocks before and between others, and refuses them.
+    blocks = [block for block in blocks if block["type"] != "text" or block["text"].strip()]
     if content.strip():
         blocks.append(_make_text(content))
     for call, call_id in zip(message.get("tool_calls", []), call_ids, strict=True):

@@ -152,6 +152,11 @@ def test_messages_of_one_role_are_merged_and_the_first_is_the_users() -> None:
             id="thinking in its place between texts",
         ),
         pytest.param(
+            make_thought(make_call(content="\n\nTwo."), make_text("\n"), THOUGHT, make_text("\n"), REDACTED),
+            [THOUGHT, REDACTED, make_text("Two."), {"type": "tool_use", "id": "tc_1", "name": "add", "input": {}}],
+            id="white space alone",
+        ),
+        pytest.param(
             make_thought({"role": "assistant", "content": "Edited."}, THOUGHT, make_text("One. "), REDACTED),
             [THOUGHT, REDACTED, make_text("Edited.")],
             id="a text that was edited since",
