@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import groupby
 from typing import Any
 
 from clew.model.messages import Message, ProviderData, list_call_ids
@@ -137,13 +138,13 @@ def _bridge_results(messages: Iterable[Message]) -> list[Message]:
 def _merge_neighbours(messages: Iterable[Message]) -> list[Message]:
     """Join neighbours of one role, except for tool results. No results follow a first one of two assistants'."""
     joined: list[Message] = []
-    for message in messages:
-        last = joined[-1] if joined else None
-        if last is None or last["role"] != message["role"] or message["role"] == "tool":
-            joined.append(message)
-            continue
-        text = _SEPARATOR.join(filter(str.strip, (last["content"], message["content"])))
-        joined[-1] = {**message, "content": text}
+    for role, group in groupby(messages, key=lambda message: message["role"]):
+        neighbours = list(group)
+        if role == "tool" or len(neighbours) == 1:
+            joined += neighbours
+        else:
+            text = _SEPARATOR.join(filter(str.strip, (message["content"] for message in neighbours)))
+            joined.append({**neighbours[-1], "content": text})
     return joined
 
 

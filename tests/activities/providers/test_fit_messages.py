@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -54,6 +55,14 @@ def test_two_messages_of_a_user_in_a_row_are_one() -> None:
     fitted = fit_messages([user("one"), user("two")], STRICT)
     assert list_shown(fitted.messages) == [("user", "one\n\ntwo")]
     assert fitted.merged == 1
+
+
+def test_many_messages_are_merged_in_linear_time() -> None:
+    """Each merge copied all text before it."""
+    began = time.process_time()
+    fitted = fit_messages([user("x" * 1000)] * 20_000, STRICT)
+    assert (len(fitted.messages), fitted.merged) == (1, 19_999)
+    assert time.process_time() - began < 2
 
 
 def test_a_user_right_after_a_result_is_bridged() -> None:
