@@ -173,16 +173,17 @@ def choose_call_ids(messages: Sequence[Message], provider: str, model: str, dial
     counts = Counter(own_id for ids in own_ids for own_id in ids)
     used = {own_id for own_id, count in counts.items() if own_id and count == 1}
     own = set(used)
+    made = _Ids(dialect, used)
     current: dict[str, str] = {}
     chosen: list[list[str]] = []
     for message, ids in zip(messages, own_ids, strict=True):
         if message["role"] == "tool":
             call_id = message.get("tool_call_id", "")
-            chosen.append([current.get(call_id) or _make_id(call_id, dialect, used)])
+            chosen.append([current.get(call_id) or made.make(call_id)])
             continue
         row = []
         for call_id, own_id in zip(list_call_ids(message), ids, strict=True):
-            current[call_id] = own_id if own_id in own else _make_id(call_id, dialect, used)
+            current[call_id] = own_id if own_id in own else made.make(call_id)
             row.append(current[call_id])
         chosen.append(row)
     return chosen
@@ -196,10 +197,20 @@ def _list_own_ids(message: Message, provider: str, model: str, dialect: Dialect)
     return [own_id if is_same or dialect.ids.fullmatch(own_id) else "" for own_id in ids]
 
 
-def _make_id(call_id: str, dialect: Dialect, used: set[str]) -> str:
-    candidate, number = call_id, 0
-    while candidate in used or not dialect.ids.fullmatch(candidate):
-        candidate = sha256(f"{number} {call_id}".encode()).hexdigest()[:_SHORT_ID_CHARACTERS]
-        number += 1
-    used.add(candidate)
-    return candidate
+class _Ids:
+    """Makes ids that the dialect accepts, each another one."""
+
+    def __init__(self, dialect: Dialect, used: set[str]) -> None:
+        self._dialect = dialect
+        self._used = used
+        self._numbers: Counter[str] = Counter()
+
+    def make(self, call_id: str) -> str:
+        """Make an id of another one: the id itself where that is possible."""
+        candidate = call_id if not self._numbers[call_id] else ""
+        while candidate in self._used or not self._dialect.ids.fullmatch(candidate):
+            number = self._numbers[call_id]
+            candidate = sha256(f"{number} {call_id}".encode()).hexdigest()[:_SHORT_ID_CHARACTERS]
+            self._numbers[call_id] += 1
+        self._used.add(candidate)
+        return candidate

@@ -65,6 +65,15 @@ def test_many_messages_are_merged_in_linear_time() -> None:
     assert time.process_time() - began < 2
 
 
+def test_an_id_that_repeats_many_times_is_replaced_in_linear_time() -> None:
+    """A caller's snapshot may have one id in all rounds."""
+    messages = [make_call(call_id="same"), make_result("1", "same")] * 5_000
+    began = time.process_time()
+    ids = choose_call_ids(messages, "p", "m", STRICT)
+    assert len({row[0] for row in ids}) == 5_000
+    assert time.process_time() - began < 2
+
+
 def test_a_user_right_after_a_result_is_bridged() -> None:
     fitted = fit_messages([user("add"), make_call(a=1), make_result("1"), user("and now?")], STRICT)
     assert list_shown(fitted.messages)[2:] == [("tool", "1"), ("assistant", BRIDGE), ("user", "and now?")]
