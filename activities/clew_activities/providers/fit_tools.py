@@ -34,6 +34,8 @@ SHORTENED = " [shortened]"
 MAX_SUBSCHEMAS = 5_000
 """Most subschemas of a tool after its references are replaced by what they refer to."""
 
+MAX_LEVELS = 50
+"""Most parts of a tool's schema within each other after its references are replaced by what they refer to."""
 MAX_CHARACTERS = 262_144
 """Most characters of a tool's schema after its references are replaced by what they refer to."""
 
@@ -493,6 +495,8 @@ class _SchemaFitting:
     def _fit_part(self, step: str | None, schema: Any, path: tuple[str, ...]) -> dict[str, Any]:
         """Fit the subschema of a part of the value."""
         self._steps.append(step)
+        if len(self._steps) > MAX_LEVELS:
+            raise _NotFitting(f"its schema has over {MAX_LEVELS} levels without references")
         fitted = self.fit(schema, path)
         self._steps.pop()
         return fitted

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -187,6 +188,19 @@ def test_a_schema_that_multiplies_without_references_is_left_out() -> None:
         definitions[f"d{number}"] = {"type": "object", "properties": pair}
     bomb = make_tool({"type": "object", "properties": {"x": {"$ref": "#/$defs/d19"}}, "$defs": definitions})
     assert set(fit_tools([bomb], STRICT.tools).left_out) == {"find"}
+
+
+def test_a_schema_that_is_deep_without_references_is_left_out() -> None:
+    """It ended the model call with the interpreter's error."""
+    names = [f"d{number}" for number in range(1000)]
+    definitions: dict[str, Any] = {names[-1]: {"type": "string"}}
+    for name, following in pairwise(names):
+        definitions[name] = {"type": "object", "properties": {"a": {"$ref": f"#/$defs/{following}"}}}
+    deep = make_tool({"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": definitions})
+    for limits in ALL.values():
+        fitted = fit_tools([deep, ADD], limits)
+        assert set(fitted.left_out) == (set() if limits.references else {"find"})
+        assert fitted.specs[-1] == ADD
 
 
 def test_unions_that_multiply_are_left_out_at_once() -> None:
