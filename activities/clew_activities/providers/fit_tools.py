@@ -191,6 +191,9 @@ def _fit_serialized(serialized: bytes, limits: ToolLimits) -> FittedTools:
         except _NotFitting as error:
             left_out[name] = str(error)
             continue
+        except RecursionError:
+            left_out[name] = "its schema is nested too deeply"
+            continue
         used.add(fitted.spec["name"])
         by_name[name] = fitted
         if change := _describe_change(tool, fitted):

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.contract import READ_RESULT
+from clew.contract.schemas import check_schema
 from clew.model.messages import ToolSpec
 from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.dialects import ANTHROPIC, DIALECTS, STRICT, ToolLimits
@@ -201,6 +202,19 @@ def test_a_schema_that_is_deep_without_references_is_left_out() -> None:
         fitted = fit_tools([deep, ADD], limits)
         assert set(fitted.left_out) == (set() if limits.references else {"find"})
         assert fitted.specs[-1] == ADD
+
+
+def test_a_schema_that_is_too_deep_for_the_interpreter_is_left_out_alone() -> None:
+    """References to references need its stack, too."""
+    names = [f"d{number}" for number in range(1200)]
+    definitions: dict[str, Any] = {names[-1]: {"type": "string"}}
+    for number, (name, following) in enumerate(pairwise(names)):
+        reference = {"$ref": f"#/$defs/{following}"}
+        definitions[name] = reference if number % 30 else {"type": "object", "properties": {"a": reference}}
+    deep = make_tool({"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": definitions})
+    check_schema(deep["parameters"])
+    fitted = fit_tools([deep, ADD], STRICT.tools)
+    assert (set(fitted.left_out), fitted.specs) == ({"find"}, [ADD])
 
 
 def test_unions_that_multiply_are_left_out_at_once() -> None:
