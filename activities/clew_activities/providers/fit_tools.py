@@ -648,10 +648,11 @@ def _keep_keywords(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Make the branch of a union for one type, with the keywords that mean something for it."""
     others = _list_other_keywords(kind)
     branch = {keyword: content for keyword, content in schema.items() if keyword not in others}
-    if "enum" in branch and not (values := [value for value in branch["enum"] if _has_type(value, kind)]):
-        del branch["enum"]
-    elif "enum" in branch:
+    values = [value for value in branch.get("enum", ()) if _has_type(value, kind)]
+    if values:
         branch["enum"] = values
+    else:
+        branch.pop("enum", None)
     return {"type": kind, **branch}
 
 
