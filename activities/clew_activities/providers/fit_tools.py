@@ -157,6 +157,13 @@ class FittedTools:
         if name not in self.by_name:
             return call
         tool, arguments = self.by_name[name], call.arguments
+        if (
+            tool.wrapped
+            and arguments.keys() == {MEMBER}
+            and isinstance(member := _read_text(arguments[MEMBER]), dict)
+        ):
+            # Models write the inner object as a text, too.
+            arguments = {MEMBER: member}
         texts = tool.texts
         if texts and tool.wrapped and arguments.keys() != {MEMBER}:
             # The model has left the wrapping out.

@@ -73,7 +73,7 @@ def test_a_union_at_the_root_is_wrapped_there_and_back(limits: ToolLimits) -> No
     assert schema["type"] == "object"
     assert not {"anyOf", "oneOf", "allOf", "enum", "not"} & schema.keys()
     assert fitted.encode_call("find", {"id": "7"}, limits) == ("find", {"value": {"id": "7"}})
-    for sent in ({"value": {"id": "7"}}, {"id": "7"}):
+    for sent in ({"value": {"id": "7"}}, {"id": "7"}, {"value": '{"id": "7"}'}):
         assert fitted.decode_call(RequestedTool(name="find", arguments=sent)).arguments == {"id": "7"}
     assert "find" in fitted.changes
 
