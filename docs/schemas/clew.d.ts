@@ -661,7 +661,7 @@ export interface Fitting {
   tools?: Record<string, string>;
   /** Tools that are not in the request, and why. */
   tools_left_out?: Record<string, string>;
-  /** Options that were changed or left out, and how. */
+  /** Options that were changed or left out, and how; `output_schema` where the prompt describes it. */
   options?: Record<string, string>;
   /** The dialect that the request follows; `docs/models.md` lists them. */
   dialect: string;

@@ -27,7 +27,7 @@ _DEFINITIONS = ("$defs", "definitions")
 MEMBER = "value"
 """The member of the object that stands for a value of another form."""
 _OPENING = re.compile(rf'\s*{{\s*"{MEMBER}"\s*:\s*')
-_FENCE = re.compile(r"```[a-zA-Z0-9]*[ \t]*\r?\n(.*?)\r?\n?[ \t]*```", re.DOTALL)
+_FENCE = re.compile(r"```[a-zA-Z0-9]*[ \t]*\r?\n(.*?)```", re.DOTALL)
 _END_OF_THINKING = "</think>"
 _BRACKET = re.compile(r"[{\[]")
 _MOST_TRIES = 64

@@ -29,11 +29,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from clew.contract import ModelOptions
 from clew.contract.payloads import Fitting
 from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.answer_object import describe_schema
-from clew_activities.providers.anthropic_schema import make_closed_schema
+from clew_activities.providers.anthropic_schema import find_loss, make_closed_schema
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
 from clew_activities.providers.dialects import ANTHROPIC
 from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
@@ -95,14 +94,15 @@ class Anthropic:
     def encode(self, request: ModelRequest) -> HttpRequest:
         """Encode the request as the body of `POST /v1/messages`."""
         fitted = fit_tools(request.tools, ANTHROPIC.tools)
+        turns = _encode_messages(request.messages, fitted, self.name)
         body: dict[str, Any] = {
             "model": request.model,
             # This breakpoint moves with the conversation; the next request reads the prefix before it from the cache.
             "cache_control": _BREAKPOINT,
-            "messages": _encode_messages(request.messages, fitted, self.name),
+            "messages": turns.encoded,
             "stream": True,
         }
-        declared = [] if request.tools else declare_called_tools(request.messages, ANTHROPIC)
+        declared = [] if fitted.specs else declare_called_tools(request.messages, ANTHROPIC)
         tools, system = [_encode_tool(spec) for spec in fitted.specs or declared], _encode_system(request.messages)
         # Further breakpoints after the parts that stay when the conversation is truncated: tools, system prompt,
         # summary.
@@ -124,9 +124,12 @@ class Anthropic:
             headers["x-api-key"] = self.api_key
         fitting = Fitting(
             dialect=ANTHROPIC.name,
+            merged=turns.merged,
+            added=turns.added,
+            dropped=turns.dropped + sum(_is_blank_system(message) for message in request.messages),
             tools=dict(fitted.changes),
             tools_left_out=dict(fitted.left_out),
-            options=_describe_options(request.options, body),
+            options=_describe_options(request, body),
         )
         return HttpRequest("/v1/messages", headers, body, fitting)
 
@@ -172,11 +175,12 @@ def _encode_options(request: ModelRequest, tools: FittedTools, provider: str) ->
     output_config: dict[str, Any] = {}
     if options.reasoning_effort and generation.adaptive:
         output_config["effort"] = _EFFORT[options.reasoning_effort]
-    if request.output_schema is not None and (schema := make_closed_schema(request.output_schema)):
+    if schema := _make_answer_schema(request.output_schema):
         output_config["format"] = {"type": "json_schema", "schema": schema}
     options_by_name = {
         "max_tokens": max_tokens,
-        "stop_sequences": list(options.stop) if options.stop else None,
+        # The API refuses a sequence of white space alone.
+        "stop_sequences": list(filter(str.strip, options.stop or ())) or None,
         "temperature": _fit_temperature(options.temperature) if generation.temperature and thinking is None else None,
         "thinking": thinking,
         "output_config": output_config or None,
@@ -185,12 +189,24 @@ def _encode_options(request: ModelRequest, tools: FittedTools, provider: str) ->
     return {name: value for name, value in options_by_name.items() if value is not None}
 
 
-def _describe_options(options: ModelOptions, body: Mapping[str, Any]) -> dict[str, str]:
+def _describe_options(request: ModelRequest, body: Mapping[str, Any]) -> dict[str, str]:
     """Describe the options that the request has otherwise than the session, or not at all."""
+    options = request.options
     described = {} if options.seed is None else {"seed": "left out"}
     sent = body.get("temperature")
     if options.temperature is not None and sent != options.temperature:
         described["temperature"] = "left out" if sent is None else str(sent)
+    if len(options.stop or ()) > len(body.get("stop_sequences", ())):
+        described["stop"] = str(body["stop_sequences"]) if "stop_sequences" in body else "left out"
+    if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
+        described["tool_choice"] = "left out"
+    effort, config = options.reasoning_effort, body.get("output_config", {})
+    if effort is not None and "effort" not in config and "thinking" not in body:
+        described["reasoning_effort"] = "left out"
+    elif effort is not None and config.get("effort", effort) != effort:
+        described["reasoning_effort"] = str(config["effort"])
+    if request.output_schema is not None and "format" not in config:
+        described["output_schema"] = "in the prompt"
     return described
 
 
@@ -240,34 +256,63 @@ def _encode_system(messages: Iterable[Message]) -> list[dict[str, Any]]:
     return [_make_text(text) for text in texts if text.strip()]
 
 
+def _make_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Make the schema that the API gets; None: there is none, or it has no form that the API accepts."""
+    return None if schema is None or find_loss(schema) else make_closed_schema(schema)
+
+
 def _describe_schema(schema: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Describe, for the model, a schema that the API does not accept in any form."""
-    return [] if schema is None or make_closed_schema(schema) else [_make_text(describe_schema(schema))]
+    return [] if schema is None or _make_answer_schema(schema) else [_make_text(describe_schema(schema))]
 
 
-def _encode_messages(messages: Sequence[Message], tools: FittedTools, provider: str) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class _Turns:
+    """The turns of a request.
+
+    Attributes:
+        encoded: The turns, as the API wants them.
+        merged: Messages that stand in the turn of another one; the results of tools together are one message.
+        added: Turns that the context does not have.
+        dropped: Messages without any text, which are left out.
+    """
+
+    encoded: list[dict[str, Any]]
+    merged: int
+    added: int
+    dropped: int
+
+
+def _encode_messages(messages: Sequence[Message], tools: FittedTools, provider: str) -> _Turns:
     """Group messages into turns of alternating roles, a user's first and last; tool results come first in a turn."""
     ids = choose_call_ids(messages, provider, "", ANTHROPIC)
-    blocks = (
-        (message["role"] == "assistant", block)
+    encoded = [
+        (message["role"], _encode_blocks(message, call_ids, tools, provider))
         for message, call_ids in zip(messages, ids, strict=True)
         if message["role"] != "system"
-        for block in _encode_blocks(message, call_ids, tools, provider)
-    )
-    turns = [
-        {
-            "role": "assistant" if assistant else "user",
-            "content": sorted((block for _, block in group), key=lambda block: block["type"] != "tool_result")
-            if not assistant
-            else [block for _, block in group],
-        }
-        for assistant, group in groupby(blocks, key=lambda pair: pair[0])
     ]
-    if not turns or turns[0]["role"] == "assistant":
+    shown = [(role, blocks) for role, blocks in encoded if blocks]
+    turns: list[dict[str, Any]] = []
+    merged = 0
+    for is_assistant, group in groupby(shown, key=lambda pair: pair[0] == "assistant"):
+        parts = list(group)
+        blocks = [block for _, own in parts for block in own]
+        if not is_assistant:
+            blocks.sort(key=lambda block: block["type"] != "tool_result")
+        roles = [role for role, _ in parts]
+        merged += len(roles) - max(roles.count("tool"), 1)
+        turns.append({"role": "assistant" if is_assistant else "user", "content": blocks})
+    before = not turns or turns[0]["role"] == "assistant"
+    if before:
         turns.insert(0, {"role": "user", "content": [_make_text(OMITTED)]})
-    if turns[-1]["role"] == "assistant":
+    after = turns[-1]["role"] == "assistant"
+    if after:
         turns.append({"role": "user", "content": [_make_text(CONTINUE)]})
-    return turns
+    return _Turns(turns, merged, before + after, len(encoded) - len(shown))
+
+
+def _is_blank_system(message: Message) -> bool:
+    return message["role"] == "system" and not message["content"].strip()
 
 
 def _encode_blocks(
@@ -286,6 +331,8 @@ def _encode_blocks(
         content = content[len(text_of_blocks) :]
     else:
         blocks = [block for block in blocks if block["type"] != "text"]
+    # The API sends such blocks before and between others, and refuses them.
+    blocks = [block for block in blocks if block["type"] != "text" or block["text"].strip()]
     if content.strip():
         blocks.append(_make_text(content))
     for call, call_id in zip(message.get("tool_calls", []), call_ids, strict=True):

@@ -8,9 +8,14 @@ against the caller's schema all the same. The rule is that of `transform_schema`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
+from urllib.parse import unquote
+
+from clew_activities.providers.rewrite_schema import rewrite_schema
 
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"))
+_DEFINITIONS = ("$defs", "definitions")
 _TYPES = frozenset(("object", "array", "string", "integer", "number", "boolean", "null"))
 
 
@@ -20,6 +25,62 @@ def make_closed_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
         return _close(schema)
     except _Inexpressible:
         return None
+
+
+def find_loss(schema: Mapping[str, Any]) -> str | None:
+    """Find what the closed form of a schema would lose, or what the API refuses in it; None: nothing."""
+    references: dict[str, set[str]] = {}
+    open_parts = ["#"]
+    while open_parts:
+        name = open_parts.pop()
+        if name in references:
+            continue
+        _, _, definition = name.rpartition("/")
+        keyword = "definitions" if name.startswith("#/definitions/") else "$defs"
+        part = (
+            schema
+            if name == "#"
+            else schema.get(keyword, {}).get(unquote(definition).replace("~1", "/").replace("~0", "~"))
+        )
+        if not isinstance(part, dict):
+            return f"the reference {name!r}"
+        found = _Part()
+        rewrite_schema({key: value for key, value in part.items() if key not in _DEFINITIONS}, found.read)
+        if found.is_open:
+            return "the members of an object whose names are not known"
+        references[name] = found.references
+        open_parts += found.references
+    return "a recursive reference" if _has_cycle(references) else None
+
+
+class _Part:
+    """What a part of a schema has: references, and objects with members of any name."""
+
+    def __init__(self) -> None:
+        self.references: set[str] = set()
+        self.is_open = False
+
+    def read(self, subschema: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(reference := subschema.get("$ref"), str):
+            self.references.add(reference)
+        others = subschema.get("additionalProperties")
+        kinds = subschema.get("type")
+        is_object = kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
+        self.is_open = self.is_open or (
+            isinstance(others, dict)
+            or "patternProperties" in subschema
+            or (is_object and not subschema.get("properties") and others is not False)
+        )
+        return subschema
+
+
+def _has_cycle(references: Mapping[str, set[str]]) -> bool:
+    """Whether a part refers to itself, also by way of others."""
+    try:
+        TopologicalSorter(references).prepare()
+    except CycleError:
+        return True
+    return False
 
 
 class _Inexpressible(Exception):

@@ -20,6 +20,7 @@ from clew_activities.providers.reply import (
     DraftDecoder,
     StopReason,
     get_member,
+    limit_id,
     parse_event,
     read_count,
     read_string,
@@ -170,7 +171,7 @@ class AnthropicDecoder(DraftDecoder):
         )
 
     def _make_provider_data(self) -> ProviderData | None:
-        blocks, calls = self._list_signed_blocks(), [{"id": call.id} for call in self._draft.calls]
+        blocks, calls = self._list_signed_blocks(), [{"id": limit_id(call.id)} for call in self._draft.calls]
         data: ProviderData = {"provider": self._provider, "blocks": blocks}
         if any(call["id"] for call in calls):
             data["calls"] = calls

@@ -48,6 +48,7 @@ class ToolLimits:
         text_enums: Whether the values of `enum` are texts alone.
         typed: Whether every subschema needs a type.
         lone_unions: Whether nothing may stand beside `anyOf`.
+        empty_parameters: Whether a tool without arguments may have a schema of them.
     """
 
     count: int = 128
@@ -65,6 +66,7 @@ class ToolLimits:
     text_enums: bool = False
     typed: bool = False
     lone_unions: bool = False
+    empty_parameters: bool = True
 
     def allows(self, keyword: str) -> bool:
         """Whether a schema may have a keyword."""
@@ -128,6 +130,8 @@ _GEMINI_TOOLS = replace(
     unsaid=frozenset(("additionalProperties", "title", "examples")),
     formats=frozenset(("enum", "date-time", "int32", "int64", "float", "double")),
     nullable=True,
+    # "parameters.properties: should be non-empty for OBJECT type"
+    empty_parameters=False,
 )
 
 # Anthropic: platform.claude.com/docs/en/agents-and-tools/tool-use, and the pattern that its errors quote.
@@ -164,7 +168,9 @@ class Dialect:
         returned: The fields of an assistant's message with tool calls that go back as they came.
         call_fields: The fields of a tool call that go back as they came, beside its id; None: all.
         lone_reasoning: What goes back of the reasoning must not stand beside a text.
-        required: The field that every assistant's message with tool calls must have.
+        required: The field that every assistant's message with tool calls must have. The text of another field with
+            reasoning stands for it.
+        required_of_all: The same holds for an assistant's message without tool calls.
         filler: The text of that field where it never came.
         signature: What stands for the signature of a tool call that another model has made, as fields of the first
             call of a message.
@@ -178,6 +184,7 @@ class Dialect:
         seed: The name of the option `seed`.
         any_tool: The `tool_choice` that forces some tool.
         forces_tools: Whether some tool can be forced.
+        forbids_tools: Whether `tool_choice` may be `none`; otherwise the request has no tools then.
         names_forced_tool: Whether one tool can be forced; otherwise the request has no other one.
         answer: How an answer's schema is sent: as a JSON Schema, as JSON of any kind with the schema in the prompt,
             or in the prompt alone.
@@ -207,6 +214,7 @@ class Dialect:
     call_fields: tuple[str, ...] | None = None
     lone_reasoning: bool = False
     required: str | None = None
+    required_of_all: bool = False
     filler: str = " "
     signature: Mapping[str, Any] = field(default_factory=dict)
     tools: ToolLimits = _STRICT_TOOLS
@@ -219,6 +227,7 @@ class Dialect:
     seed: str = "seed"
     any_tool: str = "required"
     forces_tools: bool = False
+    forbids_tools: bool = True
     names_forced_tool: bool = False
     answer: Literal["json_schema", "json_object", "prompt"] = "json_schema"
     answer_with_tools: bool = False
@@ -227,6 +236,8 @@ class Dialect:
 
 
 STRICT = Dialect(name="strict")
+
+_THREE_EFFORTS: Mapping[str, str] = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 
 _OPENAI = Dialect(
     name="openai",
@@ -297,13 +308,15 @@ DIALECTS: Mapping[str, Dialect] = {
             names_forced_tool=True,
             asks_usage=False,
         ),
-        # api-docs.deepseek.com/guides/thinking_mode: reasoning beside tool calls must come back in all later turns.
+        # api-docs.deepseek.com/guides/thinking_mode: reasoning beside tool calls must come back in all later turns,
+        # and the field must be in every message of the assistant's.
         Dialect(
             name="deepseek",
             ids=_COMMON_ID,
             returned=("reasoning_content",),
             call_fields=(),
             required="reasoning_content",
+            required_of_all=True,
             filler="",
             tools=_PLAIN_TOOLS,
             temperatures=(0.0, 2.0),
@@ -351,6 +364,7 @@ DIALECTS: Mapping[str, Dialect] = {
             returned=("reasoning_content",),
             call_fields=(),
             options_left_out=frozenset({"seed", "stop", "reasoning_effort"}),
+            forbids_tools=False,
             answer="json_object",
         ),
         # platform.minimax.io/docs: reasoning stands in the text between <think> tags, or in `reasoning_details`.
@@ -371,22 +385,27 @@ DIALECTS: Mapping[str, Dialect] = {
             options_left_out=frozenset({"reasoning_effort"}),
             answer="prompt",
         ),
-        # console.groq.com/docs: an unknown property of a message is refused, and JSON beside tools.
+        # console.groq.com/docs: an unknown property of a message is refused, and a format of the answer in a stream.
         replace(
             _OPENAI,
             name="groq",
             tools=replace(_STRICT_TOOLS, lone_unions=False, typed=False, text_enums=False),
+            answer="prompt",
             answer_with_tools=False,
             cache_key=False,
-            efforts={"minimal": "low", "low": "low", "medium": "medium", "high": "high"},
+            efforts=_THREE_EFFORTS,
         ),
-        # inference-docs.cerebras.ai: unknown properties are refused with 422, and JSON beside tools.
+        # inference-docs.cerebras.ai: unknown properties are refused with 422, JSON beside tools, a format of the
+        # answer in a stream of a model that reasons, and many keywords of its schema.
         replace(
             _OPENAI,
             name="cerebras",
             tools=replace(_STRICT_TOOLS, text_enums=False),
+            temperatures=(0.0, 1.5),
+            answer="prompt",
             answer_with_tools=False,
             cache_key=False,
+            efforts=_THREE_EFFORTS,
         ),
         Dialect(
             name="vllm",
@@ -483,20 +502,43 @@ _REASONING = {"token_limit": "max_completion_tokens", "options_left_out": frozen
 
 _FAMILIES: tuple[_Family, ...] = (
     # OpenAI's reasoning models refuse `max_tokens`, a temperature and `stop`, also behind a gateway.
-    _Family(re.compile(r"o[1-9](-|$)"), _REASONING, _OF_OPENAI),
+    _Family(re.compile(r"o[1-9](-|$)"), {**_REASONING, "efforts": _THREE_EFFORTS}, _OF_OPENAI),
     _Family(re.compile(r"gpt-([5-9]|\d\d)(?!.*chat)"), _REASONING, _OF_OPENAI),
     _Family(
         re.compile(r"gpt-(5\.[1-9]|[6-9]|\d\d)(?!.*chat)"),
-        {"efforts": {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}},
+        {"efforts": _THREE_EFFORTS},
         _OF_OPENAI,
+    ),
+    # "Unrecognized request argument supplied: reasoning_effort"
+    _Family(
+        re.compile(r"gpt-[34]|chatgpt-|gpt-[\d.]+-chat"),
+        {"options_left_out": frozenset({"reasoning_effort"})},
+        frozenset({"openai", "azure"}),
+    ),
+    _Family(
+        re.compile(r"gpt-[34]|chatgpt-|gpt-[\d.]+-chat"),
+        {"options_left_out": frozenset({"seed", "reasoning_effort"})},
+        frozenset({"litellm"}),
     ),
     # These refuse function tools together with reasoning in Chat Completions.
     _Family(re.compile(r"gpt-5\.[45]"), {"tools_effort": "omit"}, _OF_OPENAI),
     _Family(re.compile(r"gpt-(5\.[6-9]|[6-9]|\d\d)"), {"tools_effort": "none"}, _OF_OPENAI),
     _Family(re.compile(r"gemma-?[12](\D|$)"), {"system": "user"}),
     _Family(re.compile(r"gemini-"), {"signature": _FOREIGN_SIGNATURE, "tools": _GEMINI_TOOLS}),
-    _Family(re.compile(r"deepseek-(?!chat)"), {"required": "reasoning_content"}, frozenset({"strict"})),
+    _Family(
+        re.compile(r"deepseek-(?!chat)"),
+        {"required": "reasoning_content", "required_of_all": True},
+        frozenset({"strict", "openrouter"}),
+    ),
     _Family(re.compile(r"kimi-"), {"required": "reasoning_content", "tools": _KIMI_TOOLS}, frozenset({"strict"})),
+    # "thinking is enabled but reasoning_content is missing in assistant tool call message"
+    _Family(re.compile(r"kimi-"), {"required": "reasoning_content"}, frozenset({"openrouter"})),
+    # "Tool choice must be auto"
+    _Family(
+        re.compile(r"glm-"),
+        {"forces_tools": False, "names_forced_tool": False, "forbids_tools": False},
+        frozenset({"strict", "openrouter"}),
+    ),
     # It takes no temperature but its own.
     _Family(
         re.compile(r"kimi-k2(\.[5-9]|-thinking)"),
@@ -507,13 +549,17 @@ _FAMILIES: tuple[_Family, ...] = (
     _Family(re.compile(r"(meta-)?llama-?3"), {"single_calls": True}),
     # Of its template either the text or the reasoning may stand beside calls.
     _Family(re.compile(r"gpt-oss"), {"lone_reasoning": True}),
-    # Only these of xAI's models take an effort, and of Groq's not those of Qwen.
+    # Only these of xAI's models take an effort, and of Groq's and Cerebras' those of OpenAI.
     _Family(
         re.compile(r"grok-(?!3-mini|4\.3|4\.20-multi-agent)"),
         {"options_left_out": frozenset({"stop", "reasoning_effort"})},
         frozenset({"xai"}),
     ),
-    _Family(re.compile(r"qwen"), {"options_left_out": frozenset({"reasoning_effort"})}, frozenset({"groq"})),
+    _Family(
+        re.compile(r"(?!gpt-oss)"),
+        {"options_left_out": frozenset({"reasoning_effort"})},
+        frozenset({"groq", "cerebras"}),
+    ),
     # Its replies outside of thinking have no reasoning.
     _Family(re.compile(r"deepseek-chat"), {"required": None, "forces_tools": True}, frozenset({"deepseek"})),
 )

@@ -44,6 +44,10 @@ _WORDING_LIMIT = 2000
 _MOST_DIGITS = 15
 _MOST_TOKENS = 10**_MOST_DIGITS
 
+# Reasons of an error that are looked at, and their characters.
+_MOST_REASONS = 20
+_LONGEST_REASON = 100
+
 # Seconds. Longer than any model call, and valid as a Temporal duration.
 _LONGEST_WAIT = 86_400.0
 
@@ -241,23 +245,96 @@ _OVERFLOWS = tuple(
         r"prompt too long; exceeded max context length by \d+ tokens",
         r"(?:input|prompt)(?: length)? exceeds (?:the |maximum |max )*context length",
         # LM Studio, Mistral, Groq
-        r"greater than the context length",
         r"contains (?P<actual>\d+) tokens.{0,80}?too large for model with (?P<limit>\d+) maximum context length",
+        r"greater than the context length",
+        r"context length of only (?P<limit>\d+) tokens",
+        r"current length is (?P<actual>\d+) while limit is (?P<limit>\d+)",
         r"reduce the length of the messages",
+        # Gemini, Vertex AI
+        r"input token count \(?(?P<actual>\d+)\)? exceeds the maximum number of tokens allowed \(?(?P<limit>\d+)",
+        r"input token count is (?P<actual>\d+) but model only supports up to (?P<limit>\d+)",
+        # xAI, Moonshot, DashScope, Z.ai, MiniMax
+        r"maximum prompt length is (?P<limit>\d+) but the request contains (?P<actual>\d+)",
+        r"exceeded model token limit:? (?P<limit>\d+)(?: \(requested: (?P<actual>\d+))?",
+        r"range of input length should be \[\d+, (?P<limit>\d+)\]",
+        r"prompt exceeds max length",
+        r"context window exceeds limit",
+        # OpenAI, whose limit of one text is in characters, and GitHub
+        r"\.content'?: string too long",
+        r"request body too large for .{0,80}?max size: (?P<limit>\d+) tokens",
+        r"prompt token count of (?P<actual>\d+) exceeds the limit of (?P<limit>\d+)",
+        # SGLang, TGI, vLLM
+        r"input \((?P<actual>\d+) tokens\) is longer than the model's context length \((?P<limit>\d+)",
+        r"must be <= (?P<limit>\d+)\. given: (?P<actual>\d+) `inputs` tokens",
+        r"input prompt \((?P<actual>\d+) tokens\) is too long",
+        # llama.cpp in the middle of a reply, Bedrock, LiteLLM
+        r"context size has been exceeded",
+        r"input is too long for requested model",
+        r"ContextWindowExceededError",
     )
+)
+
+# A request that alone has more tokens than the account may send in a minute. It never succeeds, whatever the status.
+_TOO_LARGE_FOR_A_MINUTE = re.compile(
+    r"request too large for .{0,200}?limit (?P<limit>\d+), requested (?P<actual>\d+)", re.IGNORECASE
 )
 
 # Rules by body, for any status: servers use different statuses for the same error. They come before `_BY_STATUS`.
 _BY_BODY: tuple[_Rule, ...] = (
-    _Rule(InsufficientQuota, frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})),
-    _Rule(ContextLengthExceeded, frozenset({"context_length_exceeded", "exceed_context_size_error"})),
+    # DashScope has the same code for its limit of tokens in a minute.
+    _Rule(RateLimited, wording=_match_any(r"allocated quota exceeded")),
+    _Rule(
+        InsufficientQuota,
+        frozenset(
+            {
+                "insufficient_quota",
+                "billing_error",
+                "billing_hard_limit_reached",
+                "exceeded_current_quota_error",
+                "budget_exceeded",
+                "Arrearage",
+            }
+        ),
+        wording=_match_any(
+            r"insufficient[ _](?:account )?(?:balance|credits?|funds)\b",
+            r"credit balance is too low",
+            r"reached your specified (?:\w+ )?usage limits",
+            r"used all available credits",
+            r"monthly spending limit",
+            r"n't have any credits",
+            r"budget has been exceeded",
+            r"余额不足",
+        ),
+        not_statuses=frozenset({401, 404}),
+    ),
+    # A quota of a day is not there again in minutes.
+    _Rule(InsufficientQuota, wording=_match_any(r"per-?day"), not_statuses=frozenset(range(600)) - {429}),
+    _Rule(ContextLengthExceeded, wording=_TOO_LARGE_FOR_A_MINUTE),
+    _Rule(
+        ContextLengthExceeded,
+        frozenset(
+            {
+                "context_length_exceeded",
+                "exceed_context_size_error",
+                "model_max_prompt_tokens_exceeded",
+                "tokens_limit_reached",
+            }
+        ),
+    ),
     # Messages of a 429 about tokens per minute use similar wording.
     *(_Rule(ContextLengthExceeded, wording=pattern, not_statuses=frozenset({429})) for pattern in _OVERFLOWS),
-    # The server could not read the tool call that the model wrote: another attempt may.
+    # The server could not read what the model wrote: another attempt may.
     _Rule(
         TruncatedStream,
-        frozenset({"tool_use_failed"}),
-        wording=_match_any(r"failed to call a function", r"tool call validation failed", r"but model called a tool"),
+        frozenset({"tool_use_failed", "json_validate_failed"}),
+        wording=_match_any(
+            r"failed to call a function",
+            r"tool call validation failed",
+            r"but model called a tool",
+            r"failed to generate json",
+            r"failed to parse (?:input at pos|tool call)",
+            r"error parsing tool call",
+        ),
     ),
     # The template of the model refuses the messages, with 500 at llama.cpp: the same request would fail again.
     _Rule(
@@ -272,18 +349,50 @@ _BY_BODY: tuple[_Rule, ...] = (
         ),
         not_statuses=frozenset({401, 403, 404, 429}),
     ),
-    _Rule(ContentRefused, frozenset({"content_filter", "content_policy_violation"})),
-    _Rule(UnknownModel, frozenset({"model_not_found"})),
+    _Rule(
+        ContentRefused,
+        frozenset(
+            {
+                "content_filter",
+                "content_policy_violation",
+                "data_inspection_failed",
+                "DataInspectionFailed",
+                "invalid_prompt",
+            }
+        ),
+        wording=_match_any(
+            r"content exists risk",
+            r"content management policy",
+            r"content violates usage guidelines",
+            r"ContentPolicyViolationError",
+            r"inappropriate content",
+            r"(?:input|prompt) was flagged",
+            r"new_sensitive",
+            r"不安全或敏感",
+        ),
+        not_statuses=frozenset({401, 404, 429, *range(500, 600)}),
+    ),
+    _Rule(UnknownModel, frozenset({"model_not_found", "DeploymentNotFound"})),
     _Rule(
         UnknownModel,
         wording=_match_any(
             r"^model: \S+$",
-            r"\bmodel\b.{0,200}\b(?:not found|not exist)\b",
+            r"\bmodels?\b.{0,200}\b(?:not found|not exist)\b",
             r"invalid model name",
             r"is not a valid model",
+            r"^unknown model\b",
+            r"no endpoints found for\b",
         ),
         not_statuses=frozenset({401, 429, *range(500, 600)}),
     ),
+    # Gemini and xAI answer 400.
+    _Rule(
+        Unauthorized,
+        frozenset({"invalid_api_key", "API_KEY_INVALID"}),
+        wording=_match_any(r"incorrect api key", r"api key not valid"),
+        not_statuses=frozenset({429, *range(500, 600)}),
+    ),
+    _Rule(Overloaded, frozenset({"engine_overloaded_error"})),
 )
 
 # Rules by status alone. A response that matches no rule is a `BadRequest`.
@@ -291,8 +400,10 @@ _BY_STATUS: tuple[_Rule, ...] = (
     _Rule(InsufficientQuota, statuses=frozenset({402})),
     _Rule(Unauthorized, statuses=frozenset({401, 403})),
     _Rule(RateLimited, statuses=frozenset({429})),
-    _Rule(Overloaded, statuses=frozenset({529})),
-    _Rule(ProviderUnavailable, statuses=frozenset({408, 409, 425, *range(500, 600)})),
+    # 498: Groq has no room for a request without a guarantee.
+    _Rule(Overloaded, statuses=frozenset({498, 529})),
+    # 501 and 505: the server does not have what the request needs, and will not have it.
+    _Rule(ProviderUnavailable, statuses=frozenset({408, 409, 425, *range(500, 600)} - {501, 505})),
 )
 
 # An error inside a stream has no status; infer it from the error's type.
@@ -309,6 +420,20 @@ _STATUS_OF_TYPE = {
     "rate_limit_exceeded": 429,
     "request_too_large": 413,
     "timeout_error": 504,
+}
+
+
+# MiniMax's own codes, which come with status 200.
+_STATUS_OF_CODE = {
+    1002: 429,
+    1004: 401,
+    1008: 402,
+    1026: 400,
+    1027: 400,
+    1039: 429,
+    2013: 400,
+    2049: 401,
+    2056: 429,
 }
 
 
@@ -373,19 +498,46 @@ def _classify(payload: Mapping[str, Any], http_status: int | None, wait: float |
     fields = _find_fields(payload)
     if (upstream := _find_upstream_error(fields)) is not None:
         payload, fields = upstream, _find_fields(upstream)
-    words = frozenset(value for key in ("type", "code") if isinstance(value := fields.get(key), str))
+    reasons = _list_reasons(fields)
+    words = frozenset((*(value for key in ("type", "code") if isinstance(value := fields.get(key), str)), *reasons))
     message = _find_message(payload, fields)[:_RAW_LIMIT]
     status = http_status if http_status is not None else _infer_status(fields)
-    rules = (rule.error for rule in (*_BY_BODY, *_BY_STATUS) if rule.matches(status, words, message[:_WORDING_LIMIT]))
+    text = " ".join((message[:_WORDING_LIMIT], *reasons))
+    rules = (rule.error for rule in (*_BY_BODY, *_BY_STATUS) if rule.matches(status, words, text))
     error = next(rules, BadRequest)
     details = _read_lengths(fields, message[:_WORDING_LIMIT]) if error is ContextLengthExceeded else {}
+    if wait is None and error.retryable:
+        wait = _read_wait(fields, message[:_WORDING_LIMIT])
     if not message.strip():
         message = f"the provider failed with status {status} and no message"
     return error(message, status=http_status, retry_after=wait, details=details)
 
 
+def _list_reasons(fields: Mapping[str, Any]) -> list[str]:
+    """List the reasons that Google's errors have in their details: of a refusal, and the quotas that are used up."""
+    reasons: list[str] = []
+    for detail in _list_details(fields):
+        violations = detail.get("violations")
+        parts = [detail, *(violations if isinstance(violations, list) else ())]
+        values = [part.get(key) for part in parts if isinstance(part, dict) for key in ("reason", "quotaId")]
+        reasons += [value[:_LONGEST_REASON] for value in values if isinstance(value, str)]
+    return reasons[:_MOST_REASONS]
+
+
+def _list_details(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    details = fields.get("details")
+    return [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
+
+
 def _find_message(payload: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
-    for value in (fields.get("message"), payload.get("error"), payload.get("detail"), payload.get("message")):
+    for value in (
+        fields.get("message"),
+        payload.get("error"),
+        payload.get("detail"),
+        payload.get("message"),
+        payload.get("errors"),
+        payload.get("msg"),
+    ):
         if isinstance(value, str) and value.strip():
             return value
         if isinstance(value, list | dict) and value and value is not fields:
@@ -410,11 +562,17 @@ def _find_upstream_error(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _infer_status(fields: Mapping[str, Any]) -> int:
-    for word in (fields.get("type"), fields.get("code")):
+    for name in ("type", "code", "http_code", "status_code", "status"):
+        word = fields.get(name)
         if isinstance(word, str) and word in _STATUS_OF_TYPE:
             return _STATUS_OF_TYPE[word]
+        # LiteLLM and MiniMax write the number as a text.
+        if isinstance(word, str) and re.fullmatch(r"[45]\d\d", word, re.ASCII):
+            return int(word)
         if isinstance(word, int) and 400 <= word < 600:
             return word
+        if isinstance(word, int) and word in _STATUS_OF_CODE:
+            return _STATUS_OF_CODE[word]
     return 500
 
 
@@ -424,12 +582,33 @@ def _read_lengths(fields: Mapping[str, Any], message: str) -> dict[str, int]:
     numbers = {name: value for name, value in values.items() if isinstance(value, int) and 0 <= value <= _MOST_TOKENS}
     if numbers:
         return numbers
-    matches = (match for pattern in _OVERFLOWS if (match := pattern.search(message)))
+    matches = (match for pattern in (_TOO_LARGE_FOR_A_MINUTE, *_OVERFLOWS) if (match := pattern.search(message)))
     matched = (
         {name: int(digits) for name, digits in match.groupdict().items() if digits and len(digits) <= _MOST_DIGITS}
         for match in matches
     )
     return next(filter(None, matched), {})
+
+
+# "Please try again in 7m12.5s", "Please retry in 34.07s", "Try again in 5 seconds".
+_WAIT = re.compile(
+    r"\b(?:try again|retry) (?:in|after) (?P<text>(?:\d{1,9}(?:\.\d{1,9})? ?(?:ms|[hms])[a-z]{0,6} ?){1,3})",
+    re.IGNORECASE,
+)
+_WAIT_PART = re.compile(r"(\d+(?:\.\d+)?) ?(ms|milli|[hms])", re.IGNORECASE)
+_SECONDS = {"h": 3600, "m": 60, "s": 1, "ms": 0.001, "milli": 0.001}
+
+
+def _read_wait(fields: Mapping[str, Any], message: str) -> float | None:
+    """Read the seconds to wait from Google's `retryDelay`, or else from the message; None: neither says them."""
+    delays = (detail.get("retryDelay") for detail in _list_details(fields))
+    texts = [delay[:_LONGEST_REASON] for delay in delays if isinstance(delay, str)]
+    if match := _WAIT.search(message):
+        texts.append(match["text"])
+    for text in texts:
+        if parts := _WAIT_PART.findall(text):
+            return _limit_wait(sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts))
+    return None
 
 
 def _parse_number(text: str | None) -> float | None:

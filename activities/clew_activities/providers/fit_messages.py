@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import groupby
 from typing import Any
 
 from clew.model.messages import Message, ProviderData, list_call_ids
@@ -117,7 +118,7 @@ def _separate_calls(messages: Sequence[Message]) -> list[Message]:
         for number, call in enumerate(calls):
             part: Message = {**message, "content": "" if number else message["content"], "tool_calls": [call]}
             if data := message.get("provider_data"):
-                own = data.get("calls") or [{} for _ in calls]
+                own = list_own_calls(message, data["provider"])
                 part["provider_data"] = {**data, "blocks": [] if number else data["blocks"], "calls": [own[number]]}
             separate += [part, results[call["id"]]] if call["id"] in results else [part]
     return separate
@@ -136,13 +137,13 @@ def _bridge_results(messages: Iterable[Message]) -> list[Message]:
 def _merge_neighbours(messages: Iterable[Message]) -> list[Message]:
     """Join neighbours of one role, except for tool results. No results follow a first one of two assistants'."""
     joined: list[Message] = []
-    for message in messages:
-        last = joined[-1] if joined else None
-        if last is None or last["role"] != message["role"] or message["role"] == "tool":
-            joined.append(message)
-            continue
-        text = _SEPARATOR.join(filter(str.strip, (last["content"], message["content"])))
-        joined[-1] = {**message, "content": text}
+    for role, group in groupby(messages, key=lambda message: message["role"]):
+        neighbours = list(group)
+        if role == "tool" or len(neighbours) == 1:
+            joined += neighbours
+        else:
+            text = _SEPARATOR.join(filter(str.strip, (message["content"] for message in neighbours)))
+            joined.append({**neighbours[-1], "content": text})
     return joined
 
 
@@ -171,16 +172,17 @@ def choose_call_ids(messages: Sequence[Message], provider: str, model: str, dial
     own_ids = [_list_own_ids(message, provider, model, dialect) for message in messages]
     used = {own_id for ids in own_ids for own_id in ids if own_id}
     own = set(used)
+    made = _Ids(dialect, used)
     current: dict[str, str] = {}
     chosen: list[list[str]] = []
     for message, ids in zip(messages, own_ids, strict=True):
         if message["role"] == "tool":
             call_id = message.get("tool_call_id", "")
-            chosen.append([current.get(call_id) or _make_id(call_id, dialect, used)])
+            chosen.append([current.get(call_id) or made.make(call_id)])
             continue
         row = []
         for call_id, own_id in zip(list_call_ids(message), ids, strict=True):
-            current[call_id] = own_id if own_id in own else _make_id(call_id, dialect, used)
+            current[call_id] = own_id if own_id in own else made.make(call_id)
             own.discard(own_id)
             row.append(current[call_id])
         chosen.append(row)
@@ -195,10 +197,20 @@ def _list_own_ids(message: Message, provider: str, model: str, dialect: Dialect)
     return [own_id if is_same or dialect.ids.fullmatch(own_id) else "" for own_id in ids]
 
 
-def _make_id(call_id: str, dialect: Dialect, used: set[str]) -> str:
-    candidate, number = call_id, 0
-    while candidate in used or not dialect.ids.fullmatch(candidate):
-        candidate = sha256(f"{number} {call_id}".encode()).hexdigest()[:_SHORT_ID_CHARACTERS]
-        number += 1
-    used.add(candidate)
-    return candidate
+class _Ids:
+    """Makes ids that the dialect accepts, each another one."""
+
+    def __init__(self, dialect: Dialect, used: set[str]) -> None:
+        self._dialect = dialect
+        self._used = used
+        self._numbers: Counter[str] = Counter()
+
+    def make(self, call_id: str) -> str:
+        """Make an id of another one: the id itself where that is possible."""
+        candidate = call_id if not self._numbers[call_id] else ""
+        while candidate in self._used or not self._dialect.ids.fullmatch(candidate):
+            number = self._numbers[call_id]
+            candidate = sha256(f"{number} {call_id}".encode()).hexdigest()[:_SHORT_ID_CHARACTERS]
+            self._numbers[call_id] += 1
+        self._used.add(candidate)
+        return candidate

@@ -16,14 +16,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
+from urllib.parse import unquote
 
 from pydantic_core import from_json, to_json
 
 from clew.contract import READ_RESULT
+from clew.contract.schema_outline import SUBSCHEMA_KEYWORDS
 from clew.model.canonical import canonicalize
 from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.answer_object import MEMBER, is_object_schema, make_object_schema
 from clew_activities.providers.dialects import Dialect, ToolLimits
+from clew_activities.providers.sanitize import parse_object
 from clew_workflows.protocol import RequestedTool
 
 SHORTENED = " [shortened]"
@@ -31,14 +34,65 @@ SHORTENED = " [shortened]"
 MAX_SUBSCHEMAS = 5_000
 """Most subschemas of a tool after its references are replaced by what they refer to."""
 
+MAX_LEVELS = 50
+"""Most parts of a tool's schema within each other after its references are replaced by what they refer to."""
+MAX_CHARACTERS = 262_144
+"""Most characters of a tool's schema after its references are replaced by what they refer to."""
+
 MAX_REMEMBERED = 64
 """Most lists of tools that are remembered as they were fitted."""
 
 _HASH_CHARACTERS = 8
 _DEFINITIONS = ("$defs", "definitions")
 _SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_FORMS: Mapping[str, type[dict[str, Any]] | type[list[Any]] | type[str]] = {
+    "description": str,
+    "properties": dict,
+    "required": list,
+    "enum": list,
+    "anyOf": list,
+    "oneOf": list,
+    "allOf": list,
+    "prefixItems": list,
+}
+"""The forms of keywords' contents."""
+_NEVER_EMPTY = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
 _NO_MEANING = frozenset(("$schema", "$id", "$comment"))
 """Keywords without a meaning for a model."""
+
+
+@dataclass
+class Texts:
+    """The parts of a value that are sent as texts.
+
+    Attributes:
+        is_text: The value itself is.
+        parts: Those of its parts, by a property as the provider gets it, or None for items and other properties.
+    """
+
+    is_text: bool = False
+    parts: dict[str | None, Texts] = field(default_factory=dict)
+
+    def add(self, steps: Sequence[str | None], *, is_text: bool) -> None:
+        """Add the part that steps lead to."""
+        texts = self
+        for step in steps:
+            texts = texts.parts.setdefault(step, Texts())
+        texts.is_text = is_text
+
+    def change(self, value: Any, change: Callable[[Any], Any]) -> Any:
+        """Change the parts of a value."""
+        if self.is_text:
+            return change(value)
+        others = self.parts.get(None)
+        if isinstance(value, dict):
+            return {
+                name: texts.change(inner, change) if (texts := self.parts.get(name, others)) else inner
+                for name, inner in value.items()
+            }
+        if isinstance(value, list) and others:
+            return [others.change(item, change) for item in value]
+        return value
 
 
 class _NotFitting(Exception):
@@ -53,11 +107,13 @@ class FittedTool:
         spec: The name, the description and the schema that the provider gets.
         wrapped: The arguments are the only member of an object.
         properties: The names of properties that were changed, by the name that the provider gets.
+        texts: Where a value of any type is sent as a text.
     """
 
     spec: ToolSpec
     wrapped: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
+    texts: Texts | None = None
 
 
 @dataclass(frozen=True)
@@ -91,14 +147,29 @@ class FittedTools:
             return fit_name(name, limits, {other.spec["name"] for other in self.by_name.values()}), arguments
         renamed = {own: sent for sent, own in tool.properties.items()}
         sent = _rename(arguments, renamed)
-        return tool.spec["name"], {MEMBER: sent} if tool.wrapped else sent
+        sent = {MEMBER: sent} if tool.wrapped else sent
+        return tool.spec["name"], tool.texts.change(sent, _write_text) if tool.texts else sent
 
     def decode_call(self, call: RequestedTool) -> RequestedTool:
         """Make a call as the session knows it."""
-        name = self.own_names.get(call.name)
-        if name is None:
+        # Models also call a tool by the session's name, which they have read in a prompt.
+        name = self.own_names.get(call.name, call.name)
+        if name not in self.by_name:
             return call
         tool, arguments = self.by_name[name], call.arguments
+        if (
+            tool.wrapped
+            and arguments.keys() == {MEMBER}
+            and isinstance(member := _read_text(arguments[MEMBER]), dict)
+        ):
+            # Models write the inner object as a text, too.
+            arguments = {MEMBER: member}
+        texts = tool.texts
+        if texts and tool.wrapped and arguments.keys() != {MEMBER}:
+            # The model has left the wrapping out.
+            texts = texts.parts.get(MEMBER)
+        if texts and not texts.is_text:
+            arguments = texts.change(arguments, _read_text)
         if tool.wrapped and arguments.keys() == {MEMBER} and isinstance(arguments[MEMBER], dict):
             arguments = arguments[MEMBER]
         return call.model_copy(update={"name": name, "arguments": _rename(arguments, tool.properties)})
@@ -127,6 +198,9 @@ def _fit_serialized(serialized: bytes, limits: ToolLimits) -> FittedTools:
         except _NotFitting as error:
             left_out[name] = str(error)
             continue
+        except RecursionError:
+            left_out[name] = "its schema is nested too deeply"
+            continue
         used.add(fitted.spec["name"])
         by_name[name] = fitted
         if change := _describe_change(tool, fitted):
@@ -139,10 +213,12 @@ def declare_called_tools(messages: Sequence[Message], dialect: Dialect) -> list[
     """Declare the tools that were called earlier, for a request that has none, where the dialect wants that."""
     if not dialect.declares_called_tools:
         return []
-    names = {call["name"]: None for message in messages for call in message.get("tool_calls", ())}
+    calls = (call for message in messages for call in message.get("tool_calls", ()))
+    # Two names of the thread may have become one.
+    names = dict.fromkeys(fit_name(call["name"], dialect.tools) for call in calls)
     return [
         {
-            "name": fit_name(name, dialect.tools),
+            "name": name,
             "description": "It is no longer available.",
             "parameters": {"type": "object", "properties": {}},
         }
@@ -160,9 +236,12 @@ def fit_name(name: str, limits: ToolLimits, used: Set[str] = frozenset()) -> str
         safe = re.sub(r"[^a-zA-Z0-9_-]", "_", name)[: limits.name_characters] or "unnamed"
         if not limits.name.fullmatch(safe):
             safe = f"_{safe}"[: limits.name_characters]
-    if safe not in used:
-        return safe
-    return f"{safe[: limits.name_characters - _HASH_CHARACTERS - 1]}_{_hash(name)}"
+    candidate, number = safe, 0
+    while candidate in used:
+        salt = f"{number} {name}" if number else name
+        candidate = f"{safe[: limits.name_characters - _HASH_CHARACTERS - 1]}_{_hash(salt)}"
+        number += 1
+    return candidate
 
 
 def _hash(text: str) -> str:
@@ -183,7 +262,7 @@ def _fit_tool(tool: ToolSpec, limits: ToolLimits, used: set[str]) -> FittedTool:
         "description": description,
         "parameters": fitted,
     }
-    return FittedTool(spec, wrapped, fitting.properties)
+    return FittedTool(spec, wrapped, fitting.properties, fitting.make_texts())
 
 
 def _describe_change(tool: ToolSpec, fitted: FittedTool) -> str | None:
@@ -212,6 +291,19 @@ def _rename(value: Any, names: Mapping[str, str]) -> Any:
     return value
 
 
+def _write_text(value: Any) -> str:
+    """Write a value of any type as a text that `_read_text` reads as the same value."""
+    if isinstance(value, str) and _read_text(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _read_text(value: Any) -> Any:
+    """Read a text as the JSON value that it is; another text is itself."""
+    parsed = parse_object(f'{{"value": {value}}}', MAX_CHARACTERS) if isinstance(value, str) else None
+    return parsed["value"] if parsed is not None and parsed.keys() == {"value"} else value
+
+
 class _SchemaFitting:
     """The fitting of one schema.
 
@@ -221,9 +313,15 @@ class _SchemaFitting:
 
     def __init__(self, schema: Mapping[str, Any], limits: ToolLimits) -> None:
         self.properties: dict[str, str] = {}
+        self._kept_properties: set[str] = set()
+        self._steps: list[str | None] = []
+        self._any: set[tuple[str | None, ...]] = set()
+        self._texts: set[tuple[str | None, ...]] = set()
+        self._known: set[tuple[str | None, ...]] = set()
         self._root = schema
         self._limits = limits
         self._count = 0
+        self._characters = 0
 
     def fit(self, schema: Any, path: tuple[str, ...]) -> dict[str, Any]:
         """Fit a subschema. `path`: the references that have led to it.
@@ -231,13 +329,16 @@ class _SchemaFitting:
         Raises:
             _NotFitting: The schema is too large without references, or two properties would have the same name.
         """
-        self._count += 1
-        if self._count > MAX_SUBSCHEMAS:
-            raise _NotFitting(f"its schema has over {MAX_SUBSCHEMAS} parts without references")
+        self._count_part()
         if not isinstance(schema, Mapping):
             # `true` allows every value, `false` none.
             schema = {} if schema else {"description": "leave this out"}
-        schema = {keyword: content for keyword, content in schema.items() if keyword not in _NO_MEANING}
+        schema = _replace_older_forms(
+            {keyword: content for keyword, content in schema.items() if keyword not in _NO_MEANING}
+        )
+        _check_forms(schema)
+        if "allOf" in schema and not self._limits.allows("allOf"):
+            schema, path = self._merge_all(schema, path)
         if "$ref" in schema and not self._limits.references:
             return self._fit_reference(schema, path)
         fitted: dict[str, Any] = {}
@@ -250,9 +351,27 @@ class _SchemaFitting:
                 notes[keyword] = content
             else:
                 fitted[keyword] = self._fit_content(keyword, content, path)
+                if keyword not in SUBSCHEMA_KEYWORDS:
+                    self._count_characters(content)
+        self._known.add(tuple(self._steps))
+        if fitted.get("type") == "string":
+            self._texts.add(tuple(self._steps))
         self._complete(fitted)
         self._add_notes(fitted, notes)
         return fitted
+
+    def make_texts(self) -> Texts | None:
+        """Make the tree of the values of any type, after the fitting; None: there are none.
+
+        In another branch of a union the same value may be a text: then it is left as the model wrote it.
+        """
+        any_values = self._any - self._texts
+        if not any_values:
+            return None
+        texts = Texts()
+        for steps in self._known:
+            texts.add(steps, is_text=steps in any_values)
+        return texts
 
     def _fit_reference(self, schema: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
         """Replace a reference by what it refers to; a recursive one by any value of the same type."""
@@ -266,11 +385,36 @@ class _SchemaFitting:
         merged = {**target, **rest} if isinstance(target, Mapping) else rest
         return self.fit(merged, (*path, reference))
 
+    def _merge_all(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Merge the parts of `allOf` into their schema, and the references that led to them into the path.
+
+        A part that says something else of the same keyword, or that is recursive, stays in `allOf`.
+        """
+        merged = {keyword: content for keyword, content in schema.items() if keyword != "allOf"}
+        left: list[Any] = []
+        for part in schema["allOf"]:
+            self._count_part()
+            target, after = part, path
+            while isinstance(target, Mapping) and (reference := target.get("$ref")) and reference not in after:
+                after = (*after, str(reference))
+                beside = {keyword: content for keyword, content in target.items() if keyword != "$ref"}
+                resolved = self._resolve(reference)
+                target = {**resolved, **beside} if isinstance(resolved, Mapping) else beside
+            if isinstance(target, Mapping):
+                _check_forms(target)
+            if isinstance(target, Mapping) and "allOf" in target and "$ref" not in target:
+                target, after = self._merge_all(target, after)
+            if not isinstance(target, Mapping) or "$ref" in target or _are_in_conflict(merged, target):
+                left.append(part)
+                continue
+            merged, path = _merge_branch(target, merged), after
+        return (merged | {"allOf": left} if left else merged), path
+
     def _resolve(self, reference: object) -> Any:
-        if not isinstance(reference, str) or not reference.startswith("#"):
+        if not isinstance(reference, str) or not f"{reference}/".startswith("#/"):
             raise _NotFitting(f"its schema refers to {reference!r}")
         target: Any = self._root
-        for part in filter(None, reference[1:].split("/")):
+        for part in unquote(reference[1:]).split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(target, Mapping) and name in target:
                 target = target[name]
@@ -291,9 +435,15 @@ class _SchemaFitting:
             replaced.setdefault("enum", [replaced.pop("const")])
         if "oneOf" in replaced and not limits.allows("oneOf") and "anyOf" not in replaced:
             replaced["anyOf"] = replaced.pop("oneOf")
+        if limits.typed and not _TYPING & replaced.keys() and (kind := _infer_type(replaced)):
+            replaced["type"] = kind
         kinds = replaced.get("type")
         if isinstance(kinds, list) and not limits.type_lists:
             replaced = _split_types(replaced, limits)
+        if limits.typed and isinstance(kinds, str):
+            # They mean nothing there, and Gemini refuses them: "only allowed for OBJECT type".
+            others = _list_other_keywords(kinds)
+            replaced = {keyword: content for keyword, content in replaced.items() if keyword not in others}
         values = replaced.get("enum")
         if isinstance(values, list) and limits.text_enums:
             replaced = _keep_texts(replaced, notes)
@@ -304,28 +454,67 @@ class _SchemaFitting:
             self._add_notes(replaced, notes)
             notes.clear()
             # What stands beside a union, its own notes included, holds for each branch.
-            return {"anyOf": [inner for branch in branches for inner in _list_branches(branch, replaced)]}
+            return {"anyOf": [inner for branch in branches for inner in self._list_branches(branch, replaced)]}
         return replaced
+
+    def _list_branches(self, branch: Any, beside: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """List the branches that a branch of a union stands for: its own ones if it is a union.
+
+        Raises:
+            _NotFitting: There are too many. Unions beside each other multiply.
+        """
+        self._count_part()
+        own = branch if isinstance(branch, Mapping) else {}
+        merged = _merge_branch(beside, own)
+        if beside.get("description") and own.get("description"):
+            merged["description"] = f"{beside['description']}\n{own['description']}"
+            self._count_characters(merged["description"])
+        inner = merged.pop("anyOf", None) or merged.pop("oneOf", None)
+        if not isinstance(inner, list):
+            return [merged]
+        return [each for other in inner for each in self._list_branches(other, merged)]
+
+    def _count_part(self) -> None:
+        self._count += 1
+        if self._count > MAX_SUBSCHEMAS:
+            raise _NotFitting(f"its schema has over {MAX_SUBSCHEMAS} parts without references")
+
+    def _count_characters(self, content: Any) -> None:
+        self._characters += len(content) if isinstance(content, str) else len(to_json(content))
+        if self._characters > MAX_CHARACTERS:
+            raise _NotFitting(f"its schema has over {MAX_CHARACTERS} characters without references")
 
     def _fit_content(self, keyword: str, content: Any, path: tuple[str, ...]) -> Any:
         if keyword in _DEFINITIONS and isinstance(content, Mapping):
             return {name: self.fit(inner, path) for name, inner in content.items()}
         if keyword == "properties" and isinstance(content, Mapping):
-            return {self._fit_property(name): self.fit(inner, path) for name, inner in content.items()}
+            names = {name: self._fit_property(name) for name in content}
+            return {names[name]: self._fit_part(names[name], inner, path) for name, inner in content.items()}
         if keyword == "required" and isinstance(content, list):
             return [self._fit_property(name) for name in dict.fromkeys(content)]
         if keyword in _SUBSCHEMAS and isinstance(content, list):
             return [self.fit(inner, path) for inner in content]
         if keyword in ("items", "not", "contains", "additionalItems"):
             parts = content if isinstance(content, list) else [content]
-            fitted = [self.fit(inner, path) for inner in parts]
+            fitted = [self._fit_part(None, inner, path) for inner in parts]
             return fitted if isinstance(content, list) else fitted[0]
         if keyword == "additionalProperties" and isinstance(content, Mapping):
-            return self.fit(content, path)
+            return self._fit_part(None, content, path)
         return content
+
+    def _fit_part(self, step: str | None, schema: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        """Fit the subschema of a part of the value."""
+        self._steps.append(step)
+        if len(self._steps) > MAX_LEVELS:
+            raise _NotFitting(f"its schema has over {MAX_LEVELS} levels without references")
+        fitted = self.fit(schema, path)
+        self._steps.pop()
+        return fitted
 
     def _fit_property(self, name: str) -> str:
         if self._limits.property_name is None or self._limits.property_name.fullmatch(name):
+            self._kept_properties.add(name)
+            self._check_property(name)
             return name
         known = next((sent for sent, own in self.properties.items() if own == name), None)
         if known:
@@ -335,21 +524,32 @@ class _SchemaFitting:
         if sent in self.properties:
             raise _NotFitting(f"its properties {name!r} and {self.properties[sent]!r} cannot be told apart")
         self.properties[sent] = name
+        self._check_property(sent)
         return sent
+
+    def _check_property(self, sent: str) -> None:
+        if sent in self.properties and sent in self._kept_properties:
+            raise _NotFitting(f"its properties {sent!r} and {self.properties[sent]!r} cannot be told apart")
 
     def _complete(self, fitted: dict[str, Any]) -> None:
         """Add what a dialect wants to read, although JSON Schema has it by default."""
-        if fitted.get("type") == "object" or "properties" in fitted:
+        kinds = fitted.get("type")
+        kinds = kinds if isinstance(kinds, list) else [kinds]
+        if "object" in kinds or "properties" in fitted:
             properties = fitted.setdefault("properties", {})
             for name in fitted.get("required", ()):
-                properties.setdefault(name, self.fit({}, ()))
-        if fitted.get("type") == "array" and "prefixItems" not in fitted:
-            fitted.setdefault("items", self.fit({}, ()))
-        if self._limits.typed and not {"type", "anyOf", "$ref"} & fitted.keys():
-            fitted["type"] = _guess_type(fitted)
-            if fitted["type"] == "string" and "enum" not in fitted:
-                note = "any JSON value, as text"
-                fitted["description"] = f"{fitted['description']} ({note})" if "description" in fitted else note
+                if name not in properties:
+                    properties[name] = self._fit_part(name, {}, ())
+        # OpenAI wants `items` beside `prefixItems`, too.
+        if "array" in kinds and "items" not in fitted:
+            fitted["items"] = self._fit_part(None, {}, ())
+        if not self._limits.typed or {"type", "anyOf", "$ref"} & fitted.keys():
+            return
+        fitted["type"] = _guess_type(fitted)
+        if fitted["type"] == "string" and "enum" not in fitted:
+            self._any.add(tuple(self._steps))
+            note = "any JSON value, as text"
+            fitted["description"] = f"{fitted['description']} ({note})" if "description" in fitted else note
 
     def _add_notes(self, fitted: dict[str, Any], notes: Mapping[str, Any]) -> None:
         """Say in the description what the schema could not."""
@@ -360,16 +560,41 @@ class _SchemaFitting:
         ]
         if texts:
             note = "{" + ", ".join(texts) + "}"
+            self._count_characters(note)
             fitted["description"] = f"{fitted['description']}\n{note}" if fitted.get("description") else note
 
 
-def _list_branches(branch: Any, beside: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the branches that a branch of a union stands for: its own ones if it is a union."""
-    merged = _merge_branch(beside, branch if isinstance(branch, Mapping) else {})
-    inner = merged.pop("anyOf", None) or merged.pop("oneOf", None)
-    if not isinstance(inner, list):
-        return [merged]
-    return [each for other in inner for each in _list_branches(other, merged)]
+def _replace_older_forms(schema: dict[str, Any]) -> dict[str, Any]:
+    """Replace what older drafts write as a boolean: `required` of a property, and bounds that are excluded."""
+    replaced = dict(schema)
+    if isinstance(replaced.get("required"), bool):
+        del replaced["required"]
+    for bound, excluded in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(replaced.get(excluded), bool) and replaced.pop(excluded) and bound in replaced:
+            replaced[excluded] = replaced.pop(bound)
+    return replaced
+
+
+def _check_forms(schema: Mapping[str, Any]) -> None:
+    """Refuse a schema that is not valid: providers refuse the whole request for it.
+
+    Raises:
+        _NotFitting: A keyword has a content of another form than JSON Schema says.
+    """
+    for keyword, form in _FORMS.items():
+        content = schema.get(keyword, form())
+        is_valid = isinstance(content, form) and (keyword not in _NEVER_EMPTY or keyword not in schema or content)
+        if not is_valid or (keyword == "required" and not all(isinstance(name, str) for name in content)):
+            raise _NotFitting(f"its schema is not valid JSON Schema: {keyword!r} has another form")
+
+
+def _are_in_conflict(merged: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
+    """Whether two schemas that both hold say something different of the same keyword."""
+    shared = (merged.keys() & part.keys()) - {"required", "description", "title", "default", "examples", *_NO_MEANING}
+    properties = merged.get("properties", {}), part.get("properties", {})
+    if any(properties[0][name] != properties[1][name] for name in properties[0].keys() & properties[1].keys()):
+        return True
+    return any(merged[keyword] != part[keyword] for keyword in shared - {"properties"})
 
 
 def _merge_branch(beside: Mapping[str, Any], branch: Mapping[str, Any]) -> dict[str, Any]:
@@ -387,6 +612,8 @@ def _split_types(schema: dict[str, Any], limits: ToolLimits) -> dict[str, Any]:
     is_nullable = len(kinds) < len(schema["type"])
     rest = {keyword: content for keyword, content in schema.items() if keyword != "type"}
     if len(kinds) == 1 and is_nullable and limits.nullable:
+        if isinstance(values := rest.get("enum"), list) and len(values) > 1:
+            rest["enum"] = [value for value in values if value is not None]
         return {**rest, "type": kinds[0], "nullable": True}
     if "anyOf" in rest:
         return {**rest, "type": kinds[0] if kinds else "null"}
@@ -409,10 +636,24 @@ _KEYWORDS_OF_TYPE: Mapping[str, tuple[str, ...]] = {
 }
 
 
+_TYPING = frozenset(("type", "enum", "anyOf", "oneOf", "allOf", "not", "if", "$ref"))
+"""Keywords with which a schema says more of types than the keywords of one type do."""
+
+
+def _infer_type(schema: Mapping[str, Any]) -> str | None:
+    """Infer the type that a schema means from the keywords of one type; None: it has none."""
+    return next((kind for kind, own in _KEYWORDS_OF_TYPE.items() if not schema.keys().isdisjoint(own)), None)
+
+
+def _list_other_keywords(kind: str) -> set[str]:
+    """List the keywords that mean something for other types alone."""
+    own = _KEYWORDS_OF_TYPE.get("number" if kind == "integer" else kind, ())
+    return {keyword for keywords in _KEYWORDS_OF_TYPE.values() for keyword in keywords} - set(own)
+
+
 def _keep_keywords(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Make the branch of a union for one type, with the keywords that mean something for it."""
-    own = _KEYWORDS_OF_TYPE.get("number" if kind == "integer" else kind, ())
-    others = {keyword for keywords in _KEYWORDS_OF_TYPE.values() for keyword in keywords} - set(own)
+    others = _list_other_keywords(kind)
     branch = {keyword: content for keyword, content in schema.items() if keyword not in others}
     values = [value for value in branch.pop("enum", ()) if _has_type(value, kind)]
     return {"type": kind, **branch, **({"enum": values} if values else {})}

@@ -67,6 +67,9 @@ DEFAULT = HttpSettings()
 WRONG_PATH = (404, 405)
 """Statuses of an answer to a path that the server does not have."""
 
+# The beginning of an event stream; no JSON begins so.
+_EVENT_FIELDS = ("data:", "event:", "id:", "retry:", ":")
+
 # Bytes that are split into events in one step.
 _PIECE_BYTES = 4096
 
@@ -231,17 +234,30 @@ async def _read_reply(
     async with aclosing(_limit_body(response, limits)) as body:
         try:
             with _translate_errors(provider, limits.settings, started=True):
-                if kind == "application/json":
-                    await _feed(decoder, "message", await _read_body(body, limits.settings), limits.settings)
-                else:
+                if kind == "text/event-stream":
                     await _read_events(body, decoder, limits)
+                elif (text := await _read_body(body, limits.settings)).lstrip().startswith(_EVENT_FIELDS):
+                    # Some gateways name the type of the reply that the request does not ask for.
+                    await _read_events(_send_again(text, limits), decoder, limits)
+                else:
+                    await _feed(decoder, "message", text, limits.settings)
         except TruncatedStream:
             if not await offload(decoder.size, _is_complete, decoder):
                 raise
 
 
+async def _send_again(text: str, limits: _ReadLimits) -> AsyncGenerator[bytes, None]:
+    data = text.encode()
+    for start in range(0, len(data), _PIECE_BYTES):
+        yield data[start : start + _PIECE_BYTES]
+        await limits.yield_control()
+
+
 async def _read_events(body: AsyncIterator[bytes], decoder: RedactedDecoder, limits: _ReadLimits) -> None:
-    response_of_body = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+    # The encoding leaves a byte order mark at the beginning out.
+    response_of_body = httpx.Response(
+        200, headers={"content-type": "text/event-stream; charset=utf-8-sig"}, content=body
+    )
     smallest = limits.settings.smallest_bytes
     async with aclosing(EventSource(response_of_body).aiter_sse()) as events:
         async for event in events:
@@ -274,7 +290,7 @@ async def _read_body(body: AsyncIterator[bytes], settings: HttpSettings) -> str:
         data += chunk
         if len(data) > settings.event_size:
             raise TruncatedStream(f"the reply is longer than {settings.event_size} bytes and not a stream")
-    return data.decode("utf-8", "replace")
+    return data.decode("utf-8-sig", "replace")
 
 
 class _ReadLimits:
@@ -339,7 +355,7 @@ async def _read_error_body(response: httpx.Response, settings: HttpSettings) -> 
                 body += chunk
                 if len(body) >= settings.error_body_bytes:
                     break
-    return body[: settings.error_body_bytes].decode("utf-8", "replace")
+    return body[: settings.error_body_bytes].decode("utf-8-sig", "replace")
 
 
 def _find_compression(response: httpx.Response) -> str:

@@ -35,7 +35,7 @@ from clew_activities.providers.fit_messages import (
 )
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
-from clew_activities.providers.openai_stream import OpenAIDecoder, join_texts
+from clew_activities.providers.openai_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
 from clew_activities.providers.reply import (
     get_member,
 )
@@ -173,7 +173,7 @@ class OpenAI:
             dropped=fitted.dropped,
             tools=dict(tools.changes),
             tools_left_out=dict(tools.left_out),
-            options=_describe_options(request.options, body, dialect),
+            options=_describe_options(request, body, dialect),
         )
         return HttpRequest("/chat/completions", headers, body, fitting)
 
@@ -218,8 +218,8 @@ def _encode_messages(
             if dialect.names_results and (name := message.get("name")):
                 body["name"] = tools.encode_call(name, {}, dialect.tools)[0]
         elif calls := message.get("tool_calls"):
-            if dialect.lone_reasoning and not content.strip():
-                # White space counts as a text there.
+            if not content.strip():
+                # Anthropic's and Bedrock's models behind a gateway refuse white space alone.
                 body["content"] = ""
             own = _select_own_fields(message, dialect, provider, model)
             body["tool_calls"] = [
@@ -227,6 +227,8 @@ def _encode_messages(
                 for call, call_id, fields in zip(calls, call_ids, own.calls, strict=True)
             ]
             body |= own.fields
+        elif message["role"] == "assistant" and dialect.required and dialect.required_of_all:
+            body[dialect.required] = dialect.filler
         encoded.append(body)
     return encoded
 
@@ -258,7 +260,8 @@ def _select_own_fields(message: Message, dialect: Dialect, provider: str, model:
     if dialect.lone_reasoning and message["content"].strip():
         fields = {}
     if dialect.required:
-        fields.setdefault(dialect.required, dialect.filler)
+        reasoning = (sent.get(name) for name in REASONING_FIELDS)
+        fields.setdefault(dialect.required, next(filter(None, reasoning), dialect.filler))
     calls = [
         {name: value for name, value in own.items() if _goes_back(name, dialect)} if is_same else {}
         for own in list_own_calls(message, provider)
@@ -291,15 +294,11 @@ def _encode_call(
     }
 
 
-def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "function": {
-            "name": spec["name"],
-            "description": spec["description"],
-            "parameters": spec["parameters"],
-        },
-    }
+def _encode_tool(spec: ToolSpec, dialect: Dialect) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": spec["name"], "description": spec["description"]}
+    if dialect.tools.empty_parameters or spec["parameters"].get("properties"):
+        function["parameters"] = spec["parameters"]
+    return {"type": "function", "function": function}
 
 
 def _encode_options(options: ModelOptions, dialect: Dialect, tools: FittedTools) -> dict[str, Any]:
@@ -322,8 +321,9 @@ def _fit_temperature(temperature: float | None, dialect: Dialect) -> float | Non
     return None if temperature is None else min(max(temperature, least), highest)
 
 
-def _describe_options(options: ModelOptions, body: Mapping[str, Any], dialect: Dialect) -> dict[str, str]:
+def _describe_options(request: ModelRequest, body: Mapping[str, Any], dialect: Dialect) -> dict[str, str]:
     """Describe the options that the request has otherwise than the session, or not at all."""
+    options = request.options
     names = {
         "temperature": "temperature",
         "reasoning_effort": "reasoning_effort",
@@ -339,6 +339,10 @@ def _describe_options(options: ModelOptions, body: Mapping[str, Any], dialect: D
             described[name] = str(sent)
     if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
         described["tool_choice"] = "left out"
+    if options.tool_choice == "none" and request.tools and "tools" not in body:
+        described["tool_choice"] = "no tools"
+    if request.output_schema is not None and body.get("response_format", {}).get("type") != "json_schema":
+        described["output_schema"] = "in the prompt"
     return described
 
 
@@ -354,16 +358,18 @@ def _choose_tools(
     """Choose the tools of the request and how the model may call them."""
     specs, choice = tools.specs, request.options.tool_choice
     if not specs:
-        called = declare_called_tools(fitted.messages, dialect) if not request.tools else []
-        return {"tools": [_encode_tool(spec) for spec in called], "tool_choice": "none"} if called else {}
-    body: dict[str, Any] = {"tools": [_encode_tool(spec) for spec in specs]}
+        called = declare_called_tools(fitted.messages, dialect)
+        return {"tools": [_encode_tool(spec, dialect) for spec in called], "tool_choice": "none"} if called else {}
+    body: dict[str, Any] = {"tools": [_encode_tool(spec, dialect) for spec in specs]}
+    if choice == "none" and not dialect.forbids_tools:
+        return {}
     if choice in ("auto", "none"):
         return body | {"tool_choice": choice}
     tool = tools.by_name.get(choice or "")
     if tool is not None and dialect.names_forced_tool:
         return body | {"tool_choice": {"type": "function", "function": {"name": tool.spec["name"]}}}
     if tool is not None:
-        body = {"tools": [_encode_tool(tool.spec)]}
+        body = {"tools": [_encode_tool(tool.spec, dialect)]}
     is_forced = dialect.forces_tools and (tool is not None or choice == "required")
     return body | ({"tool_choice": dialect.any_tool} if is_forced else {})
 

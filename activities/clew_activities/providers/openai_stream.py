@@ -24,17 +24,24 @@ from clew_activities.providers.reply import (
     parse_event,
     read_string,
 )
+from clew_activities.providers.sanitize import parse_json
 from clew_workflows.protocol import ModelReply
 
 # Characters of a refusal that are kept.
 _REFUSAL_LIMIT = 4000
-_STOP_REASONS: Mapping[str, StopReason] = {"length": "length", "model_length": "length", "tool_calls": "tool_calls"}
+_LIMITS = ("length", "max_length", "max_output_tokens", "max_tokens", "model_context_window_exceeded", "model_length")
+_STOP_REASONS: Mapping[str, StopReason] = {"tool_calls": "tool_calls", **dict.fromkeys(_LIMITS, "length")}
+"""Reasons to stop, in lower case."""
 _ABORTED = frozenset(("abort", "error", "insufficient_system_resource", "network_error"))
 """Reasons with which a server says that it has not finished the reply."""
+_FILTERED = frozenset(
+    ("blocklist", "content_filter", "prohibited_content", "recitation", "safety", "sensitive", "spii")
+)
+"""Reasons with which a server says that it has stopped the reply for its content; some add one after a colon."""
 
-_REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
 """Fields with the text of the model's reasoning; some servers send the same text under two of them."""
-_FIELDS_BACK = (*_REASONING_FIELDS, "reasoning_details", "thinking_blocks", "extra_content")
+_FIELDS_BACK = (*REASONING_FIELDS, "reasoning_details", "thinking_blocks", "extra_content")
 """Fields of a message that some provider wants back."""
 _OWN_MEMBERS = frozenset(("index", "type", "function", "id"))
 """Members of a tool call that the format itself defines."""
@@ -50,6 +57,8 @@ class OpenAIDecoder(DraftDecoder):
         self._calls: dict[int | str, Call] = {}
         self._newest: Call | None = None
         self._refusal = ""
+        self._has_deltas = False
+        self._has_older_call = False
         self._own = OwnData()
         self._tags = TaggedText()
 
@@ -60,20 +69,35 @@ class OpenAIDecoder(DraftDecoder):
             ProviderError: The event is an error.
             TruncatedStream: The event cannot be parsed, or the server aborted the reply.
         """
+        # Some servers leave the empty line between two events out.
+        lines = data.split("\n") if "\n" in data and parse_json(data) is None else (data,)
+        for line in filter(str.strip, lines):
+            self._feed_line(event, line)
+
+    def _feed_line(self, event: str, data: str) -> None:
         if data.strip() == "[DONE]":
             self._draft.ended = True
             return
         chunk = parse_event(data)
-        if event == "error" or chunk.get("error") or chunk.get("object") == "error":
-            raise classify_event(chunk)
+        failure = chunk if event == "error" else _find_error(chunk)
+        if failure is not None:
+            raise classify_event(failure)
         self._read_usage(chunk)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             # Requests ask for one choice; ignore further ones.
-            if isinstance(choice, dict) and choice.get("index") in (0, None):
+            if isinstance(choice, dict) and choice.get("error"):
+                raise classify_event(choice)
+            if isinstance(choice, dict) and _read_index(choice.get("index")) in (0, None):
                 self._read_usage(choice)
-                self._add_delta(choice.get("delta") or choice.get("message"))
+                self._add_delta(self._find_delta(choice))
                 self._set_stop_reason(choice.get("finish_reason"))
+
+    def _find_delta(self, choice: Mapping[str, Any]) -> object:
+        """Find what a choice adds. Some servers repeat the whole message beside or after its deltas."""
+        delta = choice.get("delta")
+        self._has_deltas = self._has_deltas or bool(delta)
+        return delta if self._has_deltas else choice.get("message")
 
     def finish(self) -> ModelReply:
         """Return the reply; raises as `Decoder.finish` does."""
@@ -92,7 +116,7 @@ class OpenAIDecoder(DraftDecoder):
             return
         if content := delta.get("content"):
             self._add_content(content)
-        thinking = next((text for name in _REASONING_FIELDS if (text := read_string(delta.get(name)))), "")
+        thinking = next((text for name in REASONING_FIELDS if (text := read_string(delta.get(name)))), "")
         self._draft.add_thinking(thinking or join_texts(delta.get("reasoning_details")))
         for name in _FIELDS_BACK:
             if value := delta.get(name):
@@ -102,6 +126,14 @@ class OpenAIDecoder(DraftDecoder):
         calls = delta.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             self._add_call(call)
+        # The older form of a single call. Some servers send both.
+        if not calls and isinstance(function := delta.get("function_call"), dict) and self._may_have_older_call:
+            self._has_older_call = True
+            self._add_call({"index": 0, "function": function})
+
+    @property
+    def _may_have_older_call(self) -> bool:
+        return self._has_older_call or not self._calls
 
     def _add_content(self, content: object) -> None:
         """Take a text, or a list of parts: Mistral's thinking is a part, and goes back in its place."""
@@ -112,7 +144,7 @@ class OpenAIDecoder(DraftDecoder):
         for part in parts if isinstance(parts, list) else ():
             text = read_string(get_member(part, "text"))
             if get_member(part, "type") == "thinking":
-                if not self._own.has("content") and self._draft.text:
+                if not self._own.has("content") and not self._own.is_full and self._draft.text:
                     self._own.add("content", [{"type": "text", "text": self._draft.text}])
                 self._draft.add_thinking(join_texts(get_member(part, "thinking")))
                 self._own.add("content", [part])
@@ -132,7 +164,7 @@ class OpenAIDecoder(DraftDecoder):
 
     def _take_split(self, thinking: str, text: str) -> None:
         # Some servers send the same thinking in a field of its own.
-        if thinking and not any(map(self._own.has, _REASONING_FIELDS)):
+        if thinking and not any(map(self._own.has, REASONING_FIELDS)):
             self._draft.add_thinking(thinking)
         self._draft.add_text(text)
 
@@ -143,17 +175,24 @@ class OpenAIDecoder(DraftDecoder):
         ids and names in every delta, make a new id for each delta, or use one id for two calls. A delta without an
         index and without a known id goes on with the newest call, unless it starts another.
         """
-        index = _read_index(get_member(delta, "index"))
-        function = get_member(delta, "function")
-        call_id, name = read_string(get_member(delta, "id")), limit_name(read_string(get_member(function, "name")))
+        if not isinstance(delta, dict):
+            return
+        index = _read_index(delta.get("index"))
+        function = delta.get("function")
+        call_id, name = read_string(delta.get("id")), limit_name(read_string(get_member(function, "name")))
         arguments = get_member(function, "arguments")
         key = call_id if index is None else index
+        own = {member: value for member, value in delta.items() if member not in _OWN_MEMBERS and value}
         call = self._calls.get(key, self._newest if index is None else None)
+        if call is None and not (call_id or name or arguments or own):
+            return
+        if call is not None and _replaces_empty(call, call_id, name, arguments):
+            call.restart()
         if call is None or _starts_another_call(call, call_id, name, arguments, numbered=index is not None):
             call = self._draft.open_call(call_id, name or (call.name if call else ""))
         elif name and not call.name:
             call.rename(name)
-        elif index is not None and call.has_all_arguments and arguments == call.raw.so_far:
+        elif index is not None and call.has_all_arguments and call.repeats(arguments):
             # Some servers repeat all arguments at the end.
             return
         self._newest = call
@@ -162,26 +201,40 @@ class OpenAIDecoder(DraftDecoder):
         if key != "":
             self._calls[key] = call
         call.id = call.id or call_id
-        if isinstance(delta, dict):
-            call.own |= {member: value for member, value in delta.items() if member not in _OWN_MEMBERS and value}
+        call.own |= own
         self._draft.add_arguments(call, arguments)
 
     def _set_stop_reason(self, reason: object) -> None:
         if not isinstance(reason, str) or not reason:
             return
-        if reason in _ABORTED:
+        kind = reason.lower().partition(":")[0]
+        if kind in _ABORTED:
             raise TruncatedStream(f"the server aborted the reply ({reason[:40]})")
         if "MALFORMED_FUNCTION_CALL" in reason.upper():
             raise TruncatedStream("the model wrote a tool call that the server cannot read")
-        if reason == "content_filter":
-            self._draft.refusal = "the provider's content filter stopped the reply"
-        self._draft.stop_reason = _STOP_REASONS.get(reason, "stop")
+        if kind in _FILTERED:
+            self._draft.refusal = f"the provider's content filter stopped the reply ({reason[:80]})"
+        # Some servers send a reason with each further chunk; the limit that the reply has reached stays.
+        if self._draft.stop_reason != "length":
+            self._draft.stop_reason = _STOP_REASONS.get(kind, "stop")
 
     def _read_usage(self, holder: Mapping[str, Any]) -> None:
         """Take the best figures: servers report usage at the end, in each chunk, within a choice, or beside it."""
         for usage in (holder.get("usage"), get_member(holder.get("x_groq"), "usage"), holder.get("timings")):
             if isinstance(usage, dict):
                 self._draft.usage = find_best_usage(self._draft.usage, usage)
+
+
+def _find_error(chunk: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Find the error that a chunk is, although its status was 200; None: it is none."""
+    if chunk.get("error") or chunk.get("object") == "error":
+        return chunk
+    # MiniMax has this member in each reply, with the number 0.
+    base = chunk.get("base_resp")
+    if code := get_member(base, "status_code"):
+        return {"message": read_string(get_member(base, "status_msg")), "code": code}
+    has_message = isinstance(chunk.get("message") or chunk.get("msg"), str)
+    return chunk if has_message and "code" in chunk and "choices" not in chunk else None
 
 
 def _read_index(index: object) -> int | None:
@@ -193,14 +246,22 @@ def _read_index(index: object) -> int | None:
 
 def _starts_another_call(call: Call, call_id: str, name: str, arguments: object, *, numbered: bool) -> bool:
     """Whether a delta starts another call than the one that its number, its id or its place names."""
+    if isinstance(arguments, str) and not arguments.strip():
+        arguments = ""
     if arguments and call.has_all_arguments and (name or _begins_object(arguments)):
-        return not numbered or bool(name) or arguments != call.raw.so_far
+        return not numbered or bool(name) or not call.repeats(arguments)
     if name and call.name and name != call.name:
         return True
     if not call_id or not call.id or call_id == call.id:
         return False
     # A server that makes a new id for each delta of one call repeats no name.
     return bool(name) or not (numbered or arguments)
+
+
+def _replaces_empty(call: Call, call_id: str, name: str, arguments: object) -> bool:
+    """Whether a delta has the arguments of a call that began with an empty object, as Anthropic's calls do."""
+    is_same = not name and call_id in ("", call.id)
+    return is_same and bool(arguments) and _begins_object(arguments) and call.is_empty
 
 
 def _begins_object(arguments: object) -> bool:

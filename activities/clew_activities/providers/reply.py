@@ -9,7 +9,7 @@ fit is malformed. Provider data over its cap is dropped: the provider would refu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -37,6 +37,8 @@ THINKING_LIMIT = 256 * 1024
 MAX_TOOL_CALLS = 64
 
 _NAME_LIMIT = 256
+_MOST_OF_EMPTY = 16
+"""Characters below which arguments are looked at as those of an empty object."""
 _ID_LIMIT = 256
 
 StopReason = Literal["stop", "length", "tool_calls"]
@@ -55,9 +57,15 @@ class Call:
         self.id = call_id
         self.own: dict[str, Any] = {}
         self.rename(name)
-        self.raw = BoundedText(budget)
+        self._budget = budget
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the arguments so far."""
+        self.raw = BoundedText(self._budget)
         self._end = ObjectEnd()
         self._is_object: bool | None = None
+        self._characters = 0
 
     def rename(self, name: str) -> None:
         """Give the call its name, which may come after its id."""
@@ -66,8 +74,19 @@ class Call:
     def add(self, piece: str) -> None:
         """Take a piece of the raw arguments."""
         self.raw.add(piece)
+        self._characters += len(piece)
         if not self.raw.overflowed:
             self._end.add(piece)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the arguments so far are an object without members."""
+        return self._characters < _MOST_OF_EMPTY and self.has_all_arguments and not parse_json(self.raw.so_far)
+
+    def repeats(self, arguments: object) -> bool:
+        """Whether a piece has all arguments so far once more."""
+        # The text is put together only for a piece of its length.
+        return isinstance(arguments, str) and len(arguments) == self._characters and arguments == self.raw.so_far
 
     @property
     def has_all_arguments(self) -> bool:
@@ -160,6 +179,11 @@ class OwnData:
         """Whether a field has come."""
         return name in self._fields
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there was too much of it, so that nothing more is kept."""
+        return self._left < 0
+
     def add(self, name: str, value: object) -> None:
         """Take a piece of a field. After one too many nothing more is kept."""
         self._left -= _measure(value)
@@ -183,7 +207,7 @@ class OwnData:
 
         Of too much, the ids of the calls are kept: the provider refuses a part of its other data.
         """
-        ids = [{"id": clean(call["id"])[:_ID_LIMIT]} if "id" in call else {} for call in calls]
+        ids = [{"id": limit_id(call["id"])} if "id" in call else {} for call in calls]
         fields = _join_pieces(self._fields) if self._left >= 0 else {}
         own: tuple[dict[str, Any], list[dict[str, Any]]] = ({}, ids)
         with suppress(ValueError, RecursionError):
@@ -204,30 +228,48 @@ def _measure(value: object) -> int:
 
 
 class _Pieces(list[str]):
-    """The pieces of a text."""
+    """The pieces of a text.
+
+    Attributes:
+        size: Its characters.
+    """
+
+    def __init__(self, pieces: Iterable[str] = ()) -> None:
+        super().__init__(pieces)
+        self.size = sum(map(len, self))
+
+    def append(self, piece: str) -> None:
+        """Take a piece."""
+        super().append(piece)
+        self.size += len(piece)
 
 
 def _append_part(parts: list[Any], part: Any) -> None:
     """Append a part, or join it to the last one if both are pieces of one part."""
     last = parts[-1] if parts else None
-    is_piece = (
-        isinstance(part, dict)
-        and isinstance(last, dict)
-        and all(part.get(name) == last.get(name) for name in ("type", "index"))
-    )
-    if not is_piece:
+    if not isinstance(part, dict) or not isinstance(last, dict) or not _are_pieces(last, part):
         parts.append(_split_texts(part))
         return
-    assert isinstance(last, dict), "a piece has a part before it"
     for name, value in part.items():
         known = last.get(name)
         if isinstance(known, _Pieces) and isinstance(value, str):
-            known.append(value)
+            # LiteLLM repeats all the thinking beside its signature.
+            if not (part.get("signature") and len(value) == known.size and value == "".join(known)):
+                known.append(value)
         elif name == "thinking" and isinstance(known, list) and isinstance(value, list):
             for inner in value:
                 _append_part(known, inner)
-        elif value is not None:
+        elif value is not None and not (value == "" and known):
             last |= _split_texts({name: value})
+
+
+def _are_pieces(last: dict[str, Any], part: dict[str, Any]) -> bool:
+    """Whether a part goes on with the last one. One that is signed has ended, and encrypted data come whole."""
+    if any(part.get(name) != last.get(name) for name in ("type", "index")):
+        return False
+    if part.get("id") and last.get("id") and part["id"] != last["id"]:
+        return False
+    return not last.get("signature") and not (isinstance(last.get("data"), str) and isinstance(part.get("data"), str))
 
 
 def _split_texts(part: Any) -> Any:
@@ -236,7 +278,7 @@ def _split_texts(part: Any) -> Any:
         return part
     copy: dict[str, Any] = {}
     for name, value in part.items():
-        if name in ("text", "summary", "data") and isinstance(value, str):
+        if name in ("text", "summary", "thinking") and isinstance(value, str):
             copy[name] = _Pieces([value])
         elif name == "thinking" and isinstance(value, list):
             copy[name] = list(map(_split_texts, value))
@@ -407,6 +449,11 @@ def parse_event(data: str) -> dict[str, Any]:
 def limit_name(name: str) -> str:
     """Clean a tool's name and truncate it to its limit."""
     return truncate_utf8(clean(name).encode(), _NAME_LIMIT)
+
+
+def limit_id(call_id: str) -> str:
+    """Clean the id of a tool call and truncate it to its limit."""
+    return clean(call_id)[:_ID_LIMIT]
 
 
 def get_member(value: object, key: str) -> Any:

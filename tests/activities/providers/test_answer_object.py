@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from typing import Any
 
 import jsonschema_rs
@@ -134,3 +135,11 @@ def test_the_text_of_a_value_only_grows(value: Any, indent: int | None, size: in
 )
 def test_a_value_is_read_where_it_stands(text: str, value: str) -> None:
     assert find_value(text) == value
+
+
+@pytest.mark.parametrize("text", ["```\n" + " " * 250_000, "```\n" * 60_000 + " ", "[" * 250_000, "<think>" * 30_000])
+def test_a_text_is_searched_in_time_that_grows_with_its_length(text: str) -> None:
+    """White space after a fence that is never closed took minutes, in which the worker did nothing else."""
+    began = time.process_time()
+    find_value(text)
+    assert time.process_time() - began < 5

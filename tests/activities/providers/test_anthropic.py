@@ -9,6 +9,7 @@ from anthropic.types.beta import message_create_params as beta_message_create_pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clew.model.canonical import canonicalize
 from clew.model.messages import Message
 from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
@@ -149,6 +150,11 @@ def test_messages_of_one_role_are_merged_and_the_first_is_the_users() -> None:
             [THOUGHT, make_text("One. "), REDACTED, make_text("Two."),
              {"type": "tool_use", "id": "tc_1", "name": "add", "input": {}}],
             id="thinking in its place between texts",
+        ),
+        pytest.param(
+            make_thought(make_call(content="\n\nTwo."), make_text("\n"), THOUGHT, make_text("\n"), REDACTED),
+            [THOUGHT, REDACTED, make_text("Two."), {"type": "tool_use", "id": "tc_1", "name": "add", "input": {}}],
+            id="white space alone",
         ),
         pytest.param(
             make_thought({"role": "assistant", "content": "Edited."}, THOUGHT, make_text("One. "), REDACTED),
@@ -404,3 +410,38 @@ def test_without_a_prompt_the_tools_are_what_stays() -> None:
     body = PROVIDER.encode(make_request(HELLO, tools=[ADD, {**ADD, "name": "also"}])).body
     assert [tool.get("cache_control") for tool in body["tools"]] == [None, {"type": "ephemeral"}]
     assert "system" not in body
+
+
+def test_the_request_says_what_it_has_otherwise() -> None:
+    """Messages that were joined, added and left out, and options that the API does not take."""
+    hello: Message = {"role": "assistant", "content": "hello"}
+    blank: Message = {"role": "system", "content": " "}
+    empty: Message = {"role": "assistant", "content": ""}
+    messages = (blank, hello, HELLO, HELLO, make_call(a=1), make_result("3"), HELLO, empty, hello)
+    call = PROVIDER.encode(make_request(*messages, tools=[ADD], tool_choice="gone", stop=("\n", "END"), seed=1))
+    assert call.body["stop_sequences"] == ["END"]
+    assert call.fitting is not None
+    assert call.fitting.as_json() == {
+        "dialect": "anthropic",
+        "merged": 2,
+        "added": 2,
+        "dropped": 2,
+        "options": {"seed": "left out", "stop": "['END']", "tool_choice": "left out"},
+    }
+
+
+def test_a_request_that_has_the_context_as_it_is_says_nothing() -> None:
+    calls = (HELLO, make_call(a=1), make_result("3"), make_call(a=1, call_id="tc_2"), make_result("3", "tc_2"))
+    fitting = PROVIDER.encode(make_request(*calls, tools=[ADD])).fitting
+    assert fitting is not None
+    assert fitting.as_json() == {"dialect": "anthropic"}
+
+
+@pytest.mark.parametrize("call_id", ["a\ud800", "a" * 1_000_000])
+def test_an_id_can_be_stored_whatever_it_is(call_id: str) -> None:
+    """A lone surrogate ended the model call without a typed error."""
+    start = {"type": "content_block_start", "index": 0}
+    block = {"type": "tool_use", "id": call_id, "name": "add", "input": {}}
+    reply = decode(AnthropicDecoder("p"), [{**start, "content_block": block}, *close_message("tool_use")])
+    assert reply.provider_data is not None
+    assert len(canonicalize(reply.provider_data)) < 1000

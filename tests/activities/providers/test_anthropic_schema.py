@@ -85,3 +85,32 @@ def test_a_schema_that_the_api_has_no_form_for_goes_to_the_model(member: object)
     body = Anthropic("anthropic", "http://test").encode(make_request(schema)).body
     assert "output_config" not in body
     assert "JSON Schema" in body["system"][-1]["text"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        Tree.model_json_schema(),
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {
+            "type": "array", "items": {"$ref": "#/$defs/A"}}}},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}},
+        {"type": "object", "additionalProperties": {"type": "integer"}},
+        {"type": "object", "properties": {"a": {"type": "object"}}},
+        {"type": "object", "properties": {"a": {"type": ["object", "null"]}}},
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "patternProperties": {"^x": {}}},
+        {"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {"type": "string"}}},
+    ],
+)  # fmt: skip
+def test_a_schema_that_would_lose_something_goes_to_the_model(schema: dict[str, Any]) -> None:
+    """The API refuses recursion, and would allow no member of an object whose names the schema does not know."""
+    body = Anthropic("anthropic", "http://test").encode(make_request(schema)).body
+    assert "output_config" not in body
+    assert "JSON Schema" in body["system"][-1]["text"]
+
+
+def test_a_definition_that_is_used_twice_is_no_recursion() -> None:
+    pair = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A%20b"}, "b": {"$ref": "#/$defs/A%20b"}}}
+    body = (
+        Anthropic("anthropic", "http://test").encode(make_request({**pair, "$defs": {"A b": {"type": "null"}}})).body
+    )
+    assert "output_config" in body

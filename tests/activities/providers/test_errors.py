@@ -1,5 +1,7 @@
 import json
 from email.utils import formatdate
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,6 +107,39 @@ def test_a_context_that_is_too_long_is_its_own_error_with_what_was_told(
     assert (error.type, error.retryable, error.details) == ("context_length_exceeded", False, details)
 
 
+# What servers have answered, one a line, with the type that it means.
+ANSWERS = [json.loads(line) for line in Path(__file__).with_name("errors.jsonl").read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: f"{answer['status']} {answer['type']}")
+def test_what_servers_say_in_their_own_words_is_the_type_that_they_mean(answer: dict[str, Any]) -> None:
+    """What can never succeed is not tried for minutes, and what may succeed is tried again."""
+    body = json.dumps(answer["body"])
+    error = classify_response(ErrorAnswer(status=answer["status"], headers={}, body=body, at=NOW))
+    assert error.type == answer["type"]
+    retryable = ("overloaded", "provider_unavailable", "rate_limited", "truncated_stream")
+    assert error.retryable == (answer["type"] in retryable)
+
+
+@pytest.mark.parametrize(
+    ("message", "limit", "actual"),
+    [
+        ("The input token count (1200) exceeds the maximum number of tokens allowed (1000).", 1000, 1200),
+        ("This model's maximum prompt length is 1000 but the request contains 1200 tokens.", 1000, 1200),
+        ("Invalid request: Your request exceeded model token limit: 1000 (requested: 1200)", 1000, 1200),
+        ("Range of input length should be [1, 1000]", 1000, None),
+        ("Request too large for m on tokens per minute (TPM): Limit 1000, Requested 1200", 1000, 1200),
+        ("Reduce the length of the messages. Current length is 1200 while limit is 1000", 1000, 1200),
+        ("`inputs` tokens + `max_new_tokens` must be <= 1000. Given: 1200 `inputs` tokens", 1000, 1200),
+        ("Request body too large for gpt-4o model. Max size: 1000 tokens.", 1000, None),
+    ],
+)
+def test_the_lengths_are_read_in_each_servers_words(message: str, limit: int, actual: int | None) -> None:
+    """The session learns from them how much fits."""
+    error = classify_response(ErrorAnswer(status=400, headers={}, body=make_openai_error(message), at=NOW))
+    assert error.details == {"limit": limit} | ({} if actual is None else {"actual": actual})
+
+
 @pytest.mark.parametrize(
     ("payload", "kind"),
     [
@@ -115,6 +150,13 @@ def test_a_context_that_is_too_long_is_its_own_error_with_what_was_told(
         ({"object": "error", "message": "no", "type": "BadRequestError", "code": 400}, "bad_request"),
         ({"error": "prompt is too long"}, "context_length_exceeded"),
         ({"error": {}}, "provider_unavailable"),
+        ({"error": {"message": "no", "type": "None", "code": "400"}}, "bad_request"),
+        ({"error": {"message": "no", "type": "None", "code": "429"}}, "rate_limited"),
+        ({"error": {"message": "invalid api key", "type": "authorized_error", "http_code": "401"}}, "unauthorized"),
+        ({"error": {"message": "login fail", "code": 1004}}, "unauthorized"),
+        ({"error": {"message": "insufficient balance", "code": 1008}}, "insufficient_quota"),
+        ({"error": {"message": "invalid params", "code": 2013}}, "bad_request"),
+        ({"error": {"message": "busy", "code": "3505"}}, "provider_unavailable"),
     ],
 )
 def test_an_error_inside_a_stream_goes_by_the_same_table(payload: dict[str, object], kind: str) -> None:
@@ -139,6 +181,35 @@ def test_an_error_inside_a_stream_goes_by_the_same_table(payload: dict[str, obje
 )
 def test_retry_after_is_in_seconds_however_it_was_told(headers: dict[str, str], seconds: float | None) -> None:
     assert parse_retry_after(headers, NOW) == seconds
+
+
+@pytest.mark.parametrize(
+    ("message", "seconds"),
+    [
+        ("Rate limit reached for m: Limit 100, Used 99, Requested 2. Please try again in 7m12.5s.", 432.5),
+        ("Please try again in 120ms.", 0.12),
+        ("Please try again in 1h2m3s", 3723),
+        ("Quota exceeded.\nPlease retry in 34.07s.", 34.07),
+        ("No deployments available. Try again in 5 seconds.", 5),
+        ("Please retry after 10 seconds", 10),
+        ("Please try again in 2 minutes", 120),
+        ("try again in 999999999h", 86_400),
+        ("Please try again later", None),
+        ("try again in " + "9" * 1900, None),
+    ],
+)
+def test_the_wait_is_read_from_the_message_where_no_header_has_it(message: str, seconds: float | None) -> None:
+    body = make_openai_error(message)
+    error = classify_response(ErrorAnswer(status=429, headers={}, body=body, at=NOW))
+    assert error.retry_after == (None if seconds is None else pytest.approx(seconds))
+    header = classify_response(ErrorAnswer(status=429, headers={"retry-after": "1"}, body=body, at=NOW))
+    assert header.retry_after == 1
+
+
+def test_the_wait_is_read_from_googles_details() -> None:
+    details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}, None, {"retryDelay": 5}]
+    body = json.dumps([{"error": {"code": 429, "message": "slow down", "details": details}}])
+    assert classify_response(ErrorAnswer(status=429, headers={}, body=body, at=NOW)).retry_after == 34.5
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -56,6 +57,23 @@ def test_two_messages_of_a_user_in_a_row_are_one() -> None:
     assert fitted.merged == 1
 
 
+def test_many_messages_are_merged_in_linear_time() -> None:
+    """Each merge copied all text before it."""
+    began = time.process_time()
+    fitted = fit_messages([user("x" * 1000)] * 20_000, STRICT)
+    assert (len(fitted.messages), fitted.merged) == (1, 19_999)
+    assert time.process_time() - began < 2
+
+
+def test_an_id_that_repeats_many_times_is_replaced_in_linear_time() -> None:
+    """A caller's snapshot may have one id in all rounds."""
+    messages = [make_call(call_id="same"), make_result("1", "same")] * 5_000
+    began = time.process_time()
+    ids = choose_call_ids(messages, "p", "m", STRICT)
+    assert len({row[0] for row in ids}) == 5_000
+    assert time.process_time() - began < 2
+
+
 def test_a_user_right_after_a_result_is_bridged() -> None:
     fitted = fit_messages([user("add"), make_call(a=1), make_result("1"), user("and now?")], STRICT)
     assert list_shown(fitted.messages)[2:] == [("tool", "1"), ("assistant", BRIDGE), ("user", "and now?")]
@@ -104,6 +122,17 @@ def test_parallel_calls_are_one_after_the_other_where_a_template_takes_one() -> 
         [{"reasoning": "hm"}],
         [],
     ]
+
+
+def test_data_of_another_number_of_calls_does_not_go_back_with_any() -> None:
+    """A caller's snapshot may have such data."""
+    parallel: Message = {
+        **_make_round([0, 1], "x")[0],
+        "provider_data": {"provider": "p", "blocks": [], "calls": [{}]},
+    }
+    fitted = fit_messages([parallel, *_make_round([0, 1], "x")[1:]], replace(STRICT, single_calls=True))
+    own = [message["provider_data"].get("calls") for message in fitted.messages if "provider_data" in message]
+    assert own == [[{}], [{}]]
 
 
 _texts = st.text("ab", min_size=1, max_size=3)

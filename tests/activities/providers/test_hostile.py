@@ -22,6 +22,7 @@ from clew_activities.providers.errors import BadRequest, ProviderError, Truncate
 from clew_activities.providers.http import HttpSettings, stream
 from clew_activities.providers.interface import Provider
 from clew_activities.providers.openai import OpenAI
+from clew_activities.providers.openai_stream import OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.sanitize import ObjectEnd
 from clew_workflows.protocol import ModelReply
@@ -266,3 +267,30 @@ def test_the_end_of_an_object_is_told_from_its_pieces(pieces: list[str], reached
     for character in "".join(pieces):
         character_by_character.add(character)
     assert character_by_character.reached == reached
+
+
+def feed_many(first: list[Any], rest: Any, count: int) -> float:
+    """Feed events to a decoder, then one many times. Returns the seconds of the latter."""
+    decoder = OpenAIDecoder()
+    for event in first:
+        decoder.feed("message", json.dumps(event))
+    data, began = json.dumps(rest), time.process_time()
+    for _ in range(count):
+        decoder.feed("message", data)
+    return time.process_time() - began
+
+
+_CALL = [make_chunk(tool_calls=[make_tool(text, "add", index=0)]) for text in ('{"a": "', *"x" * 20_000, '"}')]
+_TEXT = [make_chunk(reasoning_details=[{"data": "y" * 600_000}]), *(make_chunk(content="x") for _ in range(20_000))]
+
+
+@pytest.mark.parametrize(
+    ("first", "rest"),
+    [
+        pytest.param(_CALL, make_chunk(tool_calls=[make_tool(" ", index=0)]), id="white space after arguments"),
+        pytest.param(_TEXT, make_chunk(content=[{"type": "thinking"}]), id="thinking that is not kept"),
+    ],
+)
+def test_an_event_costs_no_more_after_a_long_reply(first: list[Any], rest: Any) -> None:
+    """Each one put together all that had come before, so that a reply of 16 MB took minutes."""
+    assert feed_many(first, rest, 10_000) < 5 * max(feed_many([], rest, 10_000), 0.1)

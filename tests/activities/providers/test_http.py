@@ -1,4 +1,5 @@
 import asyncio
+import json
 from email.utils import formatdate
 from typing import Any
 
@@ -84,6 +85,33 @@ async def test_a_reply_is_the_same_wherever_its_bytes_are_split(
     wire = b": a comment" + newline * 2 + encode_events(events).replace(b"\n", newline)
     server.answer(*(wire[at : at + size] for at in range(0, len(wire), size)))
     assert await call_provider(client, openai(server)) == decode(openai(server).make_decoder(make_request()), events)
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+async def test_a_byte_order_mark_is_no_part_of_the_first_event(
+    server: FakeServer, client: httpx.AsyncClient, size: int
+) -> None:
+    wire = b"\xef\xbb\xbf" + encode_events([make_chunk("stop", content="hi")])
+    server.answer(*(wire[at : at + size] for at in range(0, len(wire), size)))
+    assert (await call_provider(client, openai(server))).content == "hi"
+    message = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}
+    server.answer(b"\xef\xbb\xbf" + json.dumps(message).encode(), content_type="application/json")
+    assert (await call_provider(client, openai(server))).content == "hi"
+
+
+async def test_an_event_stream_is_read_also_where_its_type_says_json(
+    server: FakeServer, client: httpx.AsyncClient
+) -> None:
+    for before in (b"", b": keep-alive\n\n", b"\r\n"):
+        server.answer(before + HELLO, content_type="application/json")
+        assert (await call_provider(client, openai(server))).content == "Hello"
+
+
+async def test_line_separators_of_unicode_end_no_line(server: FakeServer, client: httpx.AsyncClient) -> None:
+    text = "a\u2028b\x85c\x0bd\x0ce"
+    event = json.dumps(make_chunk("stop", content=text), ensure_ascii=False)
+    server.answer(f"data: {event}\n\n".encode())
+    assert (await call_provider(client, openai(server))).content == text
 
 
 async def test_anthropics_named_events_are_folded(server: FakeServer, client: httpx.AsyncClient) -> None:

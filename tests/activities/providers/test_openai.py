@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 
 from clew.model.messages import Message
+from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.dialects import DIALECTS, STRICT
 from clew_activities.providers.errors import ProviderError, TruncatedStream
 from clew_activities.providers.openai import OpenAI
@@ -260,6 +261,33 @@ def test_reasoning_is_kept_as_thinking(field: str) -> None:
             ],
             id="one index for all",
         ),
+        pytest.param(
+            [
+                [make_tool("{}", "add", index=0, id="x")],
+                [make_tool('{"a": 1,', index=0)],
+                [make_tool(' "b": 2}', index=0)],
+                [make_tool("{}", "add", index=1, id="y")],
+                [make_tool('{"a": 3, "b": 4}', index=1)],
+            ],
+            id="an empty object before the arguments",
+        ),
+        pytest.param(
+            [
+                [make_tool(piece, "add", index=number, id=f"x{number}")]
+                for number, text in enumerate(('{"a": 1, "b": 2}', '{"a": 3, "b": 4}'))
+                for piece in (text[:5], text[5:], "\n", "")
+            ],
+            id="id and name in every piece, white space at the end",
+        ),
+        pytest.param(
+            [
+                [None, make_tool(None, "add", index=0, id="x", type=None)],
+                [make_tool('{"a": 1, "b": 2}', None, index=0, id=None), {"index": 0, "function": None}],
+                [{"index": 1, "id": "y", "function": {"name": "add"}}, {"index": None}],
+                [make_tool('{"a": 3, "b": 4}', index=1, id="")],
+            ],
+            id="null and missing members",
+        ),
     ],
 )  # fmt: skip
 def test_tool_calls_are_told_apart_however_a_server_numbers_them(pieces: list[list[dict[str, Any]]]) -> None:
@@ -360,10 +388,22 @@ def test_a_short_text_that_would_grow_when_written_out_counts_as_it_will_be_stor
         ([make_chunk("length", reasoning="so much to think")], "empty_reply", False),
         ([make_chunk("content_filter", content="I")], "content_refused", False),
         ([make_chunk(refusal="I can't "), make_chunk(refusal="help."), make_chunk("stop")], "content_refused", False),
+        ([make_chunk(content="I"), make_chunk("content_filter: PROHIBITED_CONTENT")], "content_refused", False),
+        ([make_chunk(content="I"), make_chunk("SAFETY")], "content_refused", False),
+        ([make_chunk(content="I"), make_chunk("sensitive")], "content_refused", False),
         ([make_chunk(content="I"), make_chunk("abort")], "truncated_stream", True),
         (["not json"], "truncated_stream", True),
         (["[]"], "truncated_stream", True),
         ([{"error": {"message": "slow down", "code": 429}}], "rate_limited", True),
+        ([{"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}], "insufficient_quota", False),
+        ([{"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}}], "rate_limited", True),
+        ([{"base_resp": {"status_code": 1026, "status_msg": "input new_sensitive"}}], "content_refused", False),
+        ([{"code": 429, "msg": "too many", "success": False}], "rate_limited", True),
+        (
+            [make_chunk(content="I"), {"choices": [{"error": {"message": "down", "code": 502}, "delta": {}}]}],
+            "provider_unavailable",
+            True,
+        ),
     ],
 )
 def test_what_is_no_reply_is_a_typed_error(events: list[Any], kind: str, retryable: bool) -> None:
@@ -373,10 +413,27 @@ def test_what_is_no_reply_is_a_typed_error(events: list[Any], kind: str, retryab
 
 
 @pytest.mark.parametrize(
-    ("finish", "reason"), [("stop", "stop"), ("length", "length"), ("tool_calls", "stop"), ("eos", "stop")]
+    ("finish", "reason"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("MAX_TOKENS", "length"),
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("tool_calls", "stop"),
+        ("eos", "stop"),
+        ("function_call", "stop"),
+        ("tool_use", "stop"),
+    ],
 )
 def test_a_reason_to_stop_is_neutral_and_ends_a_stream_without_its_marker(finish: str, reason: str) -> None:
     assert decode(OpenAIDecoder(), [make_chunk(content="x"), make_chunk(finish)]).stop_reason == reason
+
+
+def test_the_limit_that_a_reply_has_reached_stays_whatever_reasons_follow() -> None:
+    call = make_chunk(tool_calls=[make_tool('{"a": ', "add", index=0)])
+    events = [call, make_chunk("length"), make_chunk("stop"), make_chunk(""), make_chunk(None)]
+    assert decode(OpenAIDecoder(), events).stop_reason == "length"
 
 
 def test_a_whole_completion_folds_like_a_stream() -> None:
@@ -388,6 +445,45 @@ def test_a_whole_completion_folds_like_a_stream() -> None:
     }
     reply = decode(OpenAIDecoder(), [body])
     assert (reply.content, reply.tool_calls[0].arguments, reply.usage.input_tokens) == ("3", {"a": 1}, 5)
+
+
+def test_a_call_in_the_older_form_is_read_and_not_twice() -> None:
+    older = [
+        make_chunk(function_call={"name": "add", "arguments": ""}),
+        make_chunk(function_call={"arguments": "{}"}),
+    ]
+    both = make_chunk(tool_calls=[make_tool("{}", "add", index=0)], function_call={"name": "add", "arguments": "{}"})
+    for events in (older, [both], [both, make_chunk(function_call={"name": "add", "arguments": "{}"})]):
+        reply = decode(OpenAIDecoder(), [*events, make_chunk("function_call")])
+        assert [(call.name, call.arguments) for call in reply.tool_calls] == [("add", {})]
+
+
+def test_events_without_an_empty_line_between_them_are_read_one_by_one() -> None:
+    decoder = OpenAIDecoder()
+    decoder.feed("message", json.dumps(make_chunk(content="hi")) + "\n" + json.dumps(make_chunk("stop")) + "\n[DONE]")
+    assert decoder.ended
+    assert decoder.finish().content == "hi"
+    whole = OpenAIDecoder()
+    whole.feed("message", json.dumps(make_chunk("stop", content="hi"), indent=1))
+    assert whole.finish().content == "hi"
+
+
+def test_a_reply_that_says_that_it_has_no_error_is_a_reply() -> None:
+    fields = {"base_resp": {"status_code": 0, "status_msg": ""}, "error": None, "code": 0, "message": "success"}
+    assert decode(OpenAIDecoder(), [make_chunk("stop", content="hi") | fields]).content == "hi"
+
+
+def test_a_message_that_is_repeated_after_its_deltas_is_read_once() -> None:
+    last = make_chunk("stop")
+    last["choices"][0]["message"] = {"role": "assistant", "content": "Hello"}
+    events = [make_chunk(role="assistant"), make_chunk(content="Hel"), make_chunk(content="lo"), last, "[DONE]"]
+    assert decode(OpenAIDecoder(), events).content == "Hello"
+
+
+def test_the_number_of_a_choice_may_be_a_text() -> None:
+    chunk = make_chunk("stop", content="hi")
+    chunk["choices"][0]["index"] = "0"
+    assert decode(OpenAIDecoder(), [chunk]).content == "hi"
 
 
 def test_text_in_parts_is_text() -> None:
@@ -515,6 +611,45 @@ SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
             {},
         ),
         (
+            "litellm",
+            [
+                {"thinking_blocks": [{"type": "thinking", "thinking": "I must ", "signature": ""}]},
+                {"thinking_blocks": [{"type": "thinking", "thinking": "add.", "signature": ""}]},
+                {"thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "c2ln"}]},
+                {"thinking_blocks": [{"type": "thinking", "thinking": "Then", "signature": ""}]},
+                {"thinking_blocks": [{"type": "thinking", "thinking": " rest.", "signature": ""}]},
+                {"thinking_blocks": [{"type": "thinking", "thinking": "Then rest.", "signature": "b3Ro"}]},
+                {"thinking_blocks": [{"type": "redacted_thinking", "data": "YQ=="}]},
+                {"thinking_blocks": [{"type": "redacted_thinking", "data": "Yg=="}]},
+            ],
+            {
+                "thinking_blocks": [
+                    {"type": "thinking", "thinking": "I must add.", "signature": "c2ln"},
+                    {"type": "thinking", "thinking": "Then rest.", "signature": "b3Ro"},
+                    {"type": "redacted_thinking", "data": "YQ=="},
+                    {"type": "redacted_thinking", "data": "Yg=="},
+                ]
+            },
+            {},
+        ),
+        (
+            "openrouter",
+            [
+                {"reasoning_details": [{"type": "reasoning.summary", "summary": "I ", "index": 0, "id": None}]},
+                {"reasoning_details": [{"type": "reasoning.summary", "summary": "add.", "index": 0, "id": "rs_1"}]},
+                {"reasoning_details": [{"type": "reasoning.encrypted", "data": "YQ==", "index": 0, "id": "tool_1"}]},
+                {"reasoning_details": [{"type": "reasoning.encrypted", "data": "Yg==", "index": 0, "id": "tool_2"}]},
+            ],
+            {
+                "reasoning_details": [
+                    {"type": "reasoning.summary", "summary": "I add.", "index": 0, "id": "rs_1"},
+                    {"type": "reasoning.encrypted", "data": "YQ==", "index": 0, "id": "tool_1"},
+                    {"type": "reasoning.encrypted", "data": "Yg==", "index": 0, "id": "tool_2"},
+                ]
+            },
+            {},
+        ),
+        (
             "mistral",
             [
                 {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "I must "}]}]},
@@ -562,10 +697,66 @@ def test_what_another_model_sent_does_not_go_back() -> None:
     assert sent["tool_calls"][0]["id"] == "call1call"
 
 
-@pytest.mark.parametrize("dialect", ["deepseek", "kimi"])
-def test_reasoning_that_never_came_is_empty_where_it_is_required(dialect: str) -> None:
+@pytest.mark.parametrize(
+    ("dialect", "model"),
+    [("deepseek", "m"), ("kimi", "m"), ("openrouter", "moonshotai/kimi-k2.6"), ("strict", "kimi-k3")],
+)
+def test_reasoning_that_never_came_is_empty_where_it_is_required(dialect: str, model: str) -> None:
     """Another provider made the call, before the run fell back to this one."""
-    assert send_back(decode_own({"tool_calls": [make_tool("{}", "add")]}), dialect)["reasoning_content"].strip() == ""
+    reply = decode_own({"tool_calls": [make_tool("{}", "add")]})
+    assert send_back(reply, dialect, model=model)["reasoning_content"].strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model", "has_field"),
+    [
+        ("deepseek", "deepseek-v4-pro", True),
+        ("deepseek", "deepseek-chat", False),
+        ("strict", "deepseek-v4-flash", True),
+        ("openrouter", "deepseek/deepseek-v4-flash", True),
+        ("openrouter", "deepseek/deepseek-chat-v3.1", False),
+        ("kimi", "kimi-k2.6", False),
+        ("openai", "m", False),
+    ],
+)
+def test_deepseek_reads_a_field_of_reasoning_in_every_message_of_the_assistants(
+    dialect: str, model: str, has_field: bool
+) -> None:
+    """It answers "the reasoning_content in the thinking mode must be passed back", also for a text."""
+    messages = (HELLO, make_call(a=1), make_result("3"), HELLO)
+    body = (
+        OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect])
+        .encode(make_request(*messages, {"role": "assistant", "content": "hello"}, HELLO, tools=[ADD], model=model))
+        .body
+    )
+    texts = [sent for sent in body["messages"] if sent["role"] == "assistant" and "tool_calls" not in sent]
+    assert texts
+    assert all(("reasoning_content" in sent) == has_field for sent in texts)
+
+
+def test_the_text_of_another_field_stands_for_the_reasoning_that_is_required() -> None:
+    """OpenRouter sends `reasoning`, and DeepSeek behind it wants `reasoning_content`."""
+    reply = decode(
+        OpenAIDecoder("openrouter", "deepseek/deepseek-v4-pro"),
+        [make_chunk(reasoning="hm"), make_chunk("stop", tool_calls=[make_tool("{}", "add", id="x")])],
+    )
+    sent = send_back(reply, "openrouter", name="openrouter", model="deepseek/deepseek-v4-pro")
+    assert (sent["reasoning"], sent["reasoning_content"]) == ("hm", "hm")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model"), [("glm", "glm-4.7"), ("openrouter", "z-ai/glm-4.7"), ("strict", "glm-5")]
+)
+@pytest.mark.parametrize(("choice", "tools"), [("auto", 1), ("required", 1), ("add", 1), ("none", 0)])
+def test_glm_reads_no_choice_of_tools_but_auto(dialect: str, model: str, choice: str, tools: int) -> None:
+    """It answers "Tool choice must be auto"."""
+    call = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect]).encode(
+        make_request(tools=[ADD], tool_choice=choice, model=model)
+    )
+    assert len(call.body.get("tools", [])) == tools
+    assert call.body.get("tool_choice", "auto") == "auto"
+    assert call.fitting is not None
+    assert ("tool_choice" in call.fitting.options) == (choice != "auto")
 
 
 def test_a_signature_that_never_came_is_filled_in_for_the_first_call() -> None:
@@ -630,6 +821,24 @@ def test_a_gateway_that_serves_openais_models_reads_the_limit_that_they_take(
     assert [name for name in body if name.startswith("max_")] == [limit]
 
 
+@pytest.mark.parametrize(
+    ("provider", "described"),
+    [
+        (OFFICIAL, {}),
+        (OpenAI("x", "http://x", DIALECTS["deepseek"]), {"output_schema": "in the prompt"}),
+        (OpenAI("x", "http://x", DIALECTS["qwen"]), {"output_schema": "in the prompt"}),
+        (Anthropic("x", "http://x"), {"output_schema": "in the prompt"}),
+    ],
+)
+def test_the_request_says_that_the_prompt_describes_the_schema(
+    provider: OpenAI | Anthropic, described: dict[str, str]
+) -> None:
+    """No server enforces it then."""
+    fitting = provider.encode(make_request(output_schema={"type": "object", "properties": {"a": {}}})).fitting
+    assert fitting is not None
+    assert fitting.options == described
+
+
 def test_an_answers_schema_stands_in_the_prompt_where_the_dialect_takes_none_beside_tools() -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     server = OpenAI("x", "http://127.0.0.1:1", STRICT)
@@ -683,6 +892,59 @@ def test_a_forced_tool_stands_alone_where_its_name_cannot_be_sent() -> None:
         server = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect])
         body = server.encode(make_request(tools=[ADD, {**ADD, "name": "other"}], tool_choice="add")).body
         assert ([tool["function"]["name"] for tool in body["tools"]], body.get("tool_choice")) == (["add"], choice)
+
+
+def test_gemini_gets_no_schema_of_a_tool_without_arguments() -> None:
+    """It answers "parameters.properties: should be non-empty for OBJECT type"."""
+    bare: Any = {**ADD, "name": "now", "parameters": {"type": "object", "properties": {}}}
+    for name, has_schema in (("gemini", False), ("openai", True), ("strict", True)):
+        body = OpenAI("x", "http://127.0.0.1:1", DIALECTS[name]).encode(make_request(tools=[bare, ADD])).body
+        assert ["parameters" in tool["function"] for tool in body["tools"]] == [has_schema, True]
+
+
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+def test_no_message_is_white_space_alone(dialect: str) -> None:
+    """Bedrock answers "the text field is blank" through a gateway."""
+    server = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect])
+    blank: Message = {"role": "assistant", "content": " \n"}
+    messages = (HELLO, make_call(content="\n\n", a=1), make_result("3"), blank, HELLO)
+    sent = server.encode(make_request(*messages, tools=[ADD])).body["messages"]
+    assert all(message["content"] == message["content"].strip() for message in sent)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model", "sent"),
+    [
+        ("openai", "gpt-4o", None),
+        ("openai", "gpt-4.1-mini", None),
+        ("azure", "gpt-5-chat", None),
+        ("litellm", "azure/gpt-4o", None),
+        ("openai", "gpt-5-mini", "minimal"),
+        ("openai", "gpt-5.1", "low"),
+        ("openai", "o3", "low"),
+        ("groq", "openai/gpt-oss-120b", "low"),
+        ("groq", "llama-3.3-70b-versatile", None),
+        ("groq", "qwen/qwen3-32b", None),
+        ("cerebras", "gpt-oss-120b", "low"),
+        ("cerebras", "zai-glm-4.7", None),
+    ],
+)
+def test_an_effort_goes_to_the_models_that_take_it(dialect: str, model: str, sent: str | None) -> None:
+    call = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect]).encode(
+        make_request(model=model, reasoning_effort="minimal")
+    )
+    assert call.body.get("reasoning_effort") == sent
+    assert call.fitting is not None
+    assert call.fitting.options == ({} if sent == "minimal" else {"reasoning_effort": sent or "left out"})
+
+
+@pytest.mark.parametrize("dialect", ["groq", "cerebras"])
+def test_an_answers_schema_stands_in_the_prompt_where_no_stream_may_have_a_format(dialect: str) -> None:
+    """They answer "response_format does not support streaming"."""
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    body = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect]).encode(make_request(output_schema=schema)).body
+    assert "response_format" not in body
+    assert '"city"' in str(body["messages"])
 
 
 def test_a_temperature_is_lowered_to_the_highest() -> None:

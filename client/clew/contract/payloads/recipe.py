@@ -23,7 +23,7 @@ class Fitting(Stored):
         dropped: Messages without any text, which are not in the request.
         tools: Tools whose name, description or schema was changed, and how.
         tools_left_out: Tools that are not in the request, and why.
-        options: Options that were changed or left out, and how.
+        options: Options that were changed or left out, and how; `output_schema` where the prompt describes it.
     """
 
     dialect: str
