@@ -6,6 +6,7 @@ messages. Many servers refuse that, because the template of their model cannot e
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256

@@ -421,7 +421,7 @@ def test_the_request_says_what_it_has_otherwise() -> None:
     call = PROVIDER.encode(make_request(*messages, tools=[ADD], tool_choice="gone", stop=("\n", "END"), seed=1))
     assert call.body["stop_sequences"] == ["END"]
     assert call.fitting is not None
-    assert call.fitting.as_json() == {
+    assert call.fitting.as_dict() == {
         "dialect": "anthropic",
         "merged": 2,
         "added": 2,
@@ -434,7 +434,7 @@ def test_a_request_that_has_the_context_as_it_is_says_nothing() -> None:
     calls = (HELLO, make_call(a=1), make_result("3"), make_call(a=1, call_id="tc_2"), make_result("3", "tc_2"))
     fitting = PROVIDER.encode(make_request(*calls, tools=[ADD])).fitting
     assert fitting is not None
-    assert fitting.as_json() == {"dialect": "anthropic"}
+    assert fitting.as_dict() == {"dialect": "anthropic"}
 
 
 @pytest.mark.parametrize("call_id", ["a\ud800", "a" * 1_000_000])
