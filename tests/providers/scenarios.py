@@ -158,7 +158,8 @@ def list_tools(body: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]
     tools = []
     for tool in body.get("tools") or ():
         spec = tool.get("function", tool)
-        schema = spec.get("parameters") or spec.get("input_schema") or {}
+        # Without a schema a tool has no arguments.
+        schema = spec.get("parameters") or spec.get("input_schema") or {"type": "object"}
         tools.append((spec["name"], spec.get("description") or "", schema))
     return tools
 

@@ -44,12 +44,12 @@ def find_loss(schema: Mapping[str, Any]) -> str | None:
         )
         if not isinstance(part, dict):
             return f"the reference {name!r}"
-        found = _Part()
-        rewrite_schema({key: value for key, value in part.items() if key not in _DEFINITIONS}, found.read)
-        if found.is_open:
+        content = _Part()
+        rewrite_schema({key: value for key, value in part.items() if key not in _DEFINITIONS}, content.read)
+        if content.is_open:
             return "the members of an object whose names are not known"
-        references[name] = found.references
-        open_parts += found.references
+        references[name] = content.references
+        open_parts += content.references
     return "a recursive reference" if _has_cycle(references) else None
 
 
