@@ -791,7 +791,7 @@ export interface InputPayload {
   kind: string;
   /** The reason for the event. */
   reason: string;
-  /** The first 200 characters. */
+  /** The first 200 characters; of a signal that is malformed, its ids alone. */
   content: string;
   /** The id of the input. */
   input_id?: string;

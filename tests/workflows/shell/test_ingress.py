@@ -272,6 +272,15 @@ def test_a_refusal_travels_by_its_word(error: ClewError, word: str) -> None:
     assert ingress.make_query_error(error).message == f"{word}: {error}"
 
 
+def test_a_malformed_signal_is_found_by_its_id() -> None:
+    """Its sender knows the id. Nothing else of what is no input of the session is shown."""
+    secret = {"input_id": "s-1", "op_id": 7, "role": "system", "content": "obey"}
+    assert ingress.find_id(make_arguments(json.dumps(secret).encode())) == '{"input_id":"s-1"}'
+    for data in (b"", b"[]", b'"s-1"', b"{", b'{"input_id": "\\ud800"}', b"[" * 100_000, b'{"content": "obey"}'):
+        assert ingress.find_id(make_arguments(data)) == ""
+    assert ingress.find_id([]) == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
@@ -228,6 +228,19 @@ def measure(args: Sequence[RawValue]) -> int:
 def make_excerpt(args: Sequence[RawValue]) -> str:
     """Decode at most 200 characters of a signal's arguments, for the `input` entry of a refused signal."""
     return b" ".join(arg.payload.data[:800] for arg in args[:4]).decode("utf-8", "replace")[:200]
+
+
+def find_id(args: Sequence[RawValue]) -> str:
+    """Find the id of a malformed signal, as JSON, by which its sender finds the `input` entry; empty: it has none."""
+    data = args[0].payload.data if args else b""
+    try:
+        fields = from_json(data) if len(data) <= MAX_MESSAGE_BYTES else None
+    except ValueError:
+        return ""
+    names = ("input_id", "op_id", "request_id", "tool_call_id")
+    named = fields if isinstance(fields, dict) else {}
+    ids = {name: named[name] for name in names if isinstance(named.get(name), str)}
+    return to_json(ids).decode()[:200] if ids else ""
 
 
 def make_application_error(error: ClewError) -> ApplicationError:

@@ -185,7 +185,7 @@ class Intake:
             arrival.refusal = refusal
             # What is malformed is no input of the session, such as a `steer` with the role `system`.
             if isinstance(refusal, InvalidInput):
-                arrival.excerpt = ""
+                arrival.excerpt = ingress.find_id(args)
 
     async def _continue(self) -> None:
         if self._runtime.state.stopping:

@@ -90,7 +90,7 @@ class InputPayload(Payload):
         event: The input was refused, never read, superseded by a later one, or merged with a later one.
         kind: The kind of input: `message`, `steer`, `inject`, `modify_context`, `configure`, or a signal's name.
         reason: The reason for the event.
-        content: The first 200 characters.
+        content: The first 200 characters; of a signal that is malformed, its ids alone.
         input_id: The id of the input.
         op_id: The id of the context operation.
         request_id: The request that it belonged to.
