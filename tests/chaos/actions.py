@@ -197,7 +197,10 @@ async def hibernate(callers: Callers, action: Action, chance: random.Random) -> 
 
 async def close(callers: Callers, action: Action, chance: random.Random) -> None:
     """Close the session. The next caller opens it again."""
+    # Without an answer it may have been closed before it had begun.
+    was_early, callers.promises.closed_early = callers.promises.closed_early, True
     receipt = await callers.session.close("done")
+    callers.promises.closed_early = was_early or receipt.last_seq < 0
     callers.oracle.acknowledge(callers.name, receipt.last_seq)
 
 

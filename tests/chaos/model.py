@@ -15,6 +15,8 @@ async def reply_as_instructed(body: dict[str, Any]) -> Reply:
     """Reply as the newest user message instructs."""
     messages = body["messages"]
     newest = next((str(m["content"]) for m in reversed(messages) if m["role"] == "user"), "")
+    # After a run that failed, its message and the next one are sent as one.
+    newest = newest.rpartition("\n\n")[2]
     name, colon, words = newest.partition(": ")
     if not colon:
         return Reply(SUMMARY)

@@ -67,6 +67,7 @@ class Promises:
         decisions: Accepted decisions about tool calls.
         results: Seqs of accepted results of external calls.
         forks: The last shared seq of each fork that was made.
+        closed_early: The session may have been closed before it had found its archive: no entry says so.
     """
 
     session: str
@@ -78,6 +79,7 @@ class Promises:
     decisions: dict[str, str] = field(default_factory=dict)
     results: dict[str, int] = field(default_factory=dict)
     forks: dict[str, int] = field(default_factory=dict)
+    closed_early: bool = False
 
 
 class Reader:
@@ -156,7 +158,10 @@ class Oracle:
     def check_thread(self, session: str, entries: Sequence[Entry], parent: Sequence[Entry] | None) -> None:
         """Compare a complete thread with the promises; `parent`: the thread of a fork's parent."""
         promises = self.promises[session]
-        if any(isinstance(entry.body, SessionPayload) and entry.body.event == "closed" for entry in entries):
+        bodies = [entry.body for entry in entries]
+        if promises.closed_early or any(
+            isinstance(body, SessionPayload) and body.event == "closed" for body in bodies
+        ):
             # A signal has no answer: one that comes while the session is being closed leaves nothing.
             promises.ledger.uncertain |= dict.fromkeys(promises.ledger.signalled, "")
             promises.ledger.signalled.clear()
