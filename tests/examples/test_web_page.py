@@ -120,6 +120,7 @@ async def test_a_hundred_reconnects_lose_and_double_nothing(monkeypatch: pytest.
         await page.goto(f"http://{proxy.address}/?chat=main")
         resetting = asyncio.create_task(resets.run())
         stories = 0
+        await expect(page.locator("#status")).to_have_text("idle")
         while not resetting.done():
             await send(page, "story")
             stories += 1
