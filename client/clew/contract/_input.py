@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
+from clew.errors import InvalidInput, Refusal
 from clew.model.texts import find_data_url
 
 M = TypeVar("M", bound=BaseModel)
+
+INVALID_OPERATION = "invalid_operation"
+"""The type of a problem of a context operation, beside those of its fields."""
 
 
 def _refuse_data(text: str) -> str:
@@ -27,7 +31,13 @@ MessageText = Annotated[str, AfterValidator(_refuse_data)]
 
 
 class Input(BaseModel):
-    """An input of the contract. An unknown field, a wrong type or a value out of range is refused."""
+    """An input of the contract. An unknown field, a wrong type or a value out of range is refused.
+
+    Attributes:
+        operation_refusal: The refusal of one whose `operation` is not valid.
+    """
+
+    operation_refusal: ClassVar[type[Refusal]] = InvalidInput
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 

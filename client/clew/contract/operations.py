@@ -13,11 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from clew.contract._input import Input, MessageText
+from clew.contract._input import INVALID_OPERATION, Input, MessageText
 from clew.contract.names import Id, OwnRefs, Seq
-
-INVALID_OPERATION = "invalid_operation"
-"""The type of a pydantic error that concerns an operation as a whole."""
+from clew.errors import InvalidOperation, Refusal
 
 
 class SnapshotToolCall(Input):
@@ -193,6 +191,8 @@ class ContextOperation(Input):
             it.
         operation: The operation.
     """
+
+    operation_refusal: ClassVar[type[Refusal]] = InvalidOperation
 
     op_id: Id
     context_ref: Id | None = None

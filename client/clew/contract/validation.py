@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ValidationError
 
-from clew.contract.operations import INVALID_OPERATION, ContextOperation
-from clew.errors import InvalidInput, InvalidOperation, Refusal
+from clew.contract._input import INVALID_OPERATION, Input
+from clew.errors import InvalidInput, Refusal
 
 _PROBLEMS = 3
 """Most problems of an input that its refusal names."""
@@ -23,5 +23,5 @@ def translate_validation_error(model: type[BaseModel], error: ValidationError) -
         lines.append(f"{path}: {problem['msg'][:200]}" if path else problem["msg"][:200])
     first = problems[0]
     of_operation = first["type"] == INVALID_OPERATION or first["loc"][:1] == ("operation",)
-    refusal_type = InvalidOperation if model is ContextOperation and of_operation else InvalidInput
+    refusal_type = model.operation_refusal if of_operation and issubclass(model, Input) else InvalidInput
     return refusal_type("; ".join(lines))

@@ -10,7 +10,7 @@ import pytest
 from clew.contract import HibernateInput, ToolResultInput
 from clew.contract.receipts import ToolResultReceipt
 from clew.errors import AlreadyAnswered, Busy, CallEnded, InvalidInput, TooLarge, UnknownToolCall
-from clew_workflows.core import commands, decisions, external_calls, views
+from clew_workflows.core import commands, decisions, external_calls, runs, views
 from clew_workflows.protocol import ArchiveRef, RequestedTool
 from tests.support.images import DATA_URL
 from tests.support.session_harness import SessionHarness, assert_valid, carry_over
@@ -34,7 +34,7 @@ def submit(session: SessionHarness, tool_call_id: str, content: Any = "done", **
 
 def expire(session: SessionHarness, time: float) -> None:
     session.time = time
-    session.apply(external_calls.expire(session.state, session.now))
+    session.apply(external_calls.expire(session.state, session.now).then(runs.proceed, session.now))
 
 
 def results(session: SessionHarness) -> dict[str, str]:

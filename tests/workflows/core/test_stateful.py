@@ -18,7 +18,7 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import ClewError
 from clew.outcomes import Usage
 from clew.thread.thread import Thread
-from clew_workflows.core import approvals, decisions, external_calls, outcomes, views
+from clew_workflows.core import approvals, decisions, external_calls, outcomes, runs, views
 from clew_workflows.core.carried import carry, restore
 from clew_workflows.protocol import (
     ArchiveRef,
@@ -265,7 +265,8 @@ class AnySession(SessionInvariants):
     @rule(seconds=st.sampled_from([1, 60, 60]), nonsense=st.booleans())
     def time_passes(self, seconds: int, nonsense: bool) -> None:
         self.session.time += seconds
-        self.session.apply(external_calls.expire(self.session.state, self.session.now))
+        expired = external_calls.expire(self.session.state, self.session.now)
+        self.session.apply(expired.then(runs.proceed, self.session.now))
         self.look()
         if nonsense and is_open(self):
             self.session.apply(decisions.reject(self.session.state, "nonsense", "unknown signal", "?"))

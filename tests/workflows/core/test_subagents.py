@@ -306,7 +306,7 @@ def test_a_call_that_ends_without_its_subagent_cancels_it() -> None:
     session.do(_submit("tool00001"))
     assert list_steps(session) == {"tool00001": "cancel", "tool00002": "working"}
     session.time = 60
-    session.apply(external_calls.expire(session.state, session.now))
+    session.apply(external_calls.expire(session.state, session.now).then(runs.proceed, session.now))
     assert list_steps(session) == {"tool00001": "cancel", "tool00002": "cancel"}
     assert "timed out" in read_results(session)["tool00002"]
     assert session.call.iteration == 2
@@ -316,10 +316,12 @@ def test_a_child_that_fails_as_a_workflow_is_an_error_that_the_model_reads() -> 
     """Once: after a result it is nothing."""
     session = waiting("look_agent")
     (child,) = session.state.children
-    session.apply(subagents.take_failure(session.state, child, "it was terminated", session.now))
+    failed = subagents.take_failure(session.state, child, "it was terminated")
+    session.apply(failed.then(runs.proceed, session.now))
     assert read_results(session) == {"tool00001": "error: the subagent gave no result: it was terminated"}
     rev = session.thread.rev
-    session.apply(subagents.take_failure(session.state, child, "it was terminated", session.now))
+    failed = subagents.take_failure(session.state, child, "it was terminated")
+    session.apply(failed.then(runs.proceed, session.now))
     assert session.thread.rev == rev
 
 

@@ -12,12 +12,12 @@ from clew.errors import AlreadyResolved, InvalidInput, TooLarge, UnknownApproval
 from clew.model.canonical import canonicalize
 from clew.thread.entries import Draft
 from clew.thread.thread import Thread
-from clew_workflows.core import drafts, runs, tool_rounds
+from clew_workflows.core import drafts, tool_rounds
 from clew_workflows.core.argument_schemas import find_argument_problem
 from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.run import Run
-from clew_workflows.core.state import Moment, State
+from clew_workflows.core.state import State, get_run
 from clew_workflows.protocol import ToolAnswered
 
 
@@ -31,8 +31,8 @@ def list_pending(state: State) -> tuple[RequestedCall, ...]:
     return tool_rounds.list_unapproved(run.tool_calls)
 
 
-def resolve_approval(state: State, thread: Thread, command: ApprovalInput, at: Moment) -> Decision:
-    """Approve or deny a tool call. An approved one is run at once, unless the round is approved as a whole.
+def resolve_approval(state: State, thread: Thread, command: ApprovalInput) -> Decision:
+    """Approve or deny a tool call.
 
     Raises:
         AlreadyResolved: The call has been approved or denied before.
@@ -42,7 +42,7 @@ def resolve_approval(state: State, thread: Thread, command: ApprovalInput, at: M
     """
     call = _find_pending(state, thread, command.tool_call_id)
     _check_arguments(state, call, command)
-    run = runs.get_run(state)
+    run = get_run(state)
     payload = ApprovalPayload.from_json(command.model_dump())
     approval = Draft(payload, drafts.make_run_refs(state, run) | {"tool_call_id": command.tool_call_id})
     if command.decision == "deny":
@@ -50,7 +50,7 @@ def resolve_approval(state: State, thread: Thread, command: ApprovalInput, at: M
         decision = tool_rounds.commit_result(state, run, call, denied).prepend(approval)
     else:
         decision = Decision(replace(state, run=_approve(run, call, command.arguments)), (approval,))
-    return decision.then(runs.start_tools, at)
+    return decision
 
 
 def _find_pending(state: State, thread: Thread, tool_call_id: str) -> RequestedCall:
@@ -70,7 +70,7 @@ def _check_arguments(state: State, call: RequestedCall, command: ApprovalInput) 
     schema = tool_rounds.get_tool(state, call.name).spec["parameters"]
     if problem := find_argument_problem(command.arguments, schema):
         raise InvalidInput(f"arguments: {problem}")
-    calls = _approve(runs.get_run(state), call, command.arguments).tool_calls
+    calls = _approve(get_run(state), call, command.arguments).tool_calls
     size = sum(len(canonicalize(edited.arguments)) for edited in calls if edited.edited)
     if size > MAX_EDITED_ARGUMENTS_BYTES:
         raise TooLarge(

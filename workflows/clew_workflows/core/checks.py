@@ -9,7 +9,7 @@ from clew.thread.entries import Draft
 from clew_workflows.core import closing, drafts, operations, runs, tool_rounds
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.run import Input, Request, Run
-from clew_workflows.core.state import Moment, State
+from clew_workflows.core.state import Moment, State, get_run
 from clew_workflows.protocol import Failure, HooksAnswered, ToolAnswered
 
 
@@ -159,7 +159,7 @@ def _take_tool_answer(state: State, run: Run, answer: HooksAnswered) -> Decision
         if reason is not None:
             result = ToolAnswered(content=f"refused: {reason}", is_error=True)
             after = decision.state
-            committed = tool_rounds.commit_result(after, runs.get_run(after), replace(call, checked=True), result)
+            committed = tool_rounds.commit_result(after, get_run(after), replace(call, checked=True), result)
             decision = committed.prepend(*decision.commit)
     return decision
 

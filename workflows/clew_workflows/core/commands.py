@@ -40,6 +40,7 @@ from clew_workflows.core import (
     forking,
     inputs,
     operations,
+    runs,
     subagents,
     summaries,
     tool_rounds,
@@ -221,9 +222,10 @@ def _decide(  # noqa: PLR0912 - one case for each command
             return inputs.cancel_request(state, thread, command, at)
         case ApprovalInput():
             resolved = ApprovalReceipt(tool_call_id=command.tool_call_id, decision=command.decision)
-            return approvals.resolve_approval(state, thread, command, at), resolved
+            return approvals.resolve_approval(state, thread, command).then(runs.start_tools, at), resolved
         case ToolResultInput():
-            return external_calls.submit_result(state, command, at)
+            decision, received = external_calls.submit_result(state, command, at)
+            return decision.then(runs.proceed, at), received
         case CheckpointInput():
             checkpoints.check_checkpoint(state, thread, command)
             lane = command.context_ref or state.context_ref
@@ -241,7 +243,7 @@ def _decide(  # noqa: PLR0912 - one case for each command
         case ForkedInput():
             return forking.record_fork(state, thread, command), None
         case SubagentResultInput():
-            return subagents.take_result(state, command, at), None
+            return subagents.take_result(state, command).then(runs.proceed, at), None
         case LateResultInput():
             return tool_rounds.take_late_result(state, command), None
 

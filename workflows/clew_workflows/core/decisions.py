@@ -31,7 +31,7 @@ from clew_workflows.core import (
 )
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.run import Ending
-from clew_workflows.core.state import Moment, State
+from clew_workflows.core.state import Moment, State, get_run
 from clew_workflows.protocol import (
     OUTAGES,
     Declined,
@@ -110,10 +110,10 @@ def _take_failure(state: State, failure: Failure, at: Moment) -> Decision:
         return take_preparation(state, _make_problem(state, failure), at)
     if failure.type == "hook_failed":
         # The worker that was to call the model has hooks that the session does not know.
-        state = replace(state, run=replace(runs.get_run(state), unchecked=True))
+        state = replace(state, run=replace(get_run(state), unchecked=True))
         return runs.fail_run(state, failure, at)
     if failure.type == "timeout":
-        return runs.fail_run(state, runs.make_timeout(runs.get_run(state), failure.message), at)
+        return runs.fail_run(state, runs.make_timeout(get_run(state), failure.message), at)
     if failure.type == "context_length_exceeded":
         return repetition.shorten_context(state, failure, at)
     if failure.type in OUTAGES and state.phase == "awaiting_model":
@@ -215,7 +215,7 @@ def recover(state: State, at: Moment) -> Decision:
 
 def _follow_stop(state: State, event: Event, at: Moment) -> Decision:
     """End the run whose model call has stopped, as the caller wanted."""
-    kept, ending = stopping.commit_unfinished(state, event), runs.get_run(state).ending
+    kept, ending = stopping.commit_unfinished(state, event), get_run(state).ending
     assert ending is not None, "a run that is stopping has an ending"
     if ending.reason == "closed":
         return kept.then(lambda state, at: close(state, at, ending.explanation), at)
@@ -249,7 +249,7 @@ def _follow_summary(decision: Decision, at: Moment) -> Decision:
 def _resume_run(state: State, at: Moment) -> Decision:
     if state.problem:
         return runs.fail_run(state, state.problem, at)
-    run = runs.get_run(state)
+    run = get_run(state)
     return hooks.check_committed(state, run) if run.unchecked else runs.resume_run(state, at)
 
 

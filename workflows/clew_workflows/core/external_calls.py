@@ -11,10 +11,10 @@ from clew.contract import ToolResultInput
 from clew.contract.receipts import ToolResultReceipt
 from clew.errors import AlreadyAnswered, CallEnded, InvalidInput, TooLarge, UnknownToolCall
 from clew.model.texts import find_data_url
-from clew_workflows.core import children, runs, tool_rounds
+from clew_workflows.core import children, tool_rounds
 from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import Moment, State
+from clew_workflows.core.state import Moment, State, get_run
 from clew_workflows.protocol import TOOL_CALL_ID, ToolAnswered
 
 MAX_KNOWN_ANSWERS = 128
@@ -35,8 +35,6 @@ def find_next_expiry(state: State) -> float | None:
 def submit_result(state: State, command: ToolResultInput, at: Moment) -> tuple[Decision, ToolResultReceipt]:
     """Commit the submitted result of an external call, or of a subagent's call, in place of the subagent's.
 
-    After the last result of the round the model is called.
-
     Raises:
         AlreadyAnswered: A result of the call has been submitted before.
         CallEnded: The call has timed out, or its run has ended.
@@ -54,7 +52,7 @@ def submit_result(state: State, command: ToolResultInput, at: Moment) -> tuple[D
     answered = (*state.answered_calls, call.tool_call_id)[-MAX_KNOWN_ANSWERS:]
     answer = ToolAnswered(content=content, is_error=command.is_error, by=command.by)
     receipt = ToolResultReceipt(tool_call_id=call.tool_call_id, seq=at.rev)
-    return _end_call(replace(state, answered_calls=answered), call, answer, at), receipt
+    return _end_call(replace(state, answered_calls=answered), call, answer), receipt
 
 
 def expire(state: State, at: Moment) -> Decision:
@@ -66,18 +64,18 @@ def expire(state: State, at: Moment) -> Decision:
     return decision
 
 
-def _expire_call(call: RequestedCall, state: State, at: Moment) -> Decision:
+def _expire_call(call: RequestedCall, state: State, _at: Moment) -> Decision:
     if call not in tool_rounds.list_outside(state):
         return Decision(state)
     seconds = tool_rounds.get_tool(state, call.name).timeout_seconds
     content = f"error: tool {call.name!r} timed out: no result came within {seconds:g} seconds"
-    return _end_call(state, call, ToolAnswered(content=content, is_error=True), at)
+    return _end_call(state, call, ToolAnswered(content=content, is_error=True))
 
 
-def _end_call(state: State, call: RequestedCall, answer: ToolAnswered, at: Moment) -> Decision:
+def _end_call(state: State, call: RequestedCall, answer: ToolAnswered) -> Decision:
     """Commit a result that has not come from a subagent: one that works on the call is cancelled."""
     state = children.release_child(state, call.tool_call_id)
-    return runs.take_outside_result(state, call, answer, at)
+    return tool_rounds.commit_result(state, get_run(state), call, answer)
 
 
 def _find_pending(state: State, tool_call_id: str) -> RequestedCall:

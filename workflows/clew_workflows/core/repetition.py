@@ -8,13 +8,13 @@ from clew.contract.payloads import Retried
 from clew.errors import Refusal
 from clew_workflows.core import budgets, drafts, runs
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import Moment, State
+from clew_workflows.core.state import Moment, State, get_run
 from clew_workflows.protocol import Failure
 
 
 def shorten_context(state: State, refusal: Failure, at: Moment) -> Decision:
     """Repeat a model call that the provider refused as too long, with a smaller budget, once a run."""
-    run = runs.get_run(state)
+    run = get_run(state)
     call = run.call
     budget = None if run.tightened or call is None else budgets.compute_budget_left(state, call, refusal)
     if call is None or budget is None:
@@ -28,7 +28,7 @@ def shorten_context(state: State, refusal: Failure, at: Moment) -> Decision:
 
 def fall_back(state: State, outage: Failure, at: Moment) -> Decision:
     """Repeat a model call with the request's next fallback, which the run keeps; without one the run fails."""
-    run = runs.get_run(state)
+    run = get_run(state)
     if run.call is None or not run.request.fallbacks:
         return runs.fail_run(state, outage, at)
     again = Retried(call_id=f"call-{state.calls + 1}", model=run.request.fallbacks[0])

@@ -24,10 +24,9 @@ from clew_workflows.core import (
     summaries,
     tool_rounds,
 )
-from clew_workflows.core.calls import RequestedCall
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.run import Input, Request, Run
-from clew_workflows.core.state import Moment, State
+from clew_workflows.core.state import Moment, State, get_run
 from clew_workflows.protocol import (
     CallModel,
     Declined,
@@ -36,7 +35,6 @@ from clew_workflows.protocol import (
     ModelAnswered,
     ModelProfile,
     Outdated,
-    ToolAnswered,
     ToolReturned,
 )
 
@@ -290,14 +288,13 @@ def _begin_calls_of_round(state: State, at: Moment) -> Decision:
 
 def take_result(state: State, event: ToolReturned, at: Moment) -> Decision:
     """Commit the result of a tool call. After the last one of the round the next model call is made."""
-    decision = tool_rounds.take_result(state, event)
-    waits = decision.state.phase in ("awaiting_tools", "awaiting_approval")
-    return decision.then(_continue_round, at) if waits else decision
+    return tool_rounds.take_result(state, event).then(proceed, at)
 
 
-def take_outside_result(state: State, call: RequestedCall, answer: ToolAnswered, at: Moment) -> Decision:
-    """Commit a result from outside. After the last one of the round the next model call is made."""
-    return tool_rounds.commit_result(state, get_run(state), call, answer).then(_continue_round, at)
+def proceed(state: State, at: Moment) -> Decision:
+    """Go on with the round of tool calls that waits, if there is one, after a result has come from anywhere."""
+    waits = state.phase in ("awaiting_tools", "awaiting_approval", "awaiting_external")
+    return _continue_round(state, at) if state.run and waits else Decision(state)
 
 
 def _continue_round(state: State, at: Moment) -> Decision:
@@ -377,12 +374,6 @@ def _make_cut_failure(run: Run) -> Failure:
         "less at once"
     )
     return Failure(type="max_output_tokens", message=message)
-
-
-def get_run(state: State) -> Run:
-    """Return the active run; there must be one."""
-    assert state.run is not None, "no run is active"
-    return state.run
 
 
 def _commit_inputs(state: State, inputs: tuple[Input, ...]) -> Decision:

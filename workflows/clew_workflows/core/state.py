@@ -291,3 +291,9 @@ def is_sealed_before(state: State, seal: str) -> bool:
 def remember_seal(state: State, seal: str) -> State:
     """Remember the id in the encrypted text of an input, as the newest. All ids have the same length."""
     return replace(state, seals=f"{state.seals}{seal} "[-MAX_SEALS * (len(seal) + 1) :])
+
+
+def get_run(state: State) -> Run:
+    """Return the active run; there must be one."""
+    assert state.run is not None, "no run is active"
+    return state.run

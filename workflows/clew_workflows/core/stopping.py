@@ -13,7 +13,7 @@ from dataclasses import replace
 from clew_workflows.core import budgets, drafts, runs
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.run import Ending
-from clew_workflows.core.state import Moment, State
+from clew_workflows.core.state import Moment, State, get_run
 from clew_workflows.protocol import Event, ModelAnswered, ModelStopped
 
 
@@ -21,7 +21,7 @@ def end_run(state: State, ending: Ending, at: Moment) -> Decision:
     """End the active run. A model call in flight is stopped first."""
     if state.phase != "awaiting_model":
         return finish_run(state, ending, at)
-    run = replace(runs.get_run(state), ending=ending)
+    run = replace(get_run(state), ending=ending)
     return Decision(replace(state, run=run, phase="stopping"))
 
 
@@ -47,7 +47,7 @@ def commit_unfinished(state: State, event: Event) -> Decision:
     answer = event.answer if isinstance(event, ModelStopped) else event
     if not isinstance(answer, ModelAnswered):
         return Decision(state)
-    run, reply = runs.get_run(state), answer.reply
+    run, reply = get_run(state), answer.reply
     if reply.tool_calls:
         bare = {"tool_calls": (), "thinking": None, "provider_data": None, "stop_reason": "interrupted"}
         answer = answer.model_copy(update={"reply": reply.model_copy(update=bare), "tokens": None})

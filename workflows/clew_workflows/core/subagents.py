@@ -7,10 +7,10 @@ from dataclasses import replace
 from clew.contract import SessionConfig, SessionStart, SubagentResultInput, Task
 from clew.contract.payloads import Subagent
 from clew.errors import UnknownToolCall
-from clew_workflows.core import children, runs, tool_rounds
+from clew_workflows.core import children, tool_rounds
 from clew_workflows.core.calls import Child, RequestedCall
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import Moment, State
+from clew_workflows.core.state import Moment, State, get_run
 from clew_workflows.protocol import ToolAnswered
 
 TASK_REQUEST = "task"
@@ -53,7 +53,7 @@ def mark_cancelled(state: State, child: Child) -> Decision:
     return Decision(children.update_child(state, child, replace(child, step="cancelled")))
 
 
-def take_result(state: State, command: SubagentResultInput, at: Moment) -> Decision:
+def take_result(state: State, command: SubagentResultInput) -> Decision:
     """Commit the result of a child. A repetition, and one whose call has ended, leaves no entry.
 
     Raises:
@@ -76,10 +76,10 @@ def take_result(state: State, command: SubagentResultInput, at: Moment) -> Decis
     )
     subagent = Subagent(session_id=child.session_id, agent=child.agent, usage=command.usage)
     answer = ToolAnswered(content=_make_text(command), is_error=command.status != "completed", subagent=subagent)
-    return runs.take_outside_result(replace(state, run=run), call, answer, at)
+    return tool_rounds.commit_result(replace(state, run=run), run, call, answer)
 
 
-def take_failure(state: State, child: Child, reason: str, at: Moment) -> Decision:
+def take_failure(state: State, child: Child, reason: str) -> Decision:
     """Commit an error for a child whose session could not start, or has ended without a result."""
     if state.closed or children.find_child(state, child.tool_call_id) is None:
         return Decision(state)
@@ -90,7 +90,7 @@ def take_failure(state: State, child: Child, reason: str, at: Moment) -> Decisio
     subagent = Subagent(session_id=child.session_id, agent=child.agent)
     content = f"error: the subagent gave no result: {reason}"
     answer = ToolAnswered(content=content, is_error=True, subagent=subagent)
-    return runs.take_outside_result(state, call, answer, at)
+    return tool_rounds.commit_result(state, get_run(state), call, answer)
 
 
 def _find_open_call(state: State, child: Child) -> RequestedCall | None:

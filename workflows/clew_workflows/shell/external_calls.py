@@ -8,7 +8,7 @@ from functools import partial
 
 from temporalio import workflow
 
-from clew_workflows.core import external_calls, labels, tool_rounds
+from clew_workflows.core import external_calls, labels, runs, tool_rounds
 from clew_workflows.shell import execution
 from clew_workflows.shell.background import LastingDuty
 from clew_workflows.shell.runtime import Runtime
@@ -41,7 +41,7 @@ class ExternalCalls(LastingDuty):
                 before = runtime.effect
                 # The server may fire a timer a fraction of a millisecond early.
                 now = replace(runtime.now, time=max(expiry, workflow.time()))
-                runtime.apply(external_calls.expire(runtime.state, now))
+                runtime.apply(external_calls.expire(runtime.state, now).then(runs.proceed, now))
                 if runtime.effect is before:
                     # Nothing follows from the timer yet: the task that handles it would have no command.
                     self._task_commands.ensure()

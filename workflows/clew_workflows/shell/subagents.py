@@ -14,7 +14,7 @@ from temporalio.exceptions import ChildWorkflowError, FailureError, WorkflowAlre
 
 from clew.contract import CancelInput, SessionStart
 from clew.contract.names import WORKFLOW_TYPE
-from clew_workflows.core import assignments, children, decisions, subagents
+from clew_workflows.core import assignments, children, decisions, runs, subagents
 from clew_workflows.core.calls import Child
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import State
@@ -121,7 +121,7 @@ class Subagents:
         self._task_commands.ensure()
         # The result's signal may still wait for its decision: take it before a failure.
         await workflow.wait_condition(lambda: not self._intake.is_behind)
-        self._apply(lambda state: subagents.take_failure(state, child, reason, self._runtime.now))
+        self._apply(lambda state: subagents.take_failure(state, child, reason).then(runs.proceed, self._runtime.now))
 
     async def _cancel(self, child: Child) -> None:
         await workflow.wait_condition(lambda: child.session_id not in self._starting)
