@@ -13,7 +13,6 @@ from clew.errors import Refusal
 from clew_workflows.core import (
     budgets,
     children,
-    clock,
     closing,
     drafts,
     hooks,
@@ -24,6 +23,7 @@ from clew_workflows.core import (
     summaries,
     tool_rounds,
 )
+from clew_workflows.core.clock import resume_clock, stop_clock
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.run import Input, Request, Run
 from clew_workflows.core.state import Moment, State, get_run
@@ -273,7 +273,7 @@ def start_tools(state: State, at: Moment) -> Decision:
         if any(call.is_running for call in run.tool_calls):
             # A session has one effect at a time: the hooks are asked when the calls that run have returned.
             return _continue_round(state, at)
-        return hooks.check_tools(state, clock.resume(run, at), unchecked)
+        return hooks.check_tools(state, resume_clock(run, at), unchecked)
     run = tool_rounds.open_outside(state, run, at)
     return children.open_children(replace(state, run=run), at).then(_begin_calls_of_round, at)
 
@@ -283,7 +283,7 @@ def _begin_calls_of_round(state: State, at: Moment) -> Decision:
     effect = tool_rounds.make_effect(state, run)
     if effect is None:
         return _continue_round(state, at)
-    return Decision(replace(state, run=clock.resume(run, at), phase=_name_wait(run)), (), effect)
+    return Decision(replace(state, run=resume_clock(run, at), phase=_name_wait(run)), (), effect)
 
 
 def take_result(state: State, event: ToolReturned, at: Moment) -> Decision:
@@ -306,14 +306,14 @@ def _continue_round(state: State, at: Moment) -> Decision:
     if run.checking:
         return Decision(state)
     if all(call.returned for call in run.tool_calls):
-        return call_model(replace(state, run=clock.resume(run, at)), at)
+        return call_model(replace(state, run=resume_clock(run, at)), at)
     if any(call.is_running for call in run.tool_calls):
         return Decision(replace(state, phase=_name_wait(run)))
     if tool_rounds.list_ready(run.tool_calls):
         return start_tools(state, at)
     if run.paused_at is None and at.time >= run.deadline:
         return fail_run(state, make_timeout(run, ", ".join(run.timed_out_calls)), at)
-    return Decision(replace(state, run=clock.stop(run, at), phase=_name_wait(run)))
+    return Decision(replace(state, run=stop_clock(run, at), phase=_name_wait(run)))
 
 
 def _name_wait(run: Run) -> Literal["awaiting_approval", "awaiting_tools", "awaiting_external"]:
