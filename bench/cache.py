@@ -40,16 +40,16 @@ from rich.console import Console
 from rich.table import Table
 
 from clew import Clew, ContextPolicy
-from clew.context.contexts import build_context, rebuild_context
-from clew.context.projection import Projection
 from clew.contract import ModelOptions, SessionConfig
 from clew.contract.payloads import AssistantMessage, ConfigPayload, Payload, UserMessage
 from clew.local import model_server, temporal_server, worker_process
-from clew.model.tokens import load_encoding
-from clew.thread.entries import DEFAULT_LANE, Draft
-from clew.thread.thread import Thread
 from clew_activities.providers import ModelRequest, Provider, RedactedDecoder, Redaction, load_providers, stream
 from clew_activities.providers.errors import EmptyReply, OutputExhausted
+from clew_workflows.contract.tokens import load_encoding
+from clew_workflows.thread.context.contexts import build_context, rebuild_context
+from clew_workflows.thread.context.projection import Projection
+from clew_workflows.thread.entries import DEFAULT_LANE, Draft
+from clew_workflows.thread.thread import Thread
 
 MODEL = "local:smollm2"
 SYSTEM = "You answer in a few words."

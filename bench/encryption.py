@@ -25,8 +25,8 @@ from bench.history import Cost
 from bench.peers.conversation import ANSWER, QUESTION
 from bench.systems import Process
 from clew import Clew, Session
-from clew.encryption import Encryption, EncryptionKeys
 from clew.local import Reply, scripted_model, temporal_server, worker_process
+from clew_workflows.encryption import Encryption, EncryptionKeys
 
 ROUNDS = 6
 """Rounds of each worker; the first one warms up and does not count."""

@@ -44,10 +44,10 @@ from bench.ledger import Ledger, check
 from bench.users import BASE, User, retry
 from clew import Clew, Session
 from clew.local import scripted_model, temporal_server
-from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Store
 from clew_audit.audit import Report as Audited
 from clew_audit.audit import audit_session
+from clew_workflows.thread.entries import Entry
 
 WINDOW, JUDGED = 100, 50
 USERS = 4

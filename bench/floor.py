@@ -145,7 +145,7 @@ def measure_packages() -> None:
     import_module("pydantic").TypeAdapter(list[str])
     packages = measure_memory() - before
     # Clew's own code does not count.
-    load_encoding = import_module("clew.model.tokens").load_encoding
+    load_encoding = import_module("clew_workflows.contract.tokens").load_encoding
     before = measure_memory()
     load_encoding("o200k_base").count(ANSWER)
     print(packages + measure_memory() - before, flush=True)

@@ -12,9 +12,8 @@ import importlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from clew.model.canonical import canonicalize
-from clew.model.messages import Message
-from clew.model.tokens import Encoding
+from clew_workflows.contract.messages import Message, canonicalize
+from clew_workflows.contract.tokens import Encoding
 
 INSTALL = (__doc__ or "").partition("\n\n")[2]
 Counter = Callable[[Sequence[Any]], int]

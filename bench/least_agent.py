@@ -96,7 +96,7 @@ async def _send_heartbeats() -> AsyncIterator[None]:
 @cache
 def _load_encoding() -> Any:
     """Load the vocabulary, at the first call: workers of the floor need none."""
-    return import_module("clew.model.tokens").load_encoding("o200k_base")
+    return import_module("clew_workflows.contract.tokens").load_encoding("o200k_base")
 
 
 @workflow.defn(sandboxed=False)

@@ -17,9 +17,9 @@ from clew.contract.payloads import (
     ToolMessage,
     UserMessage,
 )
-from clew.outcomes import RequestOutcome
-from clew.thread.entries import Entry
-from clew_workflows.core.closing import FOLLOW_UP
+from clew_workflows.contract.outcomes import RequestOutcome
+from clew_workflows.session.runs import FOLLOW_UP
+from clew_workflows.thread.entries import Entry
 
 MAX_ID = 40
 """Most characters of a tool call's id."""

@@ -11,10 +11,10 @@ from typing import Any
 from temporalio.client import Client
 
 from clew.contract import TASK_QUEUE
-from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Store
 from clew_audit.exports import FORMAT, export_session, import_session, read_export
 from clew_audit.json_lines import LineWriter
+from clew_workflows.thread.entries import Entry
 
 
 async def copy_and_lengthen(client: Client, store: str, session_id: str, copy_id: str, turns: int) -> None:

@@ -36,8 +36,6 @@ from time import perf_counter
 from typing import Any
 
 from bench.langchain import INSTALL, Counter, LangChain
-from clew.context.projection import Projection, project
-from clew.context.projection_input import ProjectionInput
 from clew.contract.payloads import (
     AppliedReplace,
     OperationPayload,
@@ -46,10 +44,12 @@ from clew.contract.payloads import (
     SummaryPayload,
     read_payload,
 )
-from clew.contract.policy import ContextPolicy
-from clew.model.tokens import Encoding, load_encoding
-from clew.thread.entries import DEFAULT_LANE, Draft
-from clew.thread.thread import Thread
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.contract.tokens import Encoding, load_encoding
+from clew_workflows.thread.context.projection import Projection, project
+from clew_workflows.thread.context.projection_input import ProjectionInput
+from clew_workflows.thread.entries import DEFAULT_LANE, Draft
+from clew_workflows.thread.thread import Thread
 
 SMALL, MESSAGES, LARGE, LIMIT = 1_000, 10_000, 100_000, 2.0
 ENCODING = "o200k_base"

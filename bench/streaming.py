@@ -39,7 +39,7 @@ from clew import Clew, Session
 from clew.local import temporal_server
 from clew.session.events import EntryCommitted, TextAdded
 from clew_activities.archive import Store
-from clew_activities.heartbeat import INTERVAL_SECONDS
+from clew_activities.heartbeats import INTERVAL_SECONDS
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import make_worker
 

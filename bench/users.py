@@ -17,8 +17,8 @@ from clew import ContextPolicy, Request, Session
 from clew.contract import ContextOperation, InputReceipt, OperationReceipt
 from clew.errors import Archived, ClewError, Closed, Refusal, ServerUnreachable, WorkerUnavailable
 from clew.local import Reply, ToolCall
-from clew.outcomes import RequestOutcome
 from clew.session.transport import make_input, translate_errors
+from clew_workflows.contract.outcomes import RequestOutcome
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from rich.table import Table
 from bench.chain import WorkflowRun, list_runs
 from clew import Clew, ContextPolicy
 from clew.local import Reply, scripted_model, temporal_server, worker_process
-from clew.model.tokens import _load_vocabulary, load_encoding
+from clew_workflows.contract.tokens import _load_vocabulary, load_encoding
 
 CONVERSATION_TOKENS = 209_000
 TOKENS_A_MESSAGE = 10_000

@@ -27,7 +27,7 @@ from clew.session.namespace import setup_namespace
 from clew.tools import external_tool
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools import collect_tools
+from clew_activities.tools.registry import collect_tools
 from clew_activities.worker import make_worker
 from tests.support.browser import open_browser
 

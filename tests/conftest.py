@@ -12,7 +12,7 @@ from clew.local import TemporalServer, scripted_model, temporal_server
 from clew.local.scripted import Script
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools import load_tools
+from clew_activities.tools.registry import load_tools
 from clew_activities.worker import make_worker
 from tests.support import toolbox
 from tests.support.busy_machine import count_computing, freeze_collected, stop_collecting_garbage

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from clew_activities.mcp.tools import McpTools
+from clew_activities.tools.mcp.tools import McpTools
 
 
 class Deployment:

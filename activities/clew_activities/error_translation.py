@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 from temporalio.exceptions import ApplicationError
 
-from clew.errors import NewerVersion, Refusal
 from clew_activities.archive import ArchiveError, ObjectDamaged, ObjectMissing, ThreadMismatch
+from clew_workflows.contract.errors import NewerVersion, Refusal
 
 
 @asynccontextmanager

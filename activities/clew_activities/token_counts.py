@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from pydantic_core import to_json
 
-from clew.contract.payloads import Payload
-from clew.model.tokens import load_encoding
-from clew_activities.offload import offload
+from clew_activities.heartbeats import offload
+from clew_workflows.contract.payloads import Payload
+from clew_workflows.contract.tokens import load_encoding
 
 P = TypeVar("P", bound=Payload)
 

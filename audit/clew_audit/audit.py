@@ -10,19 +10,18 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from clew import Clew
-from clew.errors import ClewError, NotFound
 from clew.session.session import Session
-from clew.thread.entries import Entry
-from clew.thread.thread import Retained, Thread
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from clew_audit import calls, histories
 from clew_audit.calls import Calls
-from clew_audit.differences import Difference, JoinedThread
-from clew_audit.errors import translate_store_errors
+from clew_audit.differences import Difference, JoinedThread, translate_store_errors
 from clew_audit.histories import Run, SavedHistories, ServerHistories
 from clew_audit.json_lines import FileDamaged
 from clew_audit.replay import ReplayedRun, ReplayFailed, replay_run
-from clew_workflows.core import carried
+from clew_workflows.contract.errors import ClewError, NotFound
+from clew_workflows.session import carried
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.thread import Retained, Thread
 
 
 @dataclass(slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from clew.context.contexts import find_output_schema, rebuild_context
-from clew.context.projection import Projection
-from clew.contract.payloads import Recipe
-from clew.errors import Archived, ClewError
-from clew.thread.entries import Entry
-from clew.thread.thread import Thread
 from clew_audit.differences import Difference
+from clew_workflows.contract.errors import Archived, ClewError
+from clew_workflows.contract.payloads import Recipe
+from clew_workflows.thread.context.contexts import find_output_schema, rebuild_context
+from clew_workflows.thread.context.projection import Projection
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.thread import Thread
 
 
 @dataclass(slots=True)

@@ -21,8 +21,8 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from temporalio.api.common.v1 import Payloads
 from temporalio.converter import PayloadCodec
 
-from clew.encryption import is_encrypted
-from clew.errors import Refusal
+from clew_workflows.contract.errors import Refusal
+from clew_workflows.encryption import is_encrypted
 
 TOKEN_VARIABLE = "CLEW_CODEC_TOKEN"
 """The variable that holds the token."""

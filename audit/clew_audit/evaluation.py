@@ -15,23 +15,69 @@ from typing import Any
 import httpx
 
 from clew.agents import Agent
-from clew.context.contexts import find_output_schema, rebuild_context
-from clew.context.projection import Projection
-from clew.context.reconfiguring import ModelSettings, reconfigure
-from clew.contract import READ_RESULT, ModelOptions
-from clew.contract.payloads import AssistantMessage, ConfigPayload, Recipe
-from clew.contract.policy import resolve
-from clew.errors import ContextOverflow, InvalidInput, Refusal
-from clew.model.messages import ToolSpec
-from clew.outcomes import Usage
-from clew.thread.entries import Entry
-from clew.thread.thread import Thread
 from clew.tools import ToolDefinition
-from clew_activities.call_model import add_price, prepare_call
-from clew_activities.model_table import NO_OWN_MODELS, OwnModels, choose_policy
-from clew_activities.prices import find_prices
-from clew_activities.providers import ModelRequest, ProviderError, Providers, make_http_client, stream
-from clew_workflows.core.requests import DEFAULT_OUTPUT_TOKENS
+from clew_activities.model.call_model import add_price, prepare_call
+from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, choose_policy, find_prices
+from clew_activities.providers import (
+    ModelRequest,
+    ProviderError,
+    Providers,
+    ProvidersUnusable,
+    load_providers,
+    make_http_client,
+    stream,
+)
+from clew_activities.tools.registry import AgentsUnusable, Tools, ToolsUnusable, load_agents, load_tools
+from clew_workflows.contract import READ_RESULT, ModelOptions
+from clew_workflows.contract.errors import ContextOverflow, InvalidInput, Refusal
+from clew_workflows.contract.messages import ToolSpec
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.payloads import AssistantMessage, ConfigPayload, Recipe
+from clew_workflows.contract.policy import resolve
+from clew_workflows.session.requests import DEFAULT_OUTPUT_TOKENS
+from clew_workflows.thread.context.contexts import ModelSettings, find_output_schema, rebuild_context, reconfigure
+from clew_workflows.thread.context.projection import Projection
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.thread import Thread
+
+# What an evaluation on the command line needs: an agent, the tools that it names, the model providers.
+
+
+def load_evaluation_settings(
+    environ: Mapping[str, str],
+    agents: Iterable[str],
+    tools: Iterable[str],
+    name: str | None = None,
+    model: str | None = None,
+) -> tuple[Agent, Tools, Providers]:
+    """Import the modules and read the variables of the model providers.
+
+    Args:
+        environ: The environment variables.
+        agents: Modules that define agents.
+        tools: Modules that define tools, and files that declare some.
+        name: The agent; None: the modules define only one.
+        model: The model that is asked; None: the agent's.
+
+    Raises:
+        InvalidInput: A module, a variable or the model cannot be used, or the modules do not define the agent.
+    """
+    try:
+        chosen = _choose(load_agents(agents), name)
+        return replace(chosen, model=model) if model else chosen, load_tools(tools), load_providers(environ)
+    except (AgentsUnusable, ToolsUnusable, ProvidersUnusable, TypeError) as error:
+        raise InvalidInput(str(error)) from error
+
+
+def _choose(agents: Iterable[Agent], name: str | None) -> Agent:
+    by_name = {agent.name: agent for agent in agents}
+    if name is None and len(by_name) == 1:
+        return next(iter(by_name.values()))
+    if name is None or name not in by_name:
+        problem = "name an agent" if name is None else f"no agent {name!r}"
+        raise InvalidInput(f"{problem}: the modules define {', '.join(by_name)}")
+    return by_name[name]
+
 
 CALLS_AT_ONCE = 4
 """Model calls that run at the same time by default."""

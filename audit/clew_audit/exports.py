@@ -19,22 +19,22 @@ from typing import Any, BinaryIO, Self
 
 from temporalio.client import Client
 
-from clew.contract import TASK_QUEUE, EntriesQuery
-from clew.encryption import NO_ENCRYPTION, Sealer, find_sealer
-from clew.errors import NotFound, ThreadMismatch
-from clew.formats import Format
-from clew.model.canonical import canonicalize
 from clew.session.connection import validate_session_id
 from clew.session.handle import SessionHandle
-from clew.thread.entries import Entry
-from clew.thread.source import LivePage, read_forward
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
-from clew_activities.stored_results import MAX_STORED_BYTES, find_stored_result
-from clew_audit import restart
-from clew_audit.errors import translate_archive_errors, translate_store_errors
+from clew_activities.tools.stored_results import MAX_STORED_BYTES, find_stored_result
+from clew_audit import recovery
+from clew_audit.differences import translate_archive_errors, translate_store_errors
 from clew_audit.json_lines import FileDamaged, LineReader, LineWriter, encode_line
 from clew_audit.state_builder import StateBuilder
+from clew_workflows.contract import TASK_QUEUE, EntriesQuery
+from clew_workflows.contract.errors import NotFound, ThreadMismatch
+from clew_workflows.contract.formats import Format
+from clew_workflows.contract.messages import canonicalize
+from clew_workflows.encryption import NO_ENCRYPTION, Sealer, find_sealer
 from clew_workflows.protocol import ArchiveRef
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.source import LivePage, read_forward
 
 FORMAT = Format("export")
 PIECE_BYTES = 1_000_000
@@ -84,7 +84,7 @@ async def import_session(
     session_id = validate_session_id(session_id or str(reader.header.get("session_id")))
     async with translate_archive_errors():
         head = await archive.read_head(session_id)
-    if head or await restart.find_execution(client, session_id) != (None, None):
+    if head or await recovery.find_execution(client, session_id) != (None, None):
         raise ThreadMismatch(f"session {session_id!r} exists or has existed: import the file with --as ANOTHER-ID")
     builder = StateBuilder(session_id)
     archive_ref = ArchiveRef(execution="", family=session_id)
@@ -96,19 +96,19 @@ async def import_session(
         async with translate_archive_errors():
             for text in piece.results:
                 await archive.put_result(session_id, text.encode())
-        archive_ref = await restart.append_entries(archive, archive_ref, piece.entries)
+        archive_ref = await recovery.append_entries(archive, archive_ref, piece.entries)
         builder.add(piece.entries, archive_ref)
     if archive_ref.upto < 0:
         raise FileDamaged("the file holds no entry")
     count = archive_ref.upto + 1
     # If the session was exported during a run, the thread has only the beginning of that run.
-    session = restart.end_open_work(builder.build(archive_ref))
-    archive_ref = await restart.append_entries(
+    session = recovery.end_open_work(builder.build(archive_ref))
+    archive_ref = await recovery.append_entries(
         archive, archive_ref, session.thread.slice(archive_ref.upto + 1, session.thread.last_seq)
     )
     session = replace(session, state=replace(session.state, archive=archive_ref))
-    await restart.write_archive(archive, session, None)
-    await restart.restart_session(client, session_id, task_queue, session.state.own)
+    await recovery.write_archive(archive, session, None)
+    await recovery.restart_session(client, session_id, task_queue, session.state.own)
     return session_id, count
 
 
@@ -208,7 +208,7 @@ class _ExportedParts:
             head = await archive.read_head(session_id)
         if head and head.status == "closed":
             return cls(client, archive, session_id, head, None)
-        status, _ = await restart.find_execution(client, session_id)
+        status, _ = await recovery.find_execution(client, session_id)
         if status is None and head:
             raise ThreadMismatch(
                 f"session {session_id!r} was interrupted, and the server has deleted its history: "

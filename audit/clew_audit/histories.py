@@ -16,11 +16,11 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.errors import InvalidInput
-from clew.formats import Format
 from clew.session.connection import validate_session_id
 from clew.session.transport import translate_error
 from clew_audit.json_lines import FileDamaged, LineReader, LineWriter
+from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.formats import Format
 
 FORMAT = Format("histories")
 

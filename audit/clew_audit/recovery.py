@@ -2,24 +2,114 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
 
-from clew.errors import InvalidInput, NotFound, ThreadMismatch
-from clew.thread.entries import Entry
+from clew.session.starting import start_session
+from clew.session.transport import translate_error
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
-from clew_audit import restart
-from clew_audit.differences import find_differences
-from clew_audit.errors import ArchiveDamaged, translate_archive_errors, translate_store_errors
+from clew_audit.differences import ArchiveDamaged, find_differences, translate_archive_errors, translate_store_errors
 from clew_audit.histories import ServerHistories
 from clew_audit.replay import ReplayedRun, ReplayFailed, replay_run
 from clew_audit.state_builder import StateBuilder
-from clew_workflows.core import carried
-from clew_workflows.core.advance import Session
+from clew_workflows.contract import SessionConfig
+from clew_workflows.contract.errors import InvalidInput, NotFound, ThreadMismatch
 from clew_workflows.protocol import ArchiveRef
+from clew_workflows.session import carried, decisions, drafts
+from clew_workflows.session.advance import Session, advance
+from clew_workflows.session.stamps import MACHINE
+from clew_workflows.session.state import Decision, Moment
+from clew_workflows.session.ui import summarize_archived
+from clew_workflows.thread.entries import Entry
+
+# Writes a session's archive from outside, as if it had hibernated, and starts the session from it.
+
+
+async def append_entries(archive: Archive, archive_ref: ArchiveRef, entries: Sequence[Entry]) -> ArchiveRef:
+    """Append entries to an archive. Returns the new reference. They become part of the session with its head."""
+    async with translate_archive_errors():
+        root, upto = await archive.append(archive_ref.family, archive_ref.root, entries)
+    return archive_ref.model_copy(update={"root": root, "upto": upto})
+
+
+async def write_archive(archive: Archive, session: Session, before: Head | None) -> None:
+    """Write the session's state, then replace its head. All entries must be archived already."""
+    state = session.state
+    archive_ref = state.archive
+    assert archive_ref is not None
+    async with translate_archive_errors():
+        written = to_json(carried.carry(replace(session, effect=None)))
+        digest = await archive.write_state(archive_ref.family, written)
+        await archive.set_head(
+            Head(
+                session_id=state.session_id,
+                family=archive_ref.family,
+                root=archive_ref.root,
+                last_seq=archive_ref.upto,
+                state=digest,
+                status="closed",
+                run_id=archive_ref.execution or None,
+                summary=summarize_archived(state),
+            ),
+            before,
+        )
+
+
+async def restart_session(client: Client, session_id: str, task_queue: str, config: SessionConfig) -> None:
+    """Start the session's workflow. It continues from its archive and uses the archived configuration."""
+    try:
+        await start_session(client, session_id, config, task_queue)
+    except RPCError as error:
+        raise translate_error(error, session_id) from error
+
+
+async def find_execution(client: Client, session_id: str) -> tuple[WorkflowExecutionStatus | None, str | None]:
+    """Find the status and the task queue of the newest workflow execution; (None, None): the server has none."""
+    try:
+        described = await client.get_workflow_handle(session_id).describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None, None
+        raise translate_error(error, session_id) from error
+    return described.status, described.task_queue
+
+
+def add_recovery(
+    session: Session, unread: tuple[tuple[str, str], ...], *, workflow: str | None, reason: str | None
+) -> Session:
+    """End the session's open runs and waiting requests, and add an entry about the recovery.
+
+    Args:
+        session: The session.
+        unread: Names and beginnings of signals that no workflow task has handled.
+        workflow: How its workflow ended; None: the server does not know.
+        reason: The reason that the operator gave when terminating it.
+    """
+    session_after = end_open_work(session, unread)
+    if not session_after.thread.rev:
+        return session_after
+    entry = drafts.draft_session(session_after.state, "recovered", reason, workflow)
+    return advance(session_after, Decision(session_after.state, (entry,)), MACHINE).session
+
+
+def end_open_work(session: Session, unread: tuple[tuple[str, str], ...] = ()) -> Session:
+    """End the session's open runs and waiting requests, in its state and with entries.
+
+    Args:
+        session: The session.
+        unread: Names and beginnings of signals that no workflow task has handled; each gets an entry.
+    """
+    state = session.state
+    lost = [drafts.draft_input(state, "dropped", name, "recovered", excerpt) for name, excerpt in unread]
+    decision = decisions.recover(state, Moment(session.thread.rev + len(lost), time.time())).prepend(*lost)
+    return replace(advance(session, decision, MACHINE).session, effect=None)
+
 
 Source = Literal["history", "archive"]
 CHUNK_ENTRIES = 500
@@ -77,7 +167,7 @@ async def recover(
         ThreadMismatch: Entries would be lost; nothing was changed, and the message says which.
         ClewError: The server or the archive cannot be reached.
     """
-    ended, own_queue = await restart.find_execution(client, session_id)
+    ended, own_queue = await find_execution(client, session_id)
     if ended is WorkflowExecutionStatus.RUNNING:
         return Recovery(session_id, "running")
     report, head, damage = Recovery(session_id, "recovered"), None, None
@@ -104,22 +194,22 @@ async def recover(
             return report
     else:
         before, committed = archive_ref.upto, session.thread.rev
-        session = restart.add_recovery(
+        session = add_recovery(
             session,
             run.unread if run and report.source == "history" else (),
             workflow=ended.name.lower() if ended else None,
             reason=run.reason if run else None,
         )
         thread = session.thread
-        archive_ref = await restart.append_entries(archive, archive_ref, thread.slice(before + 1, thread.last_seq))
+        archive_ref = await append_entries(archive, archive_ref, thread.slice(before + 1, thread.last_seq))
         report.closing, report.written, report.last_seq = (
             thread.rev - committed,
             report.written + archive_ref.upto - before,
             archive_ref.upto,
         )
         session = replace(session, state=replace(session.state, archive=archive_ref))
-        await restart.write_archive(archive, session, head)
-    await restart.restart_session(client, session_id, own_queue or task_queue, session.state.own)
+        await write_archive(archive, session, head)
+    await restart_session(client, session_id, own_queue or task_queue, session.state.own)
     return report
 
 
@@ -223,7 +313,7 @@ async def _archive_older(
             "from a backup first, or check CLEW_STORE"
         )
     report.written += before - first
-    return await restart.append_entries(archive, archive_ref, [missing[seq] for seq in range(first, before)])
+    return await append_entries(archive, archive_ref, [missing[seq] for seq in range(first, before)])
 
 
 async def _find_divergence(archive: Archive, head: Head, replayed: Session) -> int | None:

@@ -26,16 +26,16 @@ from temporalio.worker import (
     WorkflowRunner,
 )
 
-from clew.errors import ClewError
-from clew.model.tokens import load_encodings
-from clew.thread.thread import Thread
-from clew_workflows.core.advance import Session
-from clew_workflows.core.state import State
+from clew_workflows.contract.errors import ClewError
+from clew_workflows.contract.tokens import load_encodings
+from clew_workflows.host import ingress
+from clew_workflows.host.agent_session import AgentSession
+from clew_workflows.host.payload_converter import make_tolerant
+from clew_workflows.host.runtime import Runtime as SessionRuntime
 from clew_workflows.protocol import SessionEffect
-from clew_workflows.session import AgentSession
-from clew_workflows.shell import ingress
-from clew_workflows.shell.payload_converter import make_tolerant
-from clew_workflows.shell.runtime import Runtime as SessionRuntime
+from clew_workflows.session.advance import Session
+from clew_workflows.session.state import State
+from clew_workflows.thread.thread import Thread
 
 
 class ReplayFailed(ClewError):

@@ -6,8 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from clew.contract import ModelOptions
-from clew.contract.payloads import (
+from clew_activities.model.prepare import make_profile
+from clew_workflows.contract import ModelOptions
+from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.messages import list_call_ids
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.payloads import (
     AssistantMessage,
     ConfigPayload,
     ErrorPayload,
@@ -22,23 +26,24 @@ from clew.contract.payloads import (
     ToolMessage,
     UserMessage,
 )
-from clew.contract.policy import resolve
-from clew.contract.receipts import InputReceipt
-from clew.errors import InvalidInput
-from clew.model.messages import list_call_ids
-from clew.outcomes import Usage
-from clew.thread.entries import DEFAULT_LANE, Entry
-from clew.thread.thread import Thread
-from clew_activities.prepare import make_profile
-from clew_workflows.core import budgets, carried, configuration, drafts, inputs
-from clew_workflows.core.advance import Session
-from clew_workflows.core.calls import RequestedCall
-from clew_workflows.core.learned import Learned
-from clew_workflows.core.listed import Listed, note_entries
-from clew_workflows.core.remembered import Remembered
-from clew_workflows.core.run import Request, Run
-from clew_workflows.core.state import MAX_KNOWN_OPS, State
+from clew_workflows.contract.policy import resolve
+from clew_workflows.contract.receipts import InputReceipt
 from clew_workflows.protocol import TOOL_CALL_ID, ArchiveRef
+from clew_workflows.session import budgets, carried, configuration, drafts, inputs
+from clew_workflows.session.advance import Session
+from clew_workflows.session.state import (
+    MAX_KNOWN_OPS,
+    Learned,
+    Listed,
+    Remembered,
+    Request,
+    RequestedCall,
+    Run,
+    State,
+    note_entries,
+)
+from clew_workflows.thread.entries import DEFAULT_LANE, Entry
+from clew_workflows.thread.thread import Thread
 
 
 class StateBuilder:

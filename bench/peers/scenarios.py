@@ -15,7 +15,7 @@ from bench.peers.process import PeerFailed, PeerProcess, Setting, peer_process
 from bench.peers.script import Context, Script
 from bench.peers.service import Size
 from bench.workload import make_text
-from clew.model.tokens import load_encoding
+from clew_workflows.contract.tokens import load_encoding
 
 SIZES_AT = (10, 50, 100, 1_000)
 LATENCIES_AT = (1, 100, 1_000)

@@ -8,14 +8,10 @@ all errors. `clew.thread` and `clew.context` have threads and contexts, for prog
 """
 
 from clew.agents import Agent
-from clew.contract import (
-    ClearToolResults,
-    ContextPolicy,
-    Limits,
-    ModelOptions,
-    RequestOutcome,
-)
-from clew.errors import (
+from clew.session import Clew, Request, Session
+from clew.tools import Tool, ToolContext, tool
+from clew_workflows.contract import ClearToolResults, ContextPolicy, Limits, ModelOptions, RequestOutcome
+from clew_workflows.contract.errors import (
     Busy,
     ClewError,
     Closed,
@@ -25,9 +21,7 @@ from clew.errors import (
     ServerUnreachable,
     WorkerUnavailable,
 )
-from clew.session import Clew, Request, Session
-from clew.thread import Entry
-from clew.tools import Tool, ToolContext, tool
+from clew_workflows.thread import Entry
 
 __all__ = [
     "Agent",

@@ -12,7 +12,10 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from clew.contract import (
+from clew.tools import ToolDefinition, make_tool
+from clew.tools.definition import RequiresApproval, make_spec
+from clew.tools.remote import EXTERNAL_TIMEOUT_SECONDS
+from clew_workflows.contract import (
     MAX_SYSTEM_PROMPT_BYTES,
     READ_RESULT,
     AgentName,
@@ -23,13 +26,10 @@ from clew.contract import (
     OnBusy,
     SessionConfig,
 )
-from clew.contract.mcp_names import is_selected
-from clew.contract.policy import resolve
-from clew.contract.validation import translate_validation_error
-from clew.errors import Refusal
-from clew.tools import ToolDefinition, make_tool
-from clew.tools.definition import RequiresApproval, make_spec
-from clew.tools.external import EXTERNAL_TIMEOUT_SECONDS
+from clew_workflows.contract.errors import Refusal
+from clew_workflows.contract.names import is_selected
+from clew_workflows.contract.policy import resolve
+from clew_workflows.contract.validation import translate_validation_error
 
 ToolForm = ToolDefinition | Mapping[str, Any] | str
 """A tool, one in its JSON form, or the name of one that the workers have from elsewhere."""

@@ -8,18 +8,15 @@ Raises:
 
 try:
     from clew_activities.archive import Archive, open_store
-    from clew_activities.model_table import read_own_models
-    from clew_activities.prices import find_prices
+    from clew_activities.model.model_table import find_prices, read_own_models
     from clew_audit.audit import Report, audit_file, audit_session
     from clew_audit.codec_server import CodecServer
-    from clew_audit.evaluation import Evaluation, Turn, TurnReply, evaluate_thread
-    from clew_audit.evaluation_settings import load_evaluation_settings
+    from clew_audit.evaluation import Evaluation, Turn, TurnReply, evaluate_thread, load_evaluation_settings
     from clew_audit.exports import export_session, import_session, read_export
     from clew_audit.histories import SavedHistories
     from clew_audit.http_server import serve_http
     from clew_audit.recovery import recover
-    from clew_audit.rekeying import rekey_archive
-    from clew_audit.verification import verify_archive
+    from clew_audit.verification import rekey_archive, verify_archive
 except ModuleNotFoundError as error:
     message = f"this needs the worker's libraries ({error.name} is missing): pip install 'clew[worker]'"
     raise ImportError(message, name=__name__) from error

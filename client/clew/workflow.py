@@ -30,8 +30,20 @@ from temporalio.exceptions import (
     is_cancelled_exception,
 )
 
-from clew.contract import FORK_WORKFLOW, TASK_QUEUE, CancelInput, ForkSessionInput, MessageInput, SubmitInput
-from clew.contract.calls import (
+from clew.session.options import InputOptions, MessageOptions, SessionOptions
+from clew.session.transport import dump_input, make_input
+from clew_workflows.contract import (
+    FORK_WORKFLOW,
+    TASK_QUEUE,
+    CancelInput,
+    ForkSessionInput,
+    MessageInput,
+    SubmitInput,
+)
+from clew_workflows.contract.errors import ClewError, RequestFailed, make_refusal
+from clew_workflows.contract.outcomes import RequestOutcome
+from clew_workflows.contract.receipts import InputReceipt
+from clew_workflows.contract.services import (
     AWAIT_REQUEST,
     OPEN_SESSION,
     READ_LAST_SEQ,
@@ -45,11 +57,6 @@ from clew.contract.calls import (
     SubmitInputCall,
     name_caller_queue,
 )
-from clew.contract.receipts import InputReceipt
-from clew.errors import ClewError, RequestFailed, make_refusal
-from clew.outcomes import RequestOutcome
-from clew.session.options import InputOptions, MessageOptions, SessionOptions
-from clew.session.transport import dump_input, make_input
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")

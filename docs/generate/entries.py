@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from clew.contract import payloads
 from clew.contract.payloads import KINDS, Payload
-from clew.outcomes import Output
-from clew.thread.entries import Entry, Refs
+from clew_workflows.contract import payloads
+from clew_workflows.contract.outcomes import Output
+from clew_workflows.thread.entries import Entry, Refs
 from docs.generate.json_schema import docstring_of
 
 

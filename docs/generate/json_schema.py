@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from clew.contract.payloads import Stored
-from clew.outcomes import Output
+from clew_workflows.contract.outcomes import Output
 
 JsonSchema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
-from clew import contract
-from clew_workflows.shell import handlers
-from clew_workflows.shell.handlers import Handler
+from clew_workflows import contract
+from clew_workflows.host import handlers
+from clew_workflows.host.handlers import Handler
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.model.tokens import ENCODINGS, EncodingName, load_encoding
-from clew.thread.entries import Draft, Entry
-from clew_activities import prepare, reply_in_progress, run_tool
-from clew_workflows.core import drafts, tool_rounds
-from clew_workflows.core.calls import RequestedCall
+from clew_activities.model import prepare, reply_in_progress
+from clew_activities.tools import run_tool
+from clew_workflows.contract.tokens import ENCODINGS, EncodingName, load_encoding
 from clew_workflows.protocol import ModelReply, RequestedTool, ResolvedTool, RunTool, ToolAnswered
+from clew_workflows.session import drafts, tool_rounds
+from clew_workflows.session.state import RequestedCall
+from clew_workflows.thread.entries import Draft, Entry
 from tests.support.examples import examples
 from tests.support.session_harness import SessionHarness, make_reply
 

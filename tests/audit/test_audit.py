@@ -17,7 +17,7 @@ from clew_activities.archive import Archive, Store
 from clew_audit.audit import Report, audit_file, audit_session
 from clew_audit.histories import FORMAT, SavedHistories
 from clew_audit.json_lines import LineReader, LineWriter
-from clew_workflows.protocol import Packed
+from clew_workflows.values import Packed
 from tests.support.archives import ArchiveInUse
 from tests.support.rolling import make_id
 from tests.support.stack import Stack

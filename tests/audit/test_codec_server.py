@@ -13,7 +13,6 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.converter import WorkflowSerializationContext
 
-from clew.encryption import EncryptionCodec
 from clew_audit.codec_server import (
     MAX_BODY_BYTES,
     MAX_LOGIN_BYTES,
@@ -23,6 +22,7 @@ from clew_audit.codec_server import (
     Response,
 )
 from clew_audit.http_server import MAX_CONNECTIONS, serve_http
+from clew_workflows.encryption import EncryptionCodec
 from tests.support.encrypted import Reversing, make_encryption
 
 TOKEN = "a-token-of-many-characters"

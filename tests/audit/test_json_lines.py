@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.encryption import NO_ENCRYPTION, Sealer
 from clew.errors import NewerVersion, UnknownKey
-from clew.formats import Format
 from clew_audit.json_lines import FileDamaged, LineReader, LineWriter, encode_line
+from clew_workflows.contract.formats import Format
+from clew_workflows.encryption import NO_ENCRYPTION, Sealer
 from tests.support.encrypted import make_encryption
 
 TEST = Format("test")

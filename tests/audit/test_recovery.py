@@ -14,7 +14,7 @@ from clew.errors import ArchiveUnavailable, Interrupted, NotFound, ThreadMismatc
 from clew.local import temporal_server
 from clew_activities.archive import Archive
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools import load_tools
+from clew_activities.tools.registry import load_tools
 from clew_activities.worker import make_worker
 from clew_audit.audit import audit_session
 from clew_audit.histories import ServerHistories

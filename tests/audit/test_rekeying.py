@@ -8,8 +8,7 @@ import pytest
 
 from clew.errors import UnknownKey
 from clew_activities.archive import Archive, Head, Store
-from clew_audit.rekeying import rekey_archive
-from clew_audit.verification import verify_archive
+from clew_audit.verification import rekey_archive, verify_archive
 from tests.support.archives import begin_archive, extend_archive, make_entries, read_files
 from tests.support.command_line import run_clew
 from tests.support.encrypted import make_encryption, write_keys

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from clew import Clew, Session
-from clew.contract.policy import ContextPolicy
-from clew.thread.entries import Entry
-from clew_activities.prepare import make_profile
+from clew_activities.model.prepare import make_profile
 from clew_audit.histories import ServerHistories
 from clew_audit.replay import replay_run
 from clew_audit.state_builder import StateBuilder
-from clew_workflows.core import advance, carried
-from clew_workflows.core.state import State
+from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import ArchiveRef
+from clew_workflows.session import advance, carried
+from clew_workflows.session.state import State
+from clew_workflows.thread.entries import Entry
 from tests.support.budgets import MODEL, begin_small, make_refusal, reply, take_turn
 from tests.support.histories import HISTORIES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.cache import choose_policy, list_contexts, main, make_conversation, predict_cached_share
-from clew.context.projection import Projection
+from clew_workflows.thread.context.projection import Projection
 
 TURNS, TOKENS = 20, 100
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bench.endless import run_benchmark, show
 from bench.ledger import Ledger, check, check_tool_groups
-from clew.thread.entries import Entry
+from clew_workflows.thread.entries import Entry
 from tests.support.session_harness import SessionHarness
 
 

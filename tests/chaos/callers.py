@@ -13,7 +13,7 @@ from temporalio.client import WorkflowUpdateFailedError
 
 from clew import Clew, ContextPolicy, Request, Session
 from clew.errors import ClewError, Closed, NotFound, Refusal, RequestFailed, UnknownRequest
-from clew.outcomes import RequestOutcome
+from clew_workflows.contract.outcomes import RequestOutcome
 from tests.chaos.oracle import Oracle, Origin
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clew.contract.payloads import ApprovalPayload, AssistantMessage, ToolMessage
-from clew.thread.entries import Entry
 from clew.tools import Tool
-from clew_workflows.shell.execution import WORKERS_PER_TOOL_CALL
+from clew_workflows.host.execution import WORKERS_PER_TOOL_CALL
+from clew_workflows.thread.entries import Entry
 from tests.chaos import tools
 
 NOT_RUN = "[not run"

@@ -14,8 +14,8 @@ from typing import Literal
 
 from bench.ledger import Ledger, check
 from clew.contract.payloads import ApprovalPayload, AssistantMessage, ForkPayload, SessionPayload, ToolMessage
-from clew.thread.entries import Entry
 from clew_audit.audit import Report
+from clew_workflows.thread.entries import Entry
 
 Kind = Literal["thread", "effect", "reader", "audit", "wedged", "client", "worker", "round"]
 """What is broken: a promise about the thread, a tool's declaration, a reader's view, the archive or a history, the

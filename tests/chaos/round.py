@@ -23,11 +23,11 @@ from bench.chain import list_runs
 from clew import Clew
 from clew.errors import ClewError, NotFound
 from clew.local import scripted_model
-from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Store
 from clew_activities.archive.objects import Bucket
 from clew_audit.audit import audit_session
 from clew_audit.verification import verify_archive
+from clew_workflows.thread.entries import Entry
 from tests.chaos.actions import perform
 from tests.chaos.callers import Callers
 from tests.chaos.effects import check_effects, read_effects

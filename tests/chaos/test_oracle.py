@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from bench.ledger import Ledger
-from clew.outcomes import RequestOutcome
-from clew.thread.entries import Entry
 from clew_audit.audit import Report
 from clew_audit.differences import Difference
+from clew_workflows.contract.outcomes import RequestOutcome
+from clew_workflows.thread.entries import Entry
 from tests.chaos.effects import Effect, check_effects
 from tests.chaos.oracle import Oracle, Origin, Promises, Reader
 from tests.support.session_harness import SessionHarness

@@ -7,11 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from clew.context.contexts import build_context
+from clew_workflows.thread.context.contexts import build_context
 from tests.support.threads import Writer, assistant_calls, assistant_says, tool_returns, user_says
 
-CLIENT = Path(__file__).parents[2] / "client"
-PURE = ("model", "contract", "thread", "context")
+ROOT = Path(__file__).parents[2]
+PURE = (
+    "clew_workflows.contract",
+    "clew_workflows.contract.payloads",
+    "clew_workflows.thread",
+    "clew_workflows.thread.context",
+)
 READER = f"""
 import importlib, json, pkgutil, sys
 
@@ -21,15 +26,15 @@ class Blocked:
             raise ModuleNotFoundError(f"{{name}} is not installed here", name=name)
 
 sys.meta_path.insert(0, Blocked())
-sys.path.insert(0, {str(CLIENT)!r})
+sys.path[:0] = [{str(ROOT / "client")!r}, {str(ROOT / "workflows")!r}]
 import clew
 for name in {PURE!r}:
-    package = importlib.import_module("clew." + name)
+    package = importlib.import_module(name)
     for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"clew.{{name}}.{{module.name}}")
+        importlib.import_module(f"{{name}}.{{module.name}}")
 from clew.context import build_context
 from clew.errors import EncodingUnavailable
-from clew.model import load_encoding
+from clew_workflows.contract.tokens import load_encoding
 from clew.thread import Entry, Thread
 
 context = build_context(Thread(map(Entry.from_json, json.load(sys.stdin))))

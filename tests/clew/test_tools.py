@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict
 
 from clew import Tool, ToolContext, tool
-from clew.model.canonical import canonicalize
+from clew_workflows.contract.messages import canonicalize
 
 CONTEXT = ToolContext(
     session_id="s", request_id="r", tool_call_id="tool00001", idempotency_key="s/tool00001", attempt=1

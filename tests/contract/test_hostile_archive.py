@@ -13,9 +13,9 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from clew.errors import ArchiveDamaged, ThreadMismatch
-from clew.thread.entries import Entry
 from clew_activities.archive import Archive, SegmentDamaged
-from clew_activities.archived_thread import ArchivedThread
+from clew_activities.archive.thread_source import ArchivedThread
+from clew_workflows.thread.entries import Entry
 from tests.support.archives import make_entry
 from tests.support.stack import Stack
 

@@ -16,10 +16,10 @@ from clew import (
 )
 from clew.errors import ContextOverflow
 from clew.local import Reply
-from clew.model.canonical import compute_digest
 from clew_activities.archive import Archive
-from clew_activities.summarize import INSTRUCTIONS
+from clew_activities.model.summarize import INSTRUCTIONS
 from clew_audit.audit import audit_session
+from clew_workflows.contract.messages import compute_digest
 from tests.support.recipes import decode_request
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack

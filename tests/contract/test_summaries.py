@@ -11,7 +11,7 @@ import pytest
 from clew import Clew, ContextPolicy, Session
 from clew.errors import InvalidInput, NothingToSummarize, Refusal
 from clew.local import Reply
-from clew_activities.summarize import INSTRUCTIONS
+from clew_activities.model.summarize import INSTRUCTIONS
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.scenarios import wait_until_idle
 from tests.support.stack import Stack

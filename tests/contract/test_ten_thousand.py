@@ -14,7 +14,7 @@ from temporalio.common import RawValue
 from temporalio.service import RPCError
 
 from clew.errors import REFUSALS
-from clew_workflows.shell import handlers
+from clew_workflows.host import handlers
 from tests.support.hostile_input import MALFORMED, assert_unharmed, make_raw
 from tests.support.stack import Stack
 

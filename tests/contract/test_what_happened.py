@@ -12,7 +12,7 @@ import pytest
 from clew import ContextPolicy, RequestFailed, Session
 from clew.errors import Busy
 from clew.local import Reply, ToolCall
-from clew.thread.entries import Entry
+from clew_workflows.thread.entries import Entry
 from tests.support.rolling import SlowModel
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clew.local.child import free_ports
-from clew.local.persistence import lock_folder
+from clew.local.temporal import lock_folder
 from deploy.chat import FOLDER, write_resume
 from tests.support.processes import ROOT, run_module
 

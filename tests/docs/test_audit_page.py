@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from clew_workflows.core.markdown import shorten
+from clew_workflows.session.ui import shorten
 from docs.screenshots import IMAGES, SHOTS, Shot, open_page, run_stack, run_status
 from tests.support.browser import open_browser
 

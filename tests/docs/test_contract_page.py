@@ -13,14 +13,15 @@ from pydantic_core import to_json
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from clew.contract import SessionConfig, schema_outline, schemas, sizes
+from clew.contract import SessionConfig
 from clew.errors import REFUSALS, ContextOverflow, InvalidInput
-from clew_activities import prepare, stored_results
+from clew_activities.model import prepare
 from clew_activities.providers.errors import ProviderError
-from clew_workflows import services
-from clew_workflows.core import decisions, drafts, inputs, operations, outcomes, profiles, state
-from clew_workflows.shell import ingress
-from clew_workflows.shell.handlers import SIGNALS
+from clew_activities.tools import stored_results
+from clew_workflows.contract import names, schemas
+from clew_workflows.host import ingress, services
+from clew_workflows.host.handlers import SIGNALS
+from clew_workflows.session import decisions, drafts, inputs, operations, requests, state
 from docs.generate import CONTRACT, DOCS, messages, page, stale, write
 from docs.generate.messages import Exchange
 from docs.generate.schemas import all_definitions
@@ -221,22 +222,22 @@ def test_termination_reasons_are_those_that_requests_end_with(wanted: tuple[str,
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        (sizes.MAX_MESSAGE_BYTES, "An input has at most {} bytes"),
+        (names.MAX_MESSAGE_BYTES, "An input has at most {} bytes"),
         (ingress.MAX_DEPTH, "and {} levels of nesting"),
         (prepare.MAX_SCHEMA_BYTES, "The schemas of all tools together have at most {}"),
-        (sizes.WAIT_SECONDS, "has waited for {} seconds or longer"),
-        (outcomes.MAX_OUTCOMES, "the newest {} requests"),
+        (names.WAIT_SECONDS, "has waited for {} seconds or longer"),
+        (requests.MAX_OUTCOMES, "the newest {} requests"),
         (inputs.MAX_RECEIPTS, "{} inputs and"),
         (state.MAX_KNOWN_OPS, "{} operations, in every workflow run"),
         (state.MAX_WAITING, "{} messages or 512 KiB"),
         (operations.MAX_PINNED, "At most {} messages of a lane are pinned"),
         (schemas.MAX_SCHEMA_BYTES, "An `output_schema` has at most {} bytes"),
         (schemas.MAX_DEPTH, "{} levels, 3 000 subschemas"),
-        (schema_outline.MAX_SUBSCHEMAS, "{} subschemas"),
-        (schema_outline.MAX_OVERLAY, "{} that apply to one value"),
-        (profiles.MAX_PROFILES, "each of the newest {} models"),
+        (schemas.MAX_SUBSCHEMAS, "{} subschemas"),
+        (schemas.MAX_OVERLAY, "{} that apply to one value"),
+        (requests.MAX_PROFILES, "each of the newest {} models"),
         (drafts.EXCERPT_CHARACTERS, "the first {} characters of its payload"),
-        (sizes.MAX_TOKEN_BYTES, "token of at most {} bytes"),
+        (names.MAX_TOKEN_BYTES, "token of at most {} bytes"),
         (stored_results.MAX_STORED_BYTES, "the first {} bytes of a result"),
     ],
 )

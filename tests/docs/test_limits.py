@@ -11,23 +11,22 @@ from clew.contract import (
     MAX_TOOL_RESULT_BYTES,
     SessionConfig,
 )
-from clew.contract.schema_outline import MAX_SUBSCHEMAS
-from clew.contract.schemas import MAX_DEPTH, MAX_SCHEMA_BYTES
-from clew.contract.sizes import MAX_METADATA_BYTES, MAX_METADATA_NAMES, MAX_WAITERS, WAIT_SECONDS
-from clew.contract.subagents import MAX_SUBAGENT_DEPTH
 from clew.session.transport import MAX_AWAITING, MAX_SENDING
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
-from clew_activities import prepare
-from clew_activities.mcp.stdio import MAX_MESSAGE_BYTES as MAX_MCP_BYTES
+from clew_activities.model import prepare
 from clew_activities.providers import reply
-from clew_activities.stored_results import MAX_STORED_BYTES
-from clew_workflows.core.argument_schemas import MAX_PATTERN_BYTES, MAX_PATTERNS
-from clew_workflows.core.inputs import MAX_RECEIPTS
-from clew_workflows.core.outcomes import MAX_OUTCOMES
-from clew_workflows.core.state import MAX_KNOWN_OPS, MAX_WAITING, MAX_WAITING_BYTES
+from clew_activities.tools.mcp.stdio import MAX_MESSAGE_BYTES as MAX_MCP_BYTES
+from clew_activities.tools.stored_results import MAX_STORED_BYTES
+from clew_workflows.contract.config import MAX_SUBAGENT_DEPTH
+from clew_workflows.contract.names import MAX_METADATA_BYTES, MAX_METADATA_NAMES, MAX_WAITERS, WAIT_SECONDS
+from clew_workflows.contract.schemas import MAX_DEPTH, MAX_SCHEMA_BYTES, MAX_SUBSCHEMAS
+from clew_workflows.host.execution import _HOOK_RETRIES
+from clew_workflows.host.tasks import FULL, PRESSING, SPENT
 from clew_workflows.protocol import HOOK_SECONDS, RolloverThresholds
-from clew_workflows.shell.execution import _HOOK_RETRIES
-from clew_workflows.shell.fullness import FULL, PRESSING, SPENT
+from clew_workflows.session.inputs import MAX_RECEIPTS
+from clew_workflows.session.requests import MAX_OUTCOMES
+from clew_workflows.session.state import MAX_KNOWN_OPS, MAX_WAITING, MAX_WAITING_BYTES
+from clew_workflows.session.tool_rounds import MAX_PATTERN_BYTES, MAX_PATTERNS
 from docs.generate import DOCS
 
 KIB, MIB = 1024, 1024 * 1024

@@ -88,7 +88,7 @@ def test_a_name_that_is_not_there_is_noticed() -> None:
     """The check finds what it is for."""
     assert is_found("runs.open_run")
     assert is_found("Session.message")
-    assert is_found("clew_workflows.core.runs")
+    assert is_found("clew_workflows.session.runs")
     assert not is_found("runs.open_runs")
     assert not is_found("Session.massage")
-    assert not is_found("clew_workflows.core.walks")
+    assert not is_found("clew_workflows.session.walks")

@@ -9,7 +9,6 @@ import jsonschema_rs
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from clew import contract
 from clew.contract import (
     ContextQuery,
     EntriesQuery,
@@ -22,8 +21,9 @@ from clew.contract import (
 )
 from clew.contract.payloads import KINDS
 from clew.thread import Refs
-from clew_workflows.core import views
+from clew_workflows import contract
 from clew_workflows.protocol import RequestedTool
+from clew_workflows.session import views
 from docs.generate import DOCS, SCHEMAS
 from docs.generate.messages import wire_types
 from tests.support.session_harness import SessionHarness

@@ -13,7 +13,7 @@ import pytest
 from clew.local import Reply, ToolCall
 from clew.local.child import child_process
 from clew.tools import RemoteTool, external_tool, make_tool, remote_tool
-from clew_activities.tools import load_tools
+from clew_activities.tools.registry import load_tools
 from docs.generate import DOCS
 from tests.support import toolbox
 from tests.support.hostile_input import assert_unharmed

@@ -12,7 +12,7 @@ import pytest
 from ag_ui.core import ToolMessage
 
 from clew import testing
-from clew.ag_ui.messages import convert_thread
+from clew.ag_ui.mapping import convert_thread
 from clew.local import Reply, ToolCall
 from clew.testing import ScriptedRequest
 from examples.web.agents import shop

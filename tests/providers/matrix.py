@@ -12,9 +12,9 @@ from pathlib import Path
 from clew import Clew
 from clew.local import TemporalServer
 from clew_activities.archive import Store
-from clew_activities.mcp.settings import McpSettings, ProcessSettings
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools import load_tools
+from clew_activities.tools.mcp.settings import McpSettings, ProcessSettings
+from clew_activities.tools.registry import load_tools
 from clew_activities.worker import make_worker
 from tests.providers import mcp_tools, plain_tools
 from tests.providers.dialects import DIALECTS

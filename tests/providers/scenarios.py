@@ -17,8 +17,8 @@ from typing import Any
 import jsonschema_rs
 
 from clew import Clew, ContextPolicy, Session
-from clew.outcomes import RequestOutcome
 from clew.session.request import Request
+from clew_workflows.contract.outcomes import RequestOutcome
 from tests.providers import mcp_tools, plain_tools
 from tests.providers.model_script import Call, Fault, Turn
 from tests.providers.strict_server import Dialect, Exchange, Step, StrictServer

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from clew import Session
 from clew.contract.payloads import EntryKind
-from clew.thread.entries import Entry, Refs
 from clew_activities.archive import Archive, Head, Store, StoreUnavailable
+from clew_workflows.thread.entries import Entry, Refs
 
 FOLDER = "default/families/s-root"
 

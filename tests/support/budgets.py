@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clew.contract.policy import ContextPolicy
-from clew.outcomes import Usage
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import Failure, ModelAnswered, ModelReply
 from tests.support.session_harness import SessionHarness
 

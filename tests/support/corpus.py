@@ -15,13 +15,13 @@ from typing import Any
 from obstore.store import MemoryStore
 from temporalio.client import WorkflowHistory
 
-from clew.encryption import NO_ENCRYPTION, Encryption, EncryptionKeys, Sealer
-from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Store
 from clew_activities.archive.objects import Bucket
-from clew_activities.checkpoint_tokens import Keys
+from clew_activities.checkpoints import Keys
 from clew_audit.exports import read_export
 from clew_audit.histories import SavedHistories
+from clew_workflows.encryption import NO_ENCRYPTION, Encryption, EncryptionKeys, Sealer
+from clew_workflows.thread.entries import Entry
 
 FOLDER = Path(__file__).parents[1] / "released"
 NEXT = "next"

@@ -11,9 +11,9 @@ from temporalio.worker import WorkerDeploymentConfig
 from clew import Agent, Clew
 from clew.hooks import Hook
 from clew.tools import ToolDefinition
-from clew_activities.mcp.settings import McpSettings
-from clew_activities.model_table import NO_OWN_MODELS, OwnModels
+from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels
 from clew_activities.providers import load_providers, make_http_client
+from clew_activities.tools.mcp.settings import McpSettings
 from clew_activities.worker import make_worker
 from clew_activities.worker.assembly import DEFAULT_THRESHOLDS, WORKFLOWS
 from clew_workflows.protocol import RolloverThresholds

@@ -14,11 +14,11 @@ from temporalio.client import WorkflowHandle
 from temporalio.converter import PayloadCodec
 
 from clew import Clew
-from clew.encryption import Encryption, EncryptionKeys
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools import load_tools
+from clew_activities.tools.registry import load_tools
 from clew_activities.worker import make_worker
+from clew_workflows.encryption import Encryption, EncryptionKeys
 from tests.support import toolbox
 from tests.support.stack import KEYS, Stack
 

@@ -11,11 +11,11 @@ from temporalio.worker import Replayer
 
 from clew import Agent, Clew, Session
 from clew.tools import ToolDefinition
-from clew_activities.tools import load_tools
+from clew_activities.tools.registry import load_tools
 from clew_activities.worker import make_workflow_sandbox
 from clew_activities.worker.assembly import DEFAULT_THRESHOLDS, WORKFLOWS
+from clew_workflows.host.payload_converter import make_tolerant
 from clew_workflows.protocol import RolloverThresholds
-from clew_workflows.shell.payload_converter import make_tolerant
 from tests.support import toolbox
 from tests.support.deployments import run_deployment
 from tests.support.next_version import NEXT

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from clew.contract.policy import ClearToolResults, ContextPolicy
-from clew.model.messages import Message
-from clew.thread.entries import DEFAULT_LANE
+from clew_workflows.contract.messages import Message
+from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
+from clew_workflows.thread.entries import DEFAULT_LANE
 from tests.support.thread_steps import (
     DoubtfulRound,
     Expanded,

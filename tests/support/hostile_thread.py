@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clew.contract.policy import ContextPolicy
-from clew.thread.thread import Thread
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.thread.thread import Thread
 from tests.support.hostile_texts import HOSTILE_TEXTS
 from tests.support.payloads import OTHER_PAYLOADS
 from tests.support.recorded import RecordedSession

@@ -14,9 +14,9 @@ from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
     from clew.contract import READ_WORKFLOW
-    from clew_workflows.services import NO_ARGUMENT, SERVICES, ReadThread
-    from clew_workflows.session import AgentSession
-    from clew_workflows.shell.time_limits import TimeLimits
+    from clew_workflows.host.agent_session import AgentSession
+    from clew_workflows.host.execution import TimeLimits
+    from clew_workflows.host.services import NO_ARGUMENT, SERVICES, ReadThread
 
 
 @workflow.defn(dynamic=True)

@@ -16,8 +16,8 @@ from clew.contract import MessageInput, SessionConfig
 from clew.errors import (
     Refusal,
 )
-from clew_workflows.shell import ingress
-from clew_workflows.shell.handlers import QUERIES, SIGNALS, UPDATES, Handler
+from clew_workflows.host import ingress
+from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES, Handler
 
 Args = Sequence[RawValue]
 CONFIG = SessionConfig(model="openai:gpt-4o")

@@ -12,14 +12,14 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
-from clew.context.contexts import take_page
 from clew.contract import ContextQuery
-from clew.hooks import HookPoint
-from clew_activities.call_model import ModelActivities
 from clew_activities.deployment import Deployment
-from clew_activities.mcp.tools import McpTools
+from clew_activities.model.call_model import ModelActivities
 from clew_activities.providers import Providers
-from clew_workflows.core import views
+from clew_activities.tools.mcp.tools import McpTools
+from clew_workflows.contract.hooks import HookPoint
+from clew_workflows.session import views
+from clew_workflows.thread.context.contexts import take_page
 from tests.support.session_harness import SessionHarness
 
 Answer = dict[str, Any] | Exception

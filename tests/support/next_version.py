@@ -13,8 +13,8 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
-    from clew_workflows.services import SERVICES
-    from clew_workflows.session import AgentSession
+    from clew_workflows.host.agent_session import AgentSession
+    from clew_workflows.host.services import SERVICES
 
 
 @workflow.defn(dynamic=True)

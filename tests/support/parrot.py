@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from clew.model.messages import Message
-from clew.outcomes import Usage
 from clew_activities.providers.dialects import ToolLimits
 from clew_activities.providers.errors import (
     ErrorAnswer,
@@ -28,6 +26,8 @@ from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.reply import DraftDecoder, StopReason, get_member, parse_event, read_count, read_string
 from clew_activities.providers.sanitize import clean, parse_json
 from clew_activities.providers.variables import read_key, read_url
+from clew_workflows.contract.messages import Message
+from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ModelReply
 
 _STOP_REASONS: Mapping[str, StopReason] = {"breath": "length", "done": "stop"}

@@ -7,10 +7,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from clew.contract import ModelOptions
-from clew.model.messages import Message, ToolSpec
 from clew_activities.providers import Redaction
 from clew_activities.providers.interface import Decoder, ModelRequest, Provider
 from clew_activities.providers.redacted_decoder import RedactedDecoder
+from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.protocol import ModelReply
 
 ADD: ToolSpec = {

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from clew.model.messages import Message, list_call_ids
+from clew_workflows.contract.messages import Message, list_call_ids
 
 
 def decode_request(body: dict[str, Any], context: Sequence[Message] = ()) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from clew.context.contexts import build_context
-from clew.context.projection import Projection
-from clew.contract.policy import ContextPolicy
-from clew.model.messages import Message
-from clew.model.prices import Price
-from clew.thread.entries import DEFAULT_LANE
-from clew.thread.thread import Thread
+from clew_workflows.contract.messages import Message
+from clew_workflows.contract.outcomes import Price
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.thread.context.contexts import build_context
+from clew_workflows.thread.context.projection import Projection
+from clew_workflows.thread.entries import DEFAULT_LANE
+from clew_workflows.thread.thread import Thread
 from tests.support import payloads
 from tests.support.threads import Writer, assistant_calls, assistant_says, tool_returns, user_says
 

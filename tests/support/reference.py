@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from clew.context.projection_input import ProjectionInput
 from clew.errors import ContextOverflow
-from clew.model.messages import Message
-from clew.model.tokens import Encoding, load_encoding
-from clew.thread.entries import Entry
+from clew_workflows.contract.messages import Message
+from clew_workflows.contract.tokens import Encoding, load_encoding
+from clew_workflows.thread.context.projection_input import ProjectionInput
+from clew_workflows.thread.entries import Entry
 from tests.support.reference_forms import Form, clear_results, fit_results, render
 from tests.support.reference_lane import Lane, Unit, group_units
 from tests.support.reference_tokens import canonical_json, count_tokens

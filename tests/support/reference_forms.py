@@ -6,10 +6,10 @@ import itertools
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from clew.context.blocks import MISSING_RESULT
-from clew.contract.policy import ClearToolResults
-from clew.model.messages import Message
-from clew.model.tokens import Encoding
+from clew_workflows.contract.messages import Message
+from clew_workflows.contract.policy import ClearToolResults
+from clew_workflows.contract.tokens import Encoding
+from clew_workflows.thread.context.blocks import MISSING_RESULT
 from tests.support.reference_lane import Unit
 from tests.support.reference_tokens import count_tokens
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from clew.context.projection_input import ProjectionInput
-from clew.model.messages import Message
-from clew.thread.entries import Entry
+from clew_workflows.contract.messages import Message
+from clew_workflows.thread.context.projection_input import ProjectionInput
+from clew_workflows.thread.entries import Entry
 
 
 @dataclass

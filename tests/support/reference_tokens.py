@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from clew.model.messages import Message
-from clew.model.tokens import Encoding
+from clew_workflows.contract.messages import Message
+from clew_workflows.contract.tokens import Encoding
 
 
 def canonical_json(value: Any) -> str:

@@ -15,9 +15,9 @@ from clew import Clew, Session
 from clew.local import Reply
 from clew_activities.archive import Store, StoreUnavailable
 from clew_activities.archive.objects import Bucket
-from clew_activities.checkpoint_tokens import Keys
+from clew_activities.checkpoints import Keys
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools import load_tools
+from clew_activities.tools.registry import load_tools
 from clew_activities.worker import Capacity, make_worker
 from clew_activities.worker.assembly import ALL_WORK, DEFAULT_CAPACITY, WORKFLOWS, Work
 from clew_activities.worker.parts import NO_LIMITS

@@ -11,8 +11,6 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from clew.context.contexts import build_context
-from clew.context.projection import Projection
 from clew.contract import (
     ApprovalInput,
     CancelInput,
@@ -25,24 +23,11 @@ from clew.contract import (
     SubmitInput,
     Task,
 )
-from clew.contract.receipts import (
-    ApprovalReceipt,
-    CancelReceipt,
-    InputReceipt,
-    OperationReceipt,
-)
-from clew.contract.validation import translate_validation_error
-from clew.model.messages import Message
-from clew.outcomes import Usage
-from clew.thread.entries import Draft
-from clew.thread.thread import Thread
-from clew_activities.prepare import make_profile
-from clew_workflows.core import advance, commands, decisions, outcomes, tool_rounds
-from clew_workflows.core.carried import RECENT_ENTRIES, carry, restore
-from clew_workflows.core.commands import Command
-from clew_workflows.core.decision import Decision
-from clew_workflows.core.stamps import Stamps
-from clew_workflows.core.state import Moment
+from clew_activities.model.prepare import make_profile
+from clew_workflows.contract.messages import Message
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.receipts import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
+from clew_workflows.contract.validation import translate_validation_error
 from clew_workflows.protocol import (
     AgentRoute,
     ArchiveRef,
@@ -67,6 +52,15 @@ from clew_workflows.protocol import (
     ToolAnswered,
     ToolReturned,
 )
+from clew_workflows.session import advance, commands, decisions, requests, tool_rounds
+from clew_workflows.session.carried import RECENT_ENTRIES, carry, restore
+from clew_workflows.session.commands import Command
+from clew_workflows.session.stamps import Stamps
+from clew_workflows.session.state import Decision, Moment
+from clew_workflows.thread.context.contexts import build_context
+from clew_workflows.thread.context.projection import Projection
+from clew_workflows.thread.entries import Draft
+from clew_workflows.thread.thread import Thread
 
 WIDE = ContextPolicy(max_input_tokens=128_000, reserve_output_tokens=8192, keep_last_turns=10).complete()
 UNKNOWN = Failure(type="unknown_model", message="no such provider")
@@ -304,7 +298,7 @@ class SessionHarness:
         return [dict(e.payload) for e in self.thread.filter_by_kind("input") if e.payload["event"] == event]
 
     def find_outcome(self, request_id: str) -> dict[str, Any]:
-        outcome = outcomes.find_outcome(self.state, self.thread, request_id)
+        outcome = requests.find_outcome(self.state, self.thread, request_id)
         assert outcome is not None, f"{request_id} has no outcome"
         return outcome.model_dump()
 

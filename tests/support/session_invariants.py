@@ -8,14 +8,15 @@ from typing import Any
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from pydantic_core import to_json
 
-from clew.context.contexts import build_context
-from clew.context.projection import Projection
 from clew.errors import ClewError, Refusal
-from clew.thread.entries import Entry
-from clew.thread.thread import Thread
-from clew_workflows.core import outcomes, tool_rounds, views
-from clew_workflows.core.closing import FOLLOW_UP
 from clew_workflows.protocol import CallModel, RunTools
+from clew_workflows.session import requests as request_rules
+from clew_workflows.session import tool_rounds, views
+from clew_workflows.session.runs import FOLLOW_UP
+from clew_workflows.thread.context.contexts import build_context
+from clew_workflows.thread.context.projection import Projection
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.thread import Thread
 from tests.support.session_harness import SessionHarness, assert_valid
 
 
@@ -148,7 +149,7 @@ class SessionInvariants(RuleBasedStateMachine):
         again = Thread(Entry.from_json(row) for row in rows)
         assert views.answer_status(session.state, again) == views.answer_status(session.state, session.thread)
         for request_id in self.requests:
-            assert outcomes.find_outcome(session.state, again, request_id) == outcomes.find_outcome(
+            assert request_rules.find_outcome(session.state, again, request_id) == request_rules.find_outcome(
                 session.state, session.thread, request_id
             )
         for lane in ("default", "draft"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
 from clew.contract.payloads import (
     ApprovalPayload,
@@ -22,14 +22,15 @@ from clew.contract.payloads import (
     ToolMessage,
     UserMessage,
 )
-from clew.outcomes import RequestOutcome
-from clew.thread.lane import Gap
 from clew_activities.archive import Head, head, index, segment
-from clew_activities.checkpoint_tokens import Checkpoint
+from clew_activities.checkpoints import Checkpoint
 from clew_workflows import protocol
-from clew_workflows.core import carried, checkpoints
-from clew_workflows.core.state import State
+from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.protocol import SessionEffect
+from clew_workflows.session import carried, checkpoints
+from clew_workflows.session.state import State
+from clew_workflows.thread.lane import Gap
+from clew_workflows.values import Value
 
 Json = dict[str, Any]
 ENTRIES = (
@@ -38,9 +39,11 @@ ENTRIES = (
 )  # fmt: skip
 WORK = tuple(
     kind
-    for name in protocol.__all__
-    if isinstance(kind := getattr(protocol, name), type)
-    and issubclass(kind, BaseModel)
+    for name, kind in sorted(vars(protocol).items())
+    if isinstance(kind, type)
+    and issubclass(kind, Value)
+    and kind.__module__ == protocol.__name__
+    and not name.startswith("_")
     and kind.__subclasses__() == []
 )
 """What workflows and activities exchange."""

@@ -11,7 +11,7 @@ from clew import Clew, Session
 from clew.local import Reply, ScriptedModel, TemporalServer
 from clew.local.scripted import Script
 from clew_activities.archive import Store
-from clew_activities.checkpoint_tokens import Keys
+from clew_activities.checkpoints import Keys
 
 KEYS = Keys({"test": b"k" * 32})
 """The keys with which the worker signs checkpoints."""

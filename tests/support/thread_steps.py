@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from clew.contract.payloads import EntryKind
-from clew.model.messages import Message
-from clew.thread.entries import DEFAULT_LANE, Entry
-from clew.thread.thread import Thread
+from clew_workflows.contract.messages import Message
+from clew_workflows.thread.entries import DEFAULT_LANE, Entry
+from clew_workflows.thread.thread import Thread
 from tests.support.payloads import OTHER_PAYLOADS
 from tests.support.threads import Writer, assistant_calls, assistant_says, tool_returns, user_says
 

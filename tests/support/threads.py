@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from clew.context.projection import Projection, project
-from clew.context.projection_input import ProjectionInput
 from clew.contract import SessionConfig
 from clew.contract.payloads import EntryKind, read_payload
-from clew.contract.policy import ContextPolicy
-from clew.model.messages import Message, ToolSpec
-from clew.model.tokens import load_encoding
-from clew.thread.entries import DEFAULT_LANE, Draft, Entry, Refs
-from clew.thread.thread import Thread
+from clew_workflows.contract.messages import Message, ToolSpec
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.contract.tokens import load_encoding
+from clew_workflows.thread.context.projection import Projection, project
+from clew_workflows.thread.context.projection_input import ProjectionInput
+from clew_workflows.thread.entries import DEFAULT_LANE, Draft, Entry, Refs
+from clew_workflows.thread.thread import Thread
 
 CALCULATOR: ToolSpec = {
     "name": "calculator",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from temporalio import workflow
 
-from clew.model.tokens import ByteEstimate, Vocabulary
+from clew_workflows.contract.tokens import ByteEstimate, Vocabulary
 
 
 @dataclass

@@ -12,9 +12,9 @@ from temporalio.testing import ActivityEnvironment
 
 from clew import Tool, tool
 from clew_activities.archive import Archive, Store
-from clew_activities.run_tool import ToolActivities
-from clew_activities.stored_results import Results
-from clew_activities.thread_source import Threads
+from clew_activities.archive.thread_source import Threads
+from clew_activities.tools.run_tool import ToolActivities
+from clew_activities.tools.stored_results import Results
 from clew_workflows.protocol import RunTool, ToolAnswered
 
 KIB64 = 65_536

@@ -14,7 +14,6 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from clew import ClearToolResults, ContextPolicy, Session
-from clew.context.contexts import build_context
 from clew.contract import ContextOperation
 from clew.contract.payloads import SummaryPayload
 from clew.errors import (
@@ -28,11 +27,12 @@ from clew.errors import (
     UnknownLane,
 )
 from clew.local import Reply, ToolCall
-from clew.model.messages import Message, list_call_ids
-from clew.thread.entries import Draft
-from clew_activities.checkpoint_tokens import Keys
-from clew_workflows.core.checkpoints import draft_checkpoint, make_restore_operation
+from clew_activities.checkpoints import Keys
+from clew_workflows.contract.messages import Message, list_call_ids
 from clew_workflows.protocol import RolloverThresholds
+from clew_workflows.session.checkpoints import draft_checkpoint, make_restore_operation
+from clew_workflows.thread.context.contexts import build_context
+from clew_workflows.thread.entries import Draft
 from tests.support import session_harness, toolbox
 from tests.support.encrypted import needs_plain
 from tests.support.rolling import make_id, run_rolling_worker

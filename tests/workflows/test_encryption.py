@@ -23,12 +23,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from clew import Clew, Session
-from clew.encryption import Encryption
 from clew.errors import ArchiveUnavailable, ClewError, InvalidInput, NotEncrypted, UnknownKey, UnknownTool
 from clew.local import Reply
 from clew_activities.archive import Archive, Store
 from clew_audit.audit import audit_session
 from clew_audit.exports import export_session, import_session
+from clew_workflows.encryption import Encryption
 from tests.support.archives import read_files
 from tests.support.encrypted import Reversing, connect, make_encryption, read_history_bytes, run_worker
 from tests.support.stack import Stack

@@ -13,12 +13,12 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 
 from clew import Agent, Clew
-from clew.contract.fairness import make_fairness_key
 from clew.local import Reply, ToolCall, scripted_model, temporal_server
 from clew.local.scripted import Script
 from clew_activities.archive import Store
 from clew_activities.worker import Capacity
-from clew_workflows.protocol import name_model_queue
+from clew_workflows.contract.config import make_fairness_key
+from clew_workflows.queues import name_model_queue
 from tests.support.deployments import make_client, run_deployment
 from tests.support.rolling import OFTEN, SlowModel, list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message

@@ -8,10 +8,10 @@ from http import HTTPStatus
 import pytest
 
 from clew.local import Reply
-from clew.model.prices import compute_cost_usd
 from clew_activities.archive import Archive
-from clew_activities.prices import find_prices
+from clew_activities.model.model_table import find_prices
 from clew_audit.audit import audit_session
+from clew_workflows.contract.outcomes import compute_cost_usd
 from tests.support.stack import Stack
 
 PRICED = "scripted:gpt-4o"

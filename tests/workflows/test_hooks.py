@@ -11,8 +11,8 @@ from clew import Clew, RequestFailed
 from clew.local import Reply, ToolCall
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.run_hooks import HooksUnusable, load_hooks
-from clew_activities.tools import load_tools
+from clew_activities.tools.registry import load_tools
+from clew_activities.tools.run_hooks import HooksUnusable, load_hooks
 from clew_activities.worker import make_worker
 from tests.support import guards, toolbox
 from tests.support.deployments import make_client, run_deployment

@@ -12,10 +12,10 @@ import pytest
 from temporalio.client import WorkflowFailureError
 
 from clew import Agent, Session
-from clew.contract.payloads.messages import INTERRUPTED
 from clew.local import Reply, ToolCall
 from clew.session.events import TextAdded
-from clew.thread.entries import Entry
+from clew_workflows.contract.payloads.messages import INTERRUPTED
+from clew_workflows.thread.entries import Entry
 from tests.support.deployments import make_client, run_deployment
 from tests.support.rolling import make_id
 from tests.support.stack import Stack, get_last_message

@@ -16,7 +16,7 @@ import pytest
 
 from clew import Agent, Clew, RequestFailed
 from clew.local import Reply, ToolCall
-from clew_activities.mcp.settings import McpSettings, ProcessSettings
+from clew_activities.tools.mcp.settings import McpSettings, ProcessSettings
 from tests.support import bad_mcp_server
 from tests.support.deployments import make_client, run_deployment
 from tests.support.stack import Stack, get_last_message

@@ -12,8 +12,7 @@ from temporalio.client import WorkflowHistory
 
 from clew import Clew, ContextPolicy, RequestFailed
 from clew.local import Reply, ToolCall
-from clew_activities.model_table import OwnModel, OwnModels, OwnPrice, choose_policy
-from clew_activities.prices import find_prices
+from clew_activities.model.model_table import OwnModel, OwnModels, OwnPrice, choose_policy, find_prices
 from tests.support.deployments import make_client, run_deployment
 from tests.support.encrypted import needs_plain
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
@@ -34,7 +33,7 @@ sys.meta_path.insert(0, Blocked())
 from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
-from clew.model.tokens import load_encodings
+from clew_workflows.contract.tokens import load_encodings
 from clew_workflows.session import AgentSession
 
 load_encodings()

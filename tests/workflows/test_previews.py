@@ -12,8 +12,8 @@ from clew import ContextPolicy, Session
 from clew.contract import ContextQuery, PendingMessage
 from clew.errors import EmptyContent, InvalidInput, InvalidTokenBudget
 from clew.local import Reply, ToolCall
-from clew_workflows.core import views
-from clew_workflows.core.learned import Learned
+from clew_workflows.session import views
+from clew_workflows.session.state import Learned
 from tests.support import session_harness
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message

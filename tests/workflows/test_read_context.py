@@ -11,10 +11,10 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from clew import Clew, ContextPolicy
-from clew.context.contexts import build_context
 from clew.local import Reply
 from clew.thread import Thread
 from clew_activities.archive import Store
+from clew_workflows.thread.context.contexts import build_context
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
 

@@ -21,7 +21,6 @@ from clew import (
     Entry,
     Session,
 )
-from clew.context.contexts import build_context, build_window
 from clew.errors import (
     ArchiveDamaged,
     ArchiveUnavailable,
@@ -32,6 +31,7 @@ from clew.local import Reply, ToolCall, temporal_server
 from clew.thread import Thread
 from clew_activities.archive import Archive, Store
 from clew_workflows.protocol import RolloverThresholds
+from clew_workflows.thread.context.contexts import build_context, build_window
 from tests.support.hostile_input import MALFORMED
 from tests.support.impatient import HASTY
 from tests.support.rolling import QUICK_ROLLOVERS, FailingStore, list_runs, make_id, run_rolling_worker

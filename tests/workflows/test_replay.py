@@ -19,14 +19,14 @@ from temporalio.workflow import NondeterminismError
 
 from clew import Clew
 from clew.contract.payloads import ConfigPayload
-from clew.model.canonical import compute_digest
-from clew.model.tokens import load_encoding, load_encodings
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools import load_tools
+from clew_activities.tools.registry import load_tools
 from clew_activities.worker import SessionWorker, make_worker, make_workflow_sandbox
 from clew_audit.replay import replay_run
-from clew_workflows.session import AgentSession
+from clew_workflows.contract.messages import compute_digest
+from clew_workflows.contract.tokens import load_encoding, load_encodings
+from clew_workflows.host.agent_session import AgentSession
 from tests.support.corpus import list_corpora, read_corpus
 from tests.support.histories import HISTORIES
 from tests.support.scenarios import SCENARIOS, control, reply_as_scenario

@@ -14,7 +14,7 @@ import pytest
 from clew import Clew, RequestOutcome, Session
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools import load_tools
+from clew_activities.tools.registry import load_tools
 from clew_activities.worker import make_worker
 from clew_activities.worker.logs import RedactingFormatter
 from tests.support import toolbox

@@ -10,10 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from clew.contract import CheckpointInput, HibernateInput, SummarizeInput
-from clew.contract.policy import ContextPolicy
 from clew.errors import Busy, InvalidInput, NothingToSummarize
-from clew_workflows.core import commands, decisions, summaries
+from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import ArchiveRef, CallModel, Failure, Summarize, Summarized, WrittenSummary
+from clew_workflows.session import commands, decisions, summaries
 from tests.support.session_harness import SessionHarness
 
 POLICY = ContextPolicy(max_input_tokens=400, reserve_output_tokens=100, keep_last_turns=1)

@@ -23,7 +23,7 @@ from clew.local import Reply, ToolCall
 from clew_activities.telemetry.interceptor import trace_with
 from clew_activities.telemetry.spans import Spans, TurnIds
 from clew_activities.worker.sight import read_spans
-from clew_workflows.shell.tracing import read_traceparent
+from clew_workflows.host.telemetry import read_traceparent
 from tests.support.collecting import Collector, Received, run_collector
 from tests.support.rolling import make_id
 from tests.support.session_scripts import make_tool_script

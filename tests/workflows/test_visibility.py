@@ -14,12 +14,12 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionDescription
 
 from clew import Clew, Session
-from clew.contract.search_attributes import SEARCH_ATTRIBUTES
 from clew.local import Reply, ToolCall, temporal_server
 from clew.session.namespace import setup_namespace
-from clew_activities import search_attributes
+from clew_activities.archive import listing
+from clew_workflows.contract.lists import SEARCH_ATTRIBUTES
+from clew_workflows.host.tasks import MEMO_KEY
 from clew_workflows.protocol import RolloverThresholds
-from clew_workflows.shell.task_commands import MEMO_KEY
 from tests.support.impatient import IMPATIENT, UNHURRIED
 from tests.support.rolling import SlowModel, list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
@@ -226,7 +226,7 @@ async def test_a_namespace_without_search_attributes(
     stack: Stack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sessions work, the worker says once what is missing, and they show what is registered when they open again."""
-    monkeypatch.setattr(search_attributes, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(listing, "FRESH_SECONDS", 0.0)
     caplog.set_level(logging.WARNING, "clew.worker")
     async with temporal_server(ui=False, search_attributes={"ClewStatus": "Int"}) as server:
         other = replace(stack, clew=await Clew.connect(server.address))

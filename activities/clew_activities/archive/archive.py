@@ -6,7 +6,6 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
-from clew.thread.entries import Entry
 from clew_activities.archive import index
 from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, StoreUnavailable
 from clew_activities.archive.family import Check, Family
@@ -14,6 +13,7 @@ from clew_activities.archive.head import Head
 from clew_activities.archive.segment import hash_bytes
 from clew_activities.archive.settings import DEFAULT, ArchiveSettings
 from clew_activities.archive.store import Store
+from clew_workflows.thread.entries import Entry
 
 PAGE_OF_HEADS = 500
 """Heads whose names are listed at a time."""

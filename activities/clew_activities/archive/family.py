@@ -6,13 +6,13 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from clew.thread.entries import Entry
 from clew_activities.archive import index, segment
 from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, SegmentDamaged, ThreadMismatch
 from clew_activities.archive.index import Children, Ref
 from clew_activities.archive.segment import hash_bytes
 from clew_activities.archive.settings import DEFAULT, ArchiveSettings
 from clew_activities.archive.store import Store
+from clew_workflows.thread.entries import Entry
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 # Rank of a root in the order of deletion: after all objects that it leads to, so that a repeated deletion finds them.

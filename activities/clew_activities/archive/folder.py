@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from clew.encryption import MAX_OVERHEAD_BYTES
 from clew_activities.archive.errors import ObjectChanged
 from clew_activities.archive.objects import ObjectInfo, check_size
+from clew_workflows.encryption import MAX_OVERHEAD_BYTES
 
 T = TypeVar("T")
 

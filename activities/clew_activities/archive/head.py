@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from clew.contract.lists import SessionSummary
-from clew.formats import Format
-from clew.model.canonical import canonicalize, compute_digest
 from clew_activities.archive.errors import ObjectDamaged
+from clew_workflows.contract.formats import Format
+from clew_workflows.contract.lists import SessionSummary
+from clew_workflows.contract.messages import canonicalize, compute_digest
 
 FORMAT = Format("archive head")
 

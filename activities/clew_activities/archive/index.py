@@ -15,11 +15,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import from_json, to_json
 
-from clew.formats import Format
-from clew.model.canonical import canonicalize
-from clew.thread.entries import Entry
 from clew_activities.archive.errors import ObjectDamaged
 from clew_activities.archive.segment import hash_bytes
+from clew_workflows.contract.formats import Format
+from clew_workflows.contract.messages import canonicalize
+from clew_workflows.thread.entries import Entry
 
 FORMAT = Format("archive node")
 

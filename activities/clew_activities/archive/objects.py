@@ -13,8 +13,8 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import ObjectStore
 
-from clew.encryption import MAX_OVERHEAD_BYTES
 from clew_activities.archive.errors import ObjectChanged, ObjectDamaged
+from clew_workflows.encryption import MAX_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion

@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from clew.formats import Format
-from clew.thread.entries import Entry
 from clew_activities.archive.errors import SegmentDamaged
+from clew_workflows.contract.formats import Format
+from clew_workflows.thread.entries import Entry
 
 FORMAT = Format("archive segment")
 

@@ -15,11 +15,11 @@ from urllib.parse import unquote, urlsplit
 from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, from_url
 
-from clew.encryption import HEADER_BYTES, NO_ENCRYPTION, Changed, Sealer, read_encryption
-from clew.errors import NewerVersion, UnknownKey
 from clew_activities.archive.errors import KeyMissing, ObjectDamaged, ObjectMissing, StoreUnavailable
 from clew_activities.archive.folder import Folder
 from clew_activities.archive.objects import MAX_OBJECT_BYTES, Bucket, ObjectInfo, Objects, check_size
+from clew_workflows.contract.errors import NewerVersion, UnknownKey
+from clew_workflows.encryption import HEADER_BYTES, NO_ENCRYPTION, Changed, Sealer, read_encryption
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig

@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from clew.outcomes import Usage
 from clew_activities.providers.interface import Decoder
 from clew_activities.providers.rewrite_schema import rewrite_schema
+from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ModelReply
 
 # Keywords that providers refuse at the root.

@@ -29,8 +29,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from clew.contract.payloads import Fitting
-from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.answer_object import describe_schema
 from clew_activities.providers.anthropic_schema import find_loss, make_closed_schema
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
@@ -40,6 +38,8 @@ from clew_activities.providers.fit_messages import CONTINUE, OMITTED, choose_cal
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.variables import read_key, read_url
+from clew_workflows.contract.messages import Message, ToolSpec
+from clew_workflows.contract.payloads import Fitting
 
 _OFFICIAL_URL = "https://api.anthropic.com"
 _VERSION = "2026-10-21"

@@ -10,8 +10,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from clew.model.messages import ProviderData
-from clew.outcomes import Usage
 from clew_activities.providers.errors import classify_event
 from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.reply import (
@@ -26,6 +24,8 @@ from clew_activities.providers.reply import (
     read_string,
 )
 from clew_activities.providers.sanitize import BoundedText, Budget, clean
+from clew_workflows.contract.messages import ProviderData
+from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ModelReply
 
 # `pause_turn` and a full context window leave a reply unfinished, as the limit of tokens does.

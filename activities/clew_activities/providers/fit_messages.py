@@ -13,8 +13,8 @@ from hashlib import sha256
 from itertools import groupby
 from typing import Any
 
-from clew.model.messages import Message, ProviderData, list_call_ids
 from clew_activities.providers.dialects import Dialect
+from clew_workflows.contract.messages import Message, ProviderData, list_call_ids
 
 OMITTED = "(earlier messages are not shown)"
 """The first message of a conversation whose own first one, an assistant's, must not be the first."""

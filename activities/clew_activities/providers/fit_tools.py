@@ -20,13 +20,12 @@ from urllib.parse import unquote
 
 from pydantic_core import from_json, to_json
 
-from clew.contract import READ_RESULT
-from clew.contract.schema_outline import SUBSCHEMA_KEYWORDS
-from clew.model.canonical import canonicalize
-from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.answer_object import MEMBER, is_object_schema, make_object_schema
 from clew_activities.providers.dialects import Dialect, ToolLimits
 from clew_activities.providers.sanitize import parse_object
+from clew_workflows.contract import READ_RESULT
+from clew_workflows.contract.messages import Message, ToolSpec, canonicalize
+from clew_workflows.contract.schemas import SUBSCHEMA_KEYWORDS
 from clew_workflows.protocol import RequestedTool
 
 SHORTENED = " [shortened]"

@@ -66,11 +66,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from clew.contract import ModelOptions
-from clew.contract.payloads import Fitting
-from clew.model.messages import Message, ToolSpec
-from clew.outcomes import Usage
 from clew_activities.providers.errors import ErrorAnswer, ProviderError
+from clew_workflows.contract import ModelOptions
+from clew_workflows.contract.messages import Message, ToolSpec
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.payloads import Fitting
 from clew_workflows.protocol import ModelReply
 
 __all__ = [

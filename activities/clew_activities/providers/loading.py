@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from clew.contract.names import PROVIDER_NAME
 from clew_activities.providers.errors import UnknownModel
 from clew_activities.providers.interface import Provider
 from clew_activities.providers.redaction import Redaction, read_secrets
 from clew_activities.providers.variables import find_url_problem
 from clew_activities.user_modules import NotImportable, import_user_module
+from clew_workflows.contract.names import PROVIDER_NAME
 
 VARIABLE = "CLEW_PROVIDERS"
 BUILT_IN = ("clew_activities.providers.anthropic", "clew_activities.providers.openai")

@@ -16,9 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clew.contract import ModelOptions
-from clew.contract.payloads import Fitting
-from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.answer_object import describe_schema
 from clew_activities.providers.dialects import Dialect, find_dialect, specialize
 from clew_activities.providers.errors import (
@@ -41,6 +38,9 @@ from clew_activities.providers.reply import (
 )
 from clew_activities.providers.rewrite_schema import rewrite_schema
 from clew_activities.providers.variables import read_key, read_url
+from clew_workflows.contract import ModelOptions
+from clew_workflows.contract.messages import Message, ToolSpec
+from clew_workflows.contract.payloads import Fitting
 
 _OFFICIAL_URL = "https://api.openai.com/v1"
 _VARIABLE = re.compile(r"CLEW_PROVIDER_([A-Z0-9_]+)_(BASE_URL|API_KEY|DIALECT)")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clew.model.messages import ProviderData
 from clew_activities.providers.errors import TruncatedStream, classify_event
 from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.reply import (
@@ -25,6 +24,7 @@ from clew_activities.providers.reply import (
     read_string,
 )
 from clew_activities.providers.sanitize import parse_json
+from clew_workflows.contract.messages import ProviderData
 from clew_workflows.protocol import ModelReply
 
 # Characters of a refusal that are kept.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from clew.contract.payloads import Fitting
-from clew.outcomes import Usage
 from clew_activities.providers.interface import Decoder
 from clew_activities.providers.redaction import GrowingText, Redaction
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.payloads import Fitting
 from clew_workflows.protocol import ModelReply, RequestedTool
 
 

@@ -13,10 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from clew.model.canonical import canonicalize
-from clew.model.messages import ProviderData
-from clew.model.texts import truncate_utf8
-from clew.outcomes import Usage
 from clew_activities.providers.errors import ContentRefused, EmptyReply, OutputExhausted, TruncatedStream
 from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.sanitize import (
@@ -28,6 +24,8 @@ from clew_activities.providers.sanitize import (
     parse_json,
     parse_object,
 )
+from clew_workflows.contract.messages import ProviderData, canonicalize, truncate_utf8
+from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ModelReply, RequestedTool
 
 ARGUMENTS_LIMIT = 256 * 1024

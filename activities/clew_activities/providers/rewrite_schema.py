@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from clew.contract.schema_outline import KEYWORDS_BY_NAME, SUBSCHEMA_KEYWORDS, Subschema
+from clew_workflows.contract.schemas import KEYWORDS_BY_NAME, SUBSCHEMA_KEYWORDS, Subschema
 
 
 def rewrite_schema(schema: Subschema, rewrite: Callable[[Subschema], Subschema]) -> Subschema:

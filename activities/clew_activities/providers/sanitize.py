@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from clew.model.canonical import canonicalize
-from clew.model.texts import truncate_utf8
+from clew_workflows.contract.messages import canonicalize, truncate_utf8
 
 MAX_DEPTH = 100
 """Most levels of nesting in a tool's arguments. Serializers fail between 200 and 1000."""

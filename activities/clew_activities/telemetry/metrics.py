@@ -8,7 +8,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.common import MetricMeter
 
-from clew.outcomes import Usage
+from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import (
     CallModel,
     ModelAnswered,

@@ -18,9 +18,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from clew.outcomes import Usage
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.host.telemetry import FinishedTurn
 from clew_workflows.protocol import CallModel, ModelAnswered, RunTool, Summarize, ToolAnswered, WrittenSummary
-from clew_workflows.shell.tracing import FinishedTurn
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 _CHOSEN_IDS: ContextVar[tuple[int, int] | None] = ContextVar("_CHOSEN_IDS", default=None)

@@ -15,30 +15,29 @@ from temporalio.worker import Plugin, Worker, WorkerDeploymentConfig, WorkerTune
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from clew.agents import Agent
-from clew.contract.calls import name_caller_queue
-from clew.encryption import is_encrypting
-from clew.hooks import Hook
 from clew_activities.archive import Store
-from clew_activities.checkpoint_tokens import Keys
-from clew_activities.heartbeat import INTERVAL_SECONDS
-from clew_activities.mcp.settings import McpSettings
-from clew_activities.mcp.tools import McpTools
-from clew_activities.model_table import NO_OWN_MODELS, OwnModels
+from clew_activities.checkpoints import Keys
+from clew_activities.heartbeats import INTERVAL_SECONDS
+from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels
 from clew_activities.providers import Providers
 from clew_activities.query_guard import QueryGuard
-from clew_activities.registry import Registry, make_registry
-from clew_activities.run_tool import ToolActivities
 from clew_activities.telemetry.interceptor import TelemetryInterceptor
-from clew_activities.tools import Tools
-from clew_activities.worker.capacity import Capacity
+from clew_activities.tools.mcp.settings import McpSettings
+from clew_activities.tools.mcp.tools import McpTools
+from clew_activities.tools.registry import Registry, Tools, make_registry
+from clew_activities.tools.run_tool import ToolActivities
+from clew_activities.worker.capacity import RATE_LIMITS, Capacity
 from clew_activities.worker.parts import NO_LIMITS, Parts, make_parts
-from clew_activities.worker.rate_limits import RATE_LIMITS
 from clew_activities.worker.workflow_executor import THREADS, WorkflowExecutor
-from clew_workflows.protocol import RolloverThresholds, name_model_queue, name_provider_queue, name_tool_queue
-from clew_workflows.services import SERVICES
-from clew_workflows.session import AgentSession
-from clew_workflows.shell.board import BOARD
-from clew_workflows.shell.payload_converter import make_tolerant
+from clew_workflows.contract.hooks import Hook
+from clew_workflows.contract.services import name_caller_queue
+from clew_workflows.encryption import is_encrypting
+from clew_workflows.host.agent_session import AgentSession
+from clew_workflows.host.payload_converter import make_tolerant
+from clew_workflows.host.runtime import BOARD
+from clew_workflows.host.services import SERVICES
+from clew_workflows.protocol import RolloverThresholds
+from clew_workflows.queues import name_model_queue, name_provider_queue, name_tool_queue
 
 GRACE = timedelta(seconds=20)
 """Time that running activities have to finish at a shutdown by default; then another worker retries them."""

@@ -11,19 +11,17 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import WorkerDeploymentConfig
 
 from clew.agents import Agent
-from clew.hooks import Hook
 from clew_activities.archive import Store, open_store
-from clew_activities.checkpoint_tokens import Keys, read_keys
-from clew_activities.mcp.settings import McpSettings, read_mcp_settings
-from clew_activities.model_table import OwnModels, read_own_models
+from clew_activities.checkpoints import Keys, read_keys
+from clew_activities.model.model_table import OwnModels, read_own_models
 from clew_activities.providers import Providers, ProvidersUnusable, load_providers
 from clew_activities.providers.errors import UnknownModel
-from clew_activities.registry import load_agents
-from clew_activities.run_hooks import load_hooks
-from clew_activities.tools import Tools, load_tools
+from clew_activities.tools.mcp.settings import McpSettings, read_mcp_settings
+from clew_activities.tools.registry import Tools, load_agents, load_tools
+from clew_activities.tools.run_hooks import load_hooks
 from clew_activities.worker.assembly import GRACE
-from clew_activities.worker.capacity import Capacity, read_capacity
-from clew_activities.worker.rate_limits import read_rate_limits
+from clew_activities.worker.capacity import Capacity, read_capacity, read_rate_limits
+from clew_workflows.contract.hooks import Hook
 from clew_workflows.protocol import RolloverThresholds
 
 # The server's rules; names that begin with __ are its own.

@@ -9,42 +9,29 @@ from typing import Any
 
 import httpx
 
-from clew.model.tokens import load_encodings
 from clew_activities.archive import Archive, Store
-from clew_activities.archive_session import ArchiveActivities
-from clew_activities.await_request import await_request
+from clew_activities.archive.fork_session import ForkingActivities
+from clew_activities.archive.hibernation import ArchiveActivities, RecallActivities, ThawActivities
+from clew_activities.archive.listing import DeletionActivities, ListingActivities, SearchAttributes
+from clew_activities.archive.reading import ContextActivities, ReadingActivities
+from clew_activities.archive.thread_source import Threads
 from clew_activities.begin_task import begin_task
-from clew_activities.call_model import ModelActivities
-from clew_activities.checkpoint_tokens import Keys
-from clew_activities.delete_session import DeletionActivities
+from clew_activities.callers import await_request, open_session, read_last_seq, send_message, submit_input
+from clew_activities.checkpoints import Keys, OpeningActivities, RestoringActivities, SigningActivities
 from clew_activities.deployment import Deployment
-from clew_activities.fork_session import ForkingActivities
-from clew_activities.list_sessions import ListingActivities
-from clew_activities.mcp.settings import McpSettings
-from clew_activities.mcp.tools import McpTools
-from clew_activities.model_room import DirectCalls, QueuedCalls
-from clew_activities.model_table import NO_OWN_MODELS, OwnModels
-from clew_activities.open_checkpoint import OpeningActivities
-from clew_activities.open_session import open_session
-from clew_activities.prepare import PrepareActivities
-from clew_activities.prices import load_prices
+from clew_activities.model.call_model import ModelActivities
+from clew_activities.model.call_slots import DirectCalls, QueuedCalls
+from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, load_prices
+from clew_activities.model.prepare import PrepareActivities
+from clew_activities.model.summarize import SummaryActivities
 from clew_activities.providers import Providers
-from clew_activities.put_context import RestoringActivities
-from clew_activities.read_context import ContextActivities
-from clew_activities.read_last_seq import read_last_seq
-from clew_activities.read_thread import ReadingActivities
-from clew_activities.recall import RecallActivities
-from clew_activities.registry import Registry
-from clew_activities.run_hooks import HookActivities
-from clew_activities.run_tool import ToolActivities
-from clew_activities.search_attributes import SearchAttributes
-from clew_activities.send_message import send_message
-from clew_activities.sign_checkpoint import SigningActivities
-from clew_activities.stored_results import Results
-from clew_activities.submit_input import submit_input
-from clew_activities.summarize import SummaryActivities
-from clew_activities.thaw import ThawActivities
-from clew_activities.thread_source import Threads
+from clew_activities.tools.mcp.settings import McpSettings
+from clew_activities.tools.mcp.tools import McpTools
+from clew_activities.tools.registry import Registry
+from clew_activities.tools.run_hooks import HookActivities
+from clew_activities.tools.run_tool import ToolActivities
+from clew_activities.tools.stored_results import Results
+from clew_workflows.contract.tokens import load_encodings
 from clew_workflows.protocol import RolloverThresholds
 
 Activity = Callable[..., Any]

@@ -17,16 +17,13 @@ from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkerDeploy
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from clew.agents import Agent
-from clew.encryption import encrypt_payloads, is_encrypting, read_encryption
-from clew.hooks import Hook
 from clew.session.connection import Clew
 from clew.tools import ToolDefinition
 from clew_activities.archive import Store, open_store
 from clew_activities.providers import Providers, make_http_client
 from clew_activities.query_guard import QueryGuard
-from clew_activities.registry import make_registry
 from clew_activities.telemetry.interceptor import TelemetryInterceptor
-from clew_activities.tools import collect_tools
+from clew_activities.tools.registry import collect_tools, make_registry
 from clew_activities.worker.assembly import (
     HEARTBEAT_THROTTLE,
     PASSED_THROUGH,
@@ -41,7 +38,9 @@ from clew_activities.worker.assembly import (
 from clew_activities.worker.capacity import Capacity
 from clew_activities.worker.environment import read_environment
 from clew_activities.worker.parts import Parts, make_parts
-from clew_workflows.shell.payload_converter import make_shared
+from clew_workflows.contract.hooks import Hook
+from clew_workflows.encryption import encrypt_payloads, is_encrypting, read_encryption
+from clew_workflows.host.payload_converter import make_shared
 
 DEFAULT_SLOTS = 100
 """Activity slots of a worker that sets none."""

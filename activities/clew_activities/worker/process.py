@@ -13,26 +13,23 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
 
-from clew.contract import TASK_QUEUE
-from clew.encryption import PLAIN_VARIABLE, read_encryption
-from clew.errors import ClewError
-from clew.model.tokens import load_encodings
 from clew.session.connection import Clew
 from clew_activities.providers import Redaction, make_http_client
 from clew_activities.providers.redaction import find_suspected_secrets
-from clew_activities.registry import AgentsUnusable
 from clew_activities.telemetry.interceptor import trace_with
-from clew_activities.tools import ToolsUnusable
+from clew_activities.tools.registry import AgentsUnusable, ToolsUnusable
 from clew_activities.worker.assembly import ALL_WORK, SessionWorker, Work, make_worker
 from clew_activities.worker.backlog import list_queues, report_backlog
-from clew_activities.worker.capacity import make_room
+from clew_activities.worker.capacity import MAX_RATE, MIN_RATE, make_room, parse_rate
 from clew_activities.worker.environment import WorkerEnvironment, read_environment, split_names
-from clew_activities.worker.event_loop import WorkerLoop
 from clew_activities.worker.health import check_server, check_store, serve_health
 from clew_activities.worker.logs import log_without_secrets
-from clew_activities.worker.rate_limits import MAX_RATE, MIN_RATE, parse_rate
-from clew_activities.worker.runtime import make_runtime
+from clew_activities.worker.runtime import WorkerLoop, make_runtime
 from clew_activities.worker.sight import SightSettings, read_sight_settings, read_spans
+from clew_workflows.contract import TASK_QUEUE
+from clew_workflows.contract.errors import ClewError
+from clew_workflows.contract.tokens import load_encodings
+from clew_workflows.encryption import PLAIN_VARIABLE, read_encryption
 
 LEAVE_SECONDS = 3.0
 """Seconds that running threads may delay the end of the process."""

@@ -5,7 +5,7 @@ The messages of a client's input say what the client has, and a run sends what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from ag_ui.core import (
     AssistantMessage,
     BaseEvent,
     CustomEvent,
+    FunctionCall,
     Message,
     MessagesSnapshotEvent,
     ReasoningEndEvent,
@@ -21,9 +22,12 @@ from ag_ui.core import (
     ReasoningMessageEndEvent,
     ReasoningMessageStartEvent,
     ReasoningStartEvent,
+    RunAgentInput,
     TextMessageContentEvent,
     TextMessageEndEvent,
     TextMessageStartEvent,
+    TextPart,
+    ToolCall,
     ToolCallArgsEvent,
     ToolCallEndEvent,
     ToolCallResultEvent,
@@ -31,9 +35,8 @@ from ag_ui.core import (
     ToolMessage,
     UserMessage,
 )
+from pydantic_core import to_json
 
-from clew.ag_ui.messages import convert_call, convert_result, name_message, name_reasoning
-from clew.contract import payloads
 from clew.session.events import (
     EntryCommitted,
     Restarted,
@@ -43,7 +46,108 @@ from clew.session.events import (
     ThinkingAdded,
     ToolProgressed,
 )
-from clew.thread.entries import Entry
+from clew_workflows.contract import messages, payloads
+from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.thread.entries import Entry
+
+# Messages of AG-UI: those of a thread, and those that a client sends.
+
+
+def name_message(entry: Entry) -> str:
+    """Name the message of an entry: a user's by the id that its sender chose, a reply by its model call."""
+    match entry.body:
+        case payloads.UserMessage() as sent:
+            return sent.input_id or entry.refs.get("request_id") or entry.id
+        case payloads.ToolMessage() as result:
+            return f"{result.tool_call_id}-result"
+    return entry.refs.get("call_id") or entry.id
+
+
+def name_reasoning(call_id: str) -> str:
+    """Name the message with the reasoning of a model call."""
+    return f"{call_id}-reasoning"
+
+
+def convert_call(call: messages.ToolCall) -> ToolCall:
+    """Convert a tool call."""
+    function = FunctionCall(name=call["name"], arguments=to_json(call["arguments"]).decode())
+    return ToolCall(id=call["id"], function=function)
+
+
+def convert_result(entry: Entry, result: payloads.ToolMessage) -> ToolMessage:
+    """Convert the result of a tool call."""
+    return ToolMessage(
+        id=name_message(entry),
+        tool_call_id=result.tool_call_id,
+        content=result.content,
+        error=result.content if result.is_error else None,
+    )
+
+
+def convert_entry(entry: Entry) -> Iterator[Message]:
+    """Convert an entry to the messages that clients show; most kinds of entries have none."""
+    name = name_message(entry)
+    match entry.body:
+        case payloads.UserMessage() as sent:
+            yield UserMessage(id=name, content=sent.content)
+        case payloads.ToolMessage() as result:
+            yield convert_result(entry, result)
+        case payloads.AssistantMessage() as reply:
+            if reply.thinking:
+                yield ReasoningMessage(id=name_reasoning(name), content=reply.thinking)
+            calls = [convert_call(call) for call in reply.tool_calls or ()]
+            if reply.content or calls:
+                yield AssistantMessage(id=name, content=reply.content or None, tool_calls=calls or None)
+
+
+async def convert_thread(entries: AsyncIterable[Entry]) -> list[Message]:
+    """Convert a thread. A late result takes the place of the result in doubt."""
+    converted: dict[str, Message] = {}
+    async for entry in entries:
+        for message in convert_entry(entry):
+            converted[message.id] = message
+    return list(converted.values())
+
+
+def read_text(message: UserMessage) -> str:
+    """Read the text of a user's message.
+
+    Raises:
+        InvalidInput: It has parts that are not text.
+    """
+    if isinstance(message.content, str):
+        return message.content
+    texts = [part.text for part in message.content if isinstance(part, TextPart)]
+    if len(texts) < len(message.content):
+        raise InvalidInput("a message has parts that are not text: sessions take text only")
+    return "\n".join(texts)
+
+
+def read_result(message: ToolMessage) -> str:
+    """Read the text of a result that a client has sent.
+
+    Raises:
+        InvalidInput: It has parts that are not text.
+    """
+    return read_text(UserMessage(id=message.id, content=message.content))
+
+
+def get_new_message(run: RunAgentInput) -> UserMessage | None:
+    """Get the message that the run is to answer: the last one, if it is a user's."""
+    newest = run.messages[-1] if run.messages else None
+    return newest if isinstance(newest, UserMessage) else None
+
+
+def list_new_results(run: RunAgentInput) -> Sequence[ToolMessage]:
+    """List the tool results after the newest reply: the client has sent them, or repeats those that it got."""
+    results: list[ToolMessage] = []
+    for message in reversed(run.messages):
+        if isinstance(message, AssistantMessage):
+            break
+        if isinstance(message, ToolMessage):
+            results.append(message)
+    return results[::-1]
+
 
 CUSTOM_PREFIX = "clew."
 """What the names of custom events begin with; the type of the session's event follows."""

@@ -22,15 +22,14 @@ from ag_ui.core import (
 )
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from clew.ag_ui.mapping import RunEvents
-from clew.ag_ui.messages import convert_thread, get_new_message, list_new_results, read_result, read_text
-from clew.contract.outputs import PendingCall
-from clew.contract.payloads import RunPayload
-from clew.errors import AlreadyAnswered, AlreadyResolved, ClewError, InvalidInput
-from clew.outcomes import Usage
+from clew.ag_ui.mapping import RunEvents, convert_thread, get_new_message, list_new_results, read_result, read_text
 from clew.session import Session
 from clew.session.events import ApprovalRequired, EntryCommitted, ResultRequired, SessionEvent, StatusChanged
 from clew.session.options import MessageOptions
+from clew_workflows.contract.errors import AlreadyAnswered, AlreadyResolved, ClewError, InvalidInput
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.outputs import PendingCall
+from clew_workflows.contract.payloads import RunPayload
 
 
 class Approval(BaseModel):

@@ -12,9 +12,9 @@ import typer
 from clew.cli import options, reach, show
 from clew.cli.failures import exit_on_error
 from clew.cli.reach import Target
-from clew.contract.receipts import Receipt
-from clew.errors import UnknownApproval, WorkerUnavailable
 from clew.session.session import Session
+from clew_workflows.contract.errors import UnknownApproval, WorkerUnavailable
+from clew_workflows.contract.receipts import Receipt
 
 
 def act(

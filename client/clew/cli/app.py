@@ -13,9 +13,6 @@ from typing import Annotated, Any, Unpack
 import typer
 
 from clew.cli import (
-    compacting,
-    compare,
-    contexts,
     control,
     decoding,
     evaluate,
@@ -30,7 +27,6 @@ from clew.cli import (
     serving,
     show,
     talk,
-    top,
     watching,
 )
 from clew.cli.failures import exit_on_error
@@ -53,9 +49,9 @@ from clew.cli.options import (
     Tools,
 )
 from clew.cli.reach import Target
-from clew.contract import TASK_QUEUE, ConfigureInput
 from clew.session.connection import Clew
 from clew.session.options import EntryFilters
+from clew_workflows.contract import TASK_QUEUE, ConfigureInput
 
 _OPTION_NAMES = {
     "agent": "--agent",
@@ -333,9 +329,9 @@ def entries(
 
 
 _COMMANDS = {
-    groups.READ: (*watching.COMMANDS, *top.COMMANDS, listing.sessions, report.report, compare.compare),
+    groups.READ: (*watching.COMMANDS, *watching.TOP_COMMANDS, listing.sessions, report.report, evaluate.compare),
     groups.CONTROL: control.COMMANDS,
-    groups.CONTEXTS: (*contexts.COMMANDS, *compacting.COMMANDS),
+    groups.CONTEXTS: (*control.CONTEXT_COMMANDS, *control.SUMMARY_COMMANDS),
     groups.SESSIONS: lifecycle.COMMANDS,
     groups.OPERATE: (listing.setup_namespace, evaluate.evaluate),
 }

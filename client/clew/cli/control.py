@@ -1,19 +1,232 @@
-"""The commands that control a run, its approvals and the configuration. Each prints the session's receipt."""
+"""The commands that control a run, its context, its approvals and its configuration."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from clew.cli import options
-from clew.cli.acting import act, find_waiting_approval, parse_object
+from clew.cli.acting import act, find_waiting_approval, parse_json, parse_object
 from clew.cli.names import complete_agent, complete_approval, complete_external, complete_model
-from clew.cli.options import Address, AsJson, By, Namespace, SessionId, TaskQueue
-from clew.contract import TASK_QUEUE, ConfigureInput
-from clew.contract.receipts import ApprovalReceipt
+from clew.cli.options import Address, AsJson, By, Namespace, OpId, SessionId, TaskQueue
 from clew.session.options import InputOptions
 from clew.session.session import Session
+from clew_workflows.contract import TASK_QUEUE, ConfigureInput
+from clew_workflows.contract.receipts import ApprovalReceipt
+
+# The commands for summaries and pins. Each prints the session's receipt.
+
+
+UptoSeq = Annotated[
+    int | None,
+    typer.Option(
+        "--to-seq",
+        metavar="SEQ",
+        min=0,
+        help="The last message that the summary covers. Default: all but the last turns.",
+    ),
+]
+Seqs = Annotated[list[int], typer.Argument(metavar="SEQ...", min=0, help="Seqs of the messages.", show_default=False)]
+
+
+def summarize(
+    session: SessionId,
+    *,
+    from_seq: Annotated[
+        int | None,
+        typer.Option(
+            "--from-seq", metavar="SEQ", min=0, help="Read the messages again if an earlier summary covers this seq."
+        ),
+    ] = None,
+    to_seq: UptoSeq = None,
+    lane: options.Lane = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Have a model summarize a lane. Contexts show the summary in place of the messages; `clew expand` undoes it."""
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.summarize(from_seq, to_seq, context_ref=lane), as_json)
+
+
+def compact(
+    session: SessionId,
+    *,
+    op_id: OpId,
+    to_seq: UptoSeq = None,
+    lane: options.Lane = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Replace a lane's messages by a model's summary. `clew expand` undoes it."""
+    target = options.make_target(address, namespace, task_queue)
+    act(
+        target, session, lambda reached: reached.compact(op_id=op_id, context_ref=lane, to_seq=to_seq), as_json, op_id
+    )
+
+
+def expand(
+    session: SessionId,
+    *,
+    op_id: OpId,
+    lane: options.Lane = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Undo a lane's latest summary or compaction. Contexts show the messages again."""
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.expand(op_id=op_id, context_ref=lane), as_json, op_id)
+
+
+def pin(
+    session: SessionId,
+    seqs: Seqs,
+    *,
+    op_id: OpId,
+    lane: options.Lane = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Keep messages in all contexts of a lane. They stay when others are truncated or summarized."""
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.pin(*seqs, op_id=op_id, context_ref=lane), as_json, op_id)
+
+
+def unpin(
+    session: SessionId,
+    seqs: Seqs,
+    *,
+    op_id: OpId,
+    lane: options.Lane = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Undo `clew pin` for messages of a lane."""
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.unpin(*seqs, op_id=op_id, context_ref=lane), as_json, op_id)
+
+
+SUMMARY_COMMANDS = (summarize, compact, expand, pin, unpin)
+
+
+# The commands that replace a lane's context or switch lanes. Each prints the session's receipt.
+
+
+def replace(
+    session: SessionId,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A JSON list of messages, or an object with messages and system_prompt; `-` reads stdin.",
+            show_default=False,
+        ),
+    ],
+    *,
+    op_id: OpId,
+    lane: options.Lane = None,
+    base_seq: Annotated[
+        int | None,
+        typer.Option(
+            "--base-seq", metavar="SEQ", min=0, help="Keep the lane's messages after this seq. Default: none."
+        ),
+    ] = None,
+    reason: Annotated[
+        options.Reason | None, typer.Option(help="Why, stored with the entry. Default: manual.")
+    ] = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Replace a lane's context by messages from a file. During a run it waits until the run ends."""
+    messages, system_prompt = _read_snapshot(file)
+    target = options.make_target(address, namespace, task_queue)
+    act(
+        target,
+        session,
+        lambda reached: reached.replace_context(
+            messages,
+            op_id=op_id,
+            context_ref=lane,
+            system_prompt=system_prompt,
+            base_seq=base_seq,
+            reason=options.get_word(reason),
+        ),
+        as_json,
+        op_id,
+    )
+
+
+def switch(
+    session: SessionId,
+    lane: Annotated[
+        str,
+        typer.Argument(metavar="LANE", help="The lane to make active; a new one is empty.", show_default=False),
+    ],
+    *,
+    op_id: OpId,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Make another lane active. During a run it waits until the run ends."""
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.switch_context(lane, op_id=op_id), as_json, op_id)
+
+
+def reset(
+    session: SessionId,
+    *,
+    op_id: OpId,
+    lane: options.Lane = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Empty a lane's context; its messages stay in the thread. During a run it waits until the run ends."""
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.reset_context(op_id=op_id, context_ref=lane), as_json, op_id)
+
+
+CONTEXT_COMMANDS = (replace, switch, reset)
+
+
+def _read_snapshot(file: str) -> tuple[list[Any], str | None]:
+    """Read the messages and the system prompt from a file or from stdin."""
+    try:
+        text = options.read_stdin("FILE") if file == "-" else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from None
+    except ValueError as error:
+        raise typer.BadParameter(f"{file}: {error}", param_hint="FILE") from None
+    value = parse_json(text, "FILE")
+    snapshot: Any = {"messages": value} if isinstance(value, list) else value
+    if not isinstance(snapshot, dict) or not {"messages"} <= snapshot.keys() <= {"messages", "system_prompt"}:
+        raise typer.BadParameter(
+            "must be a list of messages, or an object with messages and system_prompt", param_hint="FILE"
+        )
+    messages = snapshot["messages"]
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise typer.BadParameter("messages must be a list of objects, each with role and content", param_hint="FILE")
+    return messages, snapshot.get("system_prompt")
+
+
+# The commands that control a run, its approvals and the configuration. Each prints the session's receipt.
+
 
 Text = Annotated[
     str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.", show_default=False)

@@ -13,7 +13,7 @@ from clew.cli import _operators as operators
 from clew.cli import options
 from clew.cli.failures import exit_on_error
 from clew.cli.reach import Misconfigured
-from clew.encryption import read_encryption
+from clew_workflows.encryption import read_encryption
 
 PORT = 8234
 ORIGINS = ("http://localhost:8233", "http://127.0.0.1:8233")

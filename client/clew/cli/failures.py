@@ -12,7 +12,7 @@ from temporalio.exceptions import TemporalError
 from clew.cli import show
 from clew.cli.hints import complete_commands
 from clew.cli.reach import Misconfigured
-from clew.errors import ClewError, RequestFailed, ServerUnreachable, WorkerUnavailable
+from clew_workflows.contract.errors import ClewError, RequestFailed, ServerUnreachable, WorkerUnavailable
 
 FAILED = 1
 USAGE = 2

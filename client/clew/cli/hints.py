@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from clew.cli.reach import Target
-from clew.contract import TASK_QUEUE
+from clew_workflows.contract import TASK_QUEUE
 
 _NO_TARGET = Target(None, None, TASK_QUEUE)
 _target: ContextVar[Target] = ContextVar("target", default=_NO_TARGET)

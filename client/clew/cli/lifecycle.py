@@ -10,16 +10,11 @@ from clew.cli import options, reach, show
 from clew.cli.acting import act
 from clew.cli.failures import exit_on_error
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
-from clew.contract import TASK_QUEUE
-from clew.contract.payloads import ForkPayload
-from clew.contract.receipts import (
-    CheckpointReceipt,
-    DeleteReceipt,
-    ForkReceipt,
-    RestoreReceipt,
-)
 from clew.session.connection import Clew
 from clew.session.session import Session
+from clew_workflows.contract import TASK_QUEUE
+from clew_workflows.contract.payloads import ForkPayload
+from clew_workflows.contract.receipts import CheckpointReceipt, DeleteReceipt, ForkReceipt, RestoreReceipt
 
 
 def fork(

@@ -16,11 +16,10 @@ from rich.table import Table
 from clew.cli import options, reach, show
 from clew.cli.failures import FAILED, exit_on_error
 from clew.cli.options import Address, AsJson, Namespace, TaskQueue
-from clew.contract import TASK_QUEUE
-from clew.contract.lists import ListedStatus, SessionSummary
-from clew.contract.search_attributes import SEARCH_ATTRIBUTES
 from clew.session.namespace import NamespaceSetup
 from clew.session.namespace import setup_namespace as register_attributes
+from clew_workflows.contract import TASK_QUEUE
+from clew_workflows.contract.lists import SEARCH_ATTRIBUTES, ListedStatus, SessionSummary
 
 Status = StrEnum("Status", list(get_args(ListedStatus)))  # type: ignore[misc]
 _COLUMNS = ("status", "session", "title", "agent or model", "user", "tokens", "cost", "active")

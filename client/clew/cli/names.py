@@ -14,9 +14,9 @@ import typer
 
 from clew.cli import reach
 from clew.cli.reach import Target
-from clew.contract import TASK_QUEUE
 from clew.session.connection import Clew
 from clew.session.session import Session
+from clew_workflows.contract import TASK_QUEUE
 
 T = TypeVar("T")
 

@@ -21,9 +21,9 @@ from clew.cli.failures import exit_on_error
 from clew.cli.groups import OPERATE, SESSIONS
 from clew.cli.options import Address, AsJson, Namespace, OptionalSessionId, SessionId, TaskQueue
 from clew.cli.reach import Misconfigured
-from clew.contract import TASK_QUEUE
-from clew.encryption import Sealer, encrypt_payloads, read_encryption
-from clew.thread.entries import Entry
+from clew_workflows.contract import TASK_QUEUE
+from clew_workflows.encryption import Sealer, encrypt_payloads, read_encryption
+from clew_workflows.thread.entries import Entry
 
 if TYPE_CHECKING:
     from clew.operators import Archive, Report

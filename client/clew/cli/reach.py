@@ -13,12 +13,12 @@ from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.contract import WORKFLOW_TYPE
-from clew.contract.outputs import SessionStatus
-from clew.errors import ClewError, InvalidInput, NotFound, ServerUnreachable, WorkerUnavailable
 from clew.session.connection import Clew
 from clew.session.session import Session
 from clew.session.transport import translate_error, wait_at_most
+from clew_workflows.contract import WORKFLOW_TYPE
+from clew_workflows.contract.errors import ClewError, InvalidInput, NotFound, ServerUnreachable, WorkerUnavailable
+from clew_workflows.contract.outputs import SessionStatus
 
 T = TypeVar("T")
 

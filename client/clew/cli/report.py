@@ -11,8 +11,8 @@ import typer
 from clew.cli import offline, options, show
 from clew.cli.failures import exit_on_error
 from clew.cli.options import Address, Namespace, OptionalSessionId, TaskQueue
-from clew.contract import TASK_QUEUE
 from clew.report import MAX_ENTRIES, make_report
+from clew_workflows.contract import TASK_QUEUE
 
 
 def report(

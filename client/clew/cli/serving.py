@@ -14,9 +14,9 @@ from clew.cli.failures import FAILED
 from clew.cli.groups import SERVE
 from clew.cli.hints import find_program
 from clew.cli.options import TaskQueue
-from clew.contract import TASK_QUEUE
 from clew.local import StartFailed
 from clew.local.development import FOLDER, PORT, UI_PORT, Development, run_until_interrupted
+from clew_workflows.contract import TASK_QUEUE
 
 
 def worker(context: typer.Context) -> None:

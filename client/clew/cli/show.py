@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.cli.hints import write_command
-from clew.contract.outputs import Context, PendingOperation, SessionStatus
-from clew.contract.payloads import (
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.outputs import Context, PendingOperation, SessionStatus
+from clew_workflows.contract.payloads import (
     AgentVersion,
     ApprovalPayload,
     AssistantMessage,
@@ -30,7 +31,7 @@ from clew.contract.payloads import (
     SummaryPayload,
     ToolMessage,
 )
-from clew.contract.receipts import (
+from clew_workflows.contract.receipts import (
     ApprovalReceipt,
     CancelReceipt,
     CheckpointReceipt,
@@ -46,8 +47,7 @@ from clew.contract.receipts import (
     SummaryReceipt,
     ToolResultReceipt,
 )
-from clew.outcomes import Usage
-from clew.thread.entries import Entry
+from clew_workflows.thread.entries import Entry
 
 STYLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 

@@ -9,18 +9,17 @@ from rich.text import Text
 from temporalio.exceptions import TemporalError
 
 from clew.cli import show
-from clew.cli.chat.actions import Answer, Transcript, carry_out
-from clew.cli.chat.commands import Message, Mistake, Typed, format_help, parse_line
+from clew.cli.chat.commands import Answer, Message, Mistake, Transcript, Typed, carry_out, format_help, parse_line
 from clew.cli.failures import find_exit_code, report_error
-from clew.cli.follow import follow, wait_for_outcome
 from clew.cli.hints import write_command
 from clew.cli.reach import WORKER_SECONDS, Opened, wait_for_answer
-from clew.contract import OnBusy
-from clew.contract.outputs import Context, SessionStatus
-from clew.errors import ClewError, InvalidInput, WorkerUnavailable
-from clew.outcomes import RequestOutcome
+from clew.cli.watching import follow_session, wait_for_outcome
 from clew.session.request import Request
 from clew.session.session import Session
+from clew_workflows.contract import OnBusy
+from clew_workflows.contract.errors import ClewError, InvalidInput, WorkerUnavailable
+from clew_workflows.contract.outcomes import RequestOutcome
+from clew_workflows.contract.outputs import Context, SessionStatus
 
 GRACE_SECONDS = 15.0
 """Seconds after a request's timeout within which its outcome must arrive."""
@@ -168,7 +167,7 @@ async def _answer(request: Request, as_json: bool, *, in_lines: bool) -> Request
     """
     to = show.make_console()
     live = to.is_terminal and not as_json
-    outcome = await (follow(to, request) if live else wait_for_outcome(request, _notify))
+    outcome = await (follow_session(to, request) if live else wait_for_outcome(request, _notify))
     answer = await request.answer()
     if as_json:
         show.print_document({**outcome.as_dict(), "answer": answer}, in_lines=in_lines)

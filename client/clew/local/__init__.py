@@ -17,9 +17,8 @@ what to install.
 
 from clew.local.child import StartFailed
 from clew.local.model import model_server
-from clew.local.persistence import persistent_server
 from clew.local.scripted import Reply, ScriptedModel, ToolCall, scripted_model
-from clew.local.temporal import TemporalServer, temporal_server
+from clew.local.temporal import TemporalServer, persistent_server, temporal_server
 from clew.local.worker import Worker, worker_process
 
 __all__ = [

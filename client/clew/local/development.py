@@ -14,13 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from clew.contract import TASK_QUEUE
 from clew.local.child import StartFailed
 from clew.local.model import model_server
-from clew.local.persistence import persistent_server
 from clew.local.reloading import ReloadingWorker, watch_code
-from clew.local.temporal import TemporalServer, temporal_server
+from clew.local.temporal import TemporalServer, persistent_server, temporal_server
 from clew.local.worker import Worker, worker_process
+from clew_workflows.contract import TASK_QUEUE
 
 LOCAL_MODEL = "local:smollm2"
 """The embedded model."""

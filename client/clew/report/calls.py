@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from clew.contract.payloads import AppliedReplace, OperationPayload, Recipe, SummaryPayload
-from clew.errors import ClewError
-from clew.outcomes import Usage
 from clew.report.types import Call
 from clew.report.windows import make_window
-from clew.thread.entries import Entry
-from clew.thread.thread import Thread
+from clew_workflows.contract.errors import ClewError
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.payloads import AppliedReplace, OperationPayload, Recipe, SummaryPayload
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.thread import Thread
 
 MAX_WINDOWS = 1000
 """Most windows of a report; the newest calls that it shows have theirs."""

@@ -6,7 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clew.contract.payloads import (
+from clew.report.calls import count_seconds
+from clew.report.texts import Texts
+from clew.report.types import Call, EventItem, Item, MessageItem, Text, ToolUse
+from clew_workflows.contract.messages import ToolCall
+from clew_workflows.contract.payloads import (
     AppliedPin,
     AppliedReplace,
     AppliedSwitch,
@@ -26,12 +30,8 @@ from clew.contract.payloads import (
     ToolMessage,
     UserMessage,
 )
-from clew.model.messages import ToolCall
-from clew.report.calls import count_seconds
-from clew.report.texts import Texts
-from clew.report.types import Call, EventItem, Item, MessageItem, Text, ToolUse
-from clew.thread.entries import Entry
-from clew.thread.thread import Thread
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.thread import Thread
 
 MAX_NAME_CHARACTERS = 200
 """Most characters of a tool's name: a model may call a tool that does not exist by any name."""

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from clew.contract.lists import choose_title, cut_title
-from clew.contract.payloads import (
+from clew.report.calls import count_seconds, list_calls, sum_usage
+from clew.report.conversation import Conversation, collect_results
+from clew.report.texts import Texts
+from clew.report.turns import list_failures
+from clew.report.types import ActiveLane, Relative, Report, Run, Timeline
+from clew_workflows.contract.lists import choose_title, cut_title
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.payloads import (
     AssistantMessage,
     ConfigPayload,
     ForkPayload,
@@ -17,14 +23,8 @@ from clew.contract.payloads import (
     ToolMessage,
     UserMessage,
 )
-from clew.outcomes import Usage
-from clew.report.calls import count_seconds, list_calls, sum_usage
-from clew.report.conversation import Conversation, collect_results
-from clew.report.failures import list_failures
-from clew.report.texts import Texts
-from clew.report.types import ActiveLane, Relative, Report, Run, Timeline
-from clew.thread.entries import DEFAULT_LANE, Entry
-from clew.thread.thread import Thread
+from clew_workflows.thread.entries import DEFAULT_LANE, Entry
+from clew_workflows.thread.thread import Thread
 
 MAX_ENTRIES = 2000
 """Entries whose content a report shows, unless it is made with another limit."""

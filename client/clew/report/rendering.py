@@ -21,15 +21,6 @@ from markupsafe import Markup
 
 from clew.report.calls import MAX_WINDOWS, count_seconds
 from clew.report.charts import CHART_HEIGHT, make_charts
-from clew.report.formats import (
-    format_bytes,
-    format_dollars,
-    format_number,
-    format_percent,
-    format_seconds,
-    format_time,
-)
-from clew.report.markdown import render_markdown
 from clew.report.strips import (
     SEGMENT_NAMES,
     describe_seqs,
@@ -38,10 +29,19 @@ from clew.report.strips import (
     make_map,
     make_strip,
 )
+from clew.report.texts import (
+    format_bytes,
+    format_dollars,
+    format_number,
+    format_percent,
+    format_seconds,
+    format_time,
+    make_visible,
+    render_markdown,
+)
 from clew.report.timelines import LANE_HEIGHT, MAX_MARKS, make_timeline
 from clew.report.turns import Turn, list_turns
 from clew.report.types import Item, Report, Segment, Text
-from clew.report.visible import make_visible
 
 MAX_ROWS = 1000
 """Most rows of a table of the page; the newest are shown."""

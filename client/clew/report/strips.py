@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from clew.report.formats import format_number
-from clew.report.shapes import Box, Joined, join_boxes, limit_digits, place_entries
+from clew.report.charts import Box, Joined, join_boxes, limit_digits, place_entries
+from clew.report.texts import format_number
 from clew.report.types import Call, CallWindow, Report, Segment
 
 STRIP_HEIGHT = 14

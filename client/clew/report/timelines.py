@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from clew.report.formats import format_seconds, format_time
-from clew.report.shapes import Box, limit_digits, place_entries
+from clew.report.charts import Box, limit_digits, place_entries
+from clew.report.texts import format_seconds, format_time
 from clew.report.types import Report
 
 MAX_MARKS = 1500

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from clew.outcomes import Output, Usage
+from clew_workflows.contract.outcomes import Output, Usage
 
 SegmentKind = Literal["tools", "system", "summary", "snapshot", "user", "assistant", "tool_calls", "messages"]
 SegmentState = Literal["shown", "cleared", "truncated", "summarized", "replaced", "dropped", "excluded"]

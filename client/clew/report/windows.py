@@ -6,16 +6,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from clew.context.blocks import Block
-from clew.context.contexts import find_output_schema, rebuild_context
-from clew.context.projection import Projection
-from clew.contract.payloads import ConfigPayload, MessagePayload, Recipe, SummaryPayload
-from clew.contract.policy import ContextPolicy
 from clew.report.types import CallWindow, Segment, SegmentKind, SegmentState
-from clew.thread.entries import Entry
-from clew.thread.lane import Group, Lane
-from clew.thread.layers import Layer
-from clew.thread.thread import Thread
+from clew_workflows.contract.payloads import ConfigPayload, MessagePayload, Recipe, SummaryPayload
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.thread.context.blocks import Block
+from clew_workflows.thread.context.contexts import find_output_schema, rebuild_context
+from clew_workflows.thread.context.projection import Projection
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.lane import Group, Lane, Layer
+from clew_workflows.thread.thread import Thread
 
 MAX_SEGMENTS = 30
 """Most segments of a window or of what it left out. More messages are put together, the oldest first."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from temporalio.client import Client
 
-from clew.encryption import Encryption, encrypt_payloads, read_encryption
-from clew.errors import InvalidInput
+from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.encryption import Encryption, encrypt_payloads, read_encryption
 
 
 def encrypt_client(client: Client, encryption: Encryption | None) -> Client:

@@ -7,10 +7,10 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 from temporalio.client import Client
 
-from clew.contract import MAX_TOKEN_BYTES
-from clew.encryption import find_sealer
-from clew.errors import NewerVersion, TokenMalformed, TokenVersion
-from clew.formats import Format
+from clew_workflows.contract import MAX_TOKEN_BYTES
+from clew_workflows.contract.errors import NewerVersion, TokenMalformed, TokenVersion
+from clew_workflows.contract.formats import Format
+from clew_workflows.encryption import find_sealer
 
 FORMAT = Format("encrypted checkpoint")
 _NAME = "checkpoint"

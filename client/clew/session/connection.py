@@ -22,7 +22,18 @@ from temporalio.runtime import Runtime
 from temporalio.service import RPCError, TLSConfig
 
 from clew.agents import Agent
-from clew.contract import (
+from clew.session._encryption import encrypt_client
+from clew.session._query_retry import retry_queries_soon
+from clew.session._tokens import decrypt_token
+from clew.session.handle import SessionHandle, run_service
+from clew.session.listing import SessionLists
+from clew.session.options import EntryFilters
+from clew.session.reading import read_status, read_thread
+from clew.session.session import Session
+from clew.session.starting import find_ignored, read_ignored, start_or_resume
+from clew.session.transport import dump_input, make_input, translate_error
+from clew.tools import ToolDefinition
+from clew_workflows.contract import (
     DELETE_WORKFLOW,
     RESTORE_WORKFLOW,
     TASK_QUEUE,
@@ -36,26 +47,12 @@ from clew.contract import (
     SessionConfig,
     SessionId,
 )
-from clew.contract.payloads import ConfigPayload
-from clew.contract.policy import ContextPolicy
-from clew.contract.receipts import DeleteReceipt, RestoreReceipt
-from clew.encryption import Encryption
-from clew.errors import Closed, InvalidInput, NotFound, ServerUnreachable, WorkerUnavailable
-from clew.session._encryption import encrypt_client
-from clew.session._opening import find_ignored, read_ignored
-from clew.session._query_retry import retry_queries_soon
-from clew.session._reader import read_status
-from clew.session._services import run_service
-from clew.session._thread_service import read_thread
-from clew.session._tokens import decrypt_token
-from clew.session.handle import SessionHandle
-from clew.session.listing import SessionLists
-from clew.session.options import EntryFilters
-from clew.session.session import Session
-from clew.session.starting import start_or_resume
-from clew.session.transport import dump_input, make_input, translate_error
-from clew.thread.entries import Entry
-from clew.tools import ToolDefinition
+from clew_workflows.contract.errors import Closed, InvalidInput, NotFound, ServerUnreachable, WorkerUnavailable
+from clew_workflows.contract.payloads import ConfigPayload
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.contract.receipts import DeleteReceipt, RestoreReceipt
+from clew_workflows.encryption import Encryption
+from clew_workflows.thread.entries import Entry
 
 CONNECT_SECONDS = 10
 """Seconds within which a server must accept the connection."""

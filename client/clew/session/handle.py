@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -12,14 +14,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowUpdateHandle
-from temporalio.common import QueryRejectCondition
+from temporalio.common import Priority, QueryRejectCondition
 from temporalio.service import RPCError
 
-from clew.contract import READ_WORKFLOW, EntriesQuery, ReadThreadInput
-from clew.contract.payloads import SessionPayload
-from clew.errors import ClewError, Closed, NotFound, Refusal, Starting, WorkerUnavailable
-from clew.outcomes import Output
-from clew.session._services import run_service
 from clew.session.transport import (
     INTERRUPTED,
     dump_input,
@@ -28,8 +25,55 @@ from clew.session.transport import (
     send_update,
     translate_errors,
 )
-from clew.thread.entries import Entry
-from clew.thread.source import LivePage
+from clew_workflows.contract import READ_WORKFLOW, EntriesQuery, ReadThreadInput
+from clew_workflows.contract.config import make_fairness_key
+from clew_workflows.contract.errors import ClewError, Closed, NotFound, Refusal, Starting, WorkerUnavailable
+from clew_workflows.contract.outcomes import Output
+from clew_workflows.contract.payloads import SessionPayload
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.source import LivePage
+
+# Run the service workflows: they do what needs the archive, whose store only workers can reach.
+
+
+SERVICE_PREFIX = "clew-service-"
+"""The ids of service workflows begin with it, so that lists can leave them out."""
+TIMEOUT = timedelta(minutes=2)
+"""Longest time that a service workflow may take; only a missing worker makes it take that long."""
+
+
+async def run_service(
+    client: Client,
+    task_queue: str,
+    name: str,
+    argument: BaseModel,
+    session_id: str,
+    *,
+    time_limit: timedelta = TIMEOUT,
+) -> dict[str, Any]:
+    """Run a service workflow for a session and return its answer.
+
+    Raises:
+        Refusal: The workflow refused its input, or failed with a word of the contract.
+        WorkerUnavailable: No worker ran it in time.
+    """
+    verb = re.sub("(Session|Thread|Context)$", "", name).lower()
+    async with translate_errors(session_id):
+        answer: dict[str, Any] = await client.execute_workflow(
+            name,
+            dump_input(argument),
+            id=f"{SERVICE_PREFIX}{verb}-{session_id}-{uuid.uuid4().hex}",
+            task_queue=task_queue,
+            result_type=dict,
+            execution_timeout=time_limit,
+            static_summary=f"{verb} · {session_id}",
+            static_details=f"A service workflow of Clew, {name}: no session.",
+            priority=Priority(fairness_key=make_fairness_key(session_id)),
+        )
+    if message := answer.get("not_found"):
+        raise NotFound(message)
+    return answer
+
 
 Answer = TypeVar("Answer", bound=Output)
 

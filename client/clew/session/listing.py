@@ -10,12 +10,19 @@ from typing import Any, get_args
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.contract.lists import ListedStatus, ListSessionsInput, SessionsPage, SessionSummary, split_tags
-from clew.contract.names import LIST_WORKFLOW, WORKFLOW_TYPE
-from clew.contract.search_attributes import SEARCH_ATTRIBUTES, cut_keyword
-from clew.errors import InvalidInput, SearchAttributesMissing
-from clew.session._services import run_service
+from clew.session.handle import run_service
 from clew.session.transport import INTERRUPTED, make_input, translate_error
+from clew_workflows.contract.errors import InvalidInput, SearchAttributesMissing
+from clew_workflows.contract.lists import (
+    SEARCH_ATTRIBUTES,
+    ListedStatus,
+    ListSessionsInput,
+    SessionsPage,
+    SessionSummary,
+    cut_keyword,
+    split_tags,
+)
+from clew_workflows.contract.names import LIST_WORKFLOW, WORKFLOW_TYPE
 
 Since = datetime | timedelta | str
 Summaries = AsyncGenerator[SessionSummary, None]

@@ -12,8 +12,8 @@ from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSe
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.contract.search_attributes import SEARCH_ATTRIBUTES, AttributeType
 from clew.session.transport import translate_error
+from clew_workflows.contract.lists import SEARCH_ATTRIBUTES, AttributeType
 
 USABLE_SECONDS = 30.0
 """Seconds within which a server must know a search attribute that it has registered."""

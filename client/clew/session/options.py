@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from clew.agents import Agent
-from clew.contract import ApprovalScope, ContextPolicy, Limits, ModelOptions, OnBusy
 from clew.tools import ToolDefinition
+from clew_workflows.contract import ApprovalScope, ContextPolicy, Limits, ModelOptions, OnBusy
 
 
 class MessageOptions(TypedDict, total=False):

@@ -11,7 +11,14 @@ from pydantic import TypeAdapter
 from temporalio.client import Client
 from typing_extensions import TypeForm
 
-from clew.contract import (
+from clew.session._tokens import encrypt_token
+from clew.session.events import SessionEvent, follow_session
+from clew.session.handle import SessionHandle, make_id
+from clew.session.options import ConfigChanges, InputOptions, MessageOptions
+from clew.session.reading import SessionReads, read_last_seq
+from clew.session.request import Request, TypedRequest, make_request, warn_of_retries
+from clew.session.transport import make_input
+from clew_workflows.contract import (
     FORK_WORKFLOW,
     TASK_QUEUE,
     ApprovalInput,
@@ -27,7 +34,8 @@ from clew.contract import (
     SummarizeInput,
     ToolResultInput,
 )
-from clew.contract.receipts import (
+from clew_workflows.contract.messages import Message
+from clew_workflows.contract.receipts import (
     ApprovalReceipt,
     CancelReceipt,
     CheckpointReceipt,
@@ -39,15 +47,6 @@ from clew.contract.receipts import (
     SummaryReceipt,
     ToolResultReceipt,
 )
-from clew.model.messages import Message
-from clew.session._reader import read_last_seq
-from clew.session._reads import SessionReads
-from clew.session._tokens import encrypt_token
-from clew.session.events import SessionEvent, follow_session
-from clew.session.handle import SessionHandle, make_id
-from clew.session.options import ConfigChanges, InputOptions, MessageOptions
-from clew.session.request import Request, TypedRequest, make_request, warn_of_retries
-from clew.session.transport import make_input
 
 T = TypeVar("T")
 Reason = Literal["manual", "restore", "compaction", "system"]

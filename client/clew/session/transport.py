@@ -31,8 +31,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.agents import Agent
-from clew.contract.validation import translate_validation_error
-from clew.errors import (
+from clew.tools import ToolDefinition
+from clew_workflows.contract.errors import (
     Busy,
     ClewError,
     Closed,
@@ -44,7 +44,7 @@ from clew.errors import (
     WorkerUnavailable,
     make_refusal,
 )
-from clew.tools import ToolDefinition
+from clew_workflows.contract.validation import translate_validation_error
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+import atexit
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -15,7 +18,7 @@ from temporalio import activity
 from temporalio.api.activity.v1 import ActivityOptions
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflowservice.v1 import UpdateActivityExecutionOptionsRequest
-from temporalio.client import Client
+from temporalio.client import Client, OutboundInterceptor, StartWorkflowUpdateInput, WorkflowUpdateHandle
 from temporalio.client import Interceptor as ClientInterceptor
 from temporalio.common import RetryPolicy
 from temporalio.service import RPCError, RPCStatusCode
@@ -30,8 +33,146 @@ from temporalio.worker import (
 )
 from temporalio.workflow import ActivityHandle
 
+from clew.local import TemporalServer, temporal_server
+from clew.session.transport import wait_at_most
+from clew.testing.scripts import Stuck
 from clew_activities.worker import SessionWorker
-from clew_workflows.shell.execution import HEARTBEAT_TIMEOUT
+from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
+
+# An event loop in a thread of its own, with a Temporal server that all stacks of the process share.
+#
+# The stacks live on this loop, so that they run whatever the loop of a test does, and outlive it.
+
+
+T = TypeVar("T")
+
+START_SECONDS = 60.0
+BACKGROUND_STOP_SECONDS = 10.0
+CANCEL_SECONDS = 1.0
+DYNAMIC_CONFIG = {"frontend.WorkflowTimeSkippingEnabled": True, "history.timerProcessorMaxTimeShift": "10ms"}
+"""The settings of the server: it can skip time, and its timers fire 10 ms late at most, not a second."""
+
+
+class Background:
+    """The loop, its thread and the server. Other threads call its methods."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="clew-testing", daemon=True)
+        self._thread.start()
+        self._open = AsyncExitStack()
+        self._server: TemporalServer | None = None
+        self._starting = asyncio.Lock()
+        atexit.register(self._stop)
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop, for a caller on another loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def run_blocking(self, work: Coroutine[Any, Any, T], timeout_seconds: float = START_SECONDS) -> T:
+        """Run a coroutine on the loop, and block this thread until it returns."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_seconds)
+
+    async def start_server(self) -> TemporalServer:
+        """Start the server, once. To be awaited on this loop."""
+        async with self._starting:
+            if self._server is None:
+                self._server = await self._open.enter_async_context(
+                    temporal_server(ui=False, dynamic_config=DYNAMIC_CONFIG)
+                )
+        return self._server
+
+    async def _end(self) -> None:
+        """Cancel what still runs, such as workers that wait for polls, and stop the server."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
+        await self._open.aclose()
+
+    def _stop(self) -> None:
+        self.run_blocking(self._end(), BACKGROUND_STOP_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(BACKGROUND_STOP_SECONDS)
+        self._loop.close()
+
+
+_lock = threading.Lock()
+_backgrounds: list[Background] = []
+
+
+def get_background() -> Background:
+    """Get the background of this process; the first call starts it."""
+    with _lock:
+        if not _backgrounds:
+            _backgrounds.append(Background())
+        return _backgrounds[0]
+
+
+# Waits with an end: a test that waits in vain for an answer fails, and says what the session waits for.
+
+
+class BoundedWaits(ClientInterceptor):
+    """Bounds the waits of a client for the answers of updates.
+
+    A session answers `running` after a minute, and the client asks again: all of that is one wait.
+    """
+
+    def __init__(self, seconds: float, describe: Callable[[str], Awaitable[str]]) -> None:
+        self._seconds = seconds
+        self._describe = describe
+        self._began: dict[str, float] = {}
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002 - the SDK's
+        """Bound the waits of a client."""
+        return _Outbound(next, self)
+
+    async def wait(self, update: _Update) -> Any:
+        """Wait for the answer of an update.
+
+        Raises:
+            Stuck: It did not come in time.
+        """
+        session_id = update.workflow_id
+        began = self._began.setdefault(session_id, time.monotonic())
+        try:
+            answer = await wait_at_most(max(began + self._seconds - time.monotonic(), 0.01), update.fetch())
+        except TimeoutError:
+            del self._began[session_id]
+            described = await self._describe(session_id)
+            raise Stuck(f"session {session_id!r} has not answered within {self._seconds:g} s; {described}") from None
+        except BaseException:
+            self._began.pop(session_id, None)
+            raise
+        if not (isinstance(answer, dict) and answer.get("status") == "running"):
+            self._began.pop(session_id, None)
+        return answer
+
+
+class _Outbound(OutboundInterceptor):
+    def __init__(self, inner: OutboundInterceptor, waits: BoundedWaits) -> None:
+        super().__init__(inner)
+        self._waits = waits
+
+    async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> WorkflowUpdateHandle[Any]:  # noqa: A002 - the SDK's
+        """Send an update."""
+        return _Update(await super().start_workflow_update(input), self._waits)
+
+
+class _Update(WorkflowUpdateHandle[Any]):
+    def __init__(self, update: WorkflowUpdateHandle[Any], waits: BoundedWaits) -> None:
+        self.__dict__ = update.__dict__
+        self._waits = waits
+
+    async def fetch(self) -> Any:
+        """Wait for the answer without a bound."""
+        return await super().result()
+
+    async def result(self, **options: Any) -> Any:
+        """Wait for the answer."""
+        return await self._waits.wait(self) if self._known_outcome is None else await super().result(**options)
+
 
 FIRST_RETRY = timedelta(milliseconds=10)
 """Time before an activity's first retry, instead of a second."""

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from clew import Entry, Session
 from clew.agents import Agent
-from clew.encryption import read_encryption
 from clew.local import scripted_model
 from clew.operators import read_export
 from clew.testing.scripts import Script, Scripts, make_providers
 from clew.tools import ToolDefinition
 from clew_activities.providers import load_providers
-from clew_activities.tools import collect_tools
+from clew_activities.tools.registry import collect_tools
 from clew_audit.evaluation import CALLS_AT_ONCE, Evaluation, evaluate_thread
+from clew_workflows.encryption import read_encryption
 
 
 async def evaluate(

@@ -15,13 +15,13 @@ from temporalio.converter import DataConverter
 from temporalio.worker import Plugin, Replayer, WorkflowRunner
 
 from clew import Clew
-from clew.encryption import encrypt_payloads, read_encryption
-from clew.model.tokens import load_encodings
 from clew_activities.worker import make_workflow_sandbox
 from clew_activities.worker.assembly import WORKFLOWS
 from clew_audit.histories import SavedHistories
 from clew_audit.json_lines import FileDamaged
-from clew_workflows.shell.payload_converter import make_tolerant
+from clew_workflows.contract.tokens import load_encodings
+from clew_workflows.encryption import encrypt_payloads, read_encryption
+from clew_workflows.host.payload_converter import make_tolerant
 
 
 class ReplayFailed(AssertionError):

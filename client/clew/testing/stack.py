@@ -26,21 +26,19 @@ from temporalio.client import Client
 
 from clew import Clew, Session
 from clew.agents import Agent
-from clew.contract.outputs import PendingCall, SessionStatus
-from clew.errors import ClewError
 from clew.local import scripted_model
-from clew.testing._background import get_background
-from clew.testing._waits import BoundedWaits
-from clew.testing._worker import MortalWorker
+from clew.testing._worker import BoundedWaits, MortalWorker, get_background
 from clew.testing.scripts import Script, ScriptedRequest, Scripts, Stuck, make_providers
 from clew.testing.view import ThreadView
 from clew.tools import Tool, ToolDefinition
 from clew_activities.archive import Store
-from clew_activities.checkpoint_tokens import Keys
+from clew_activities.checkpoints import Keys
 from clew_activities.providers import make_http_client
-from clew_activities.tools import Tools, collect_tools
+from clew_activities.tools.registry import Tools, collect_tools
 from clew_activities.worker import SessionWorker, make_worker
 from clew_activities.worker.assembly import ALL_WORK, Work
+from clew_workflows.contract.errors import ClewError
+from clew_workflows.contract.outputs import PendingCall, SessionStatus
 
 APPROVAL_SECONDS = 10.0
 """Seconds that `Stack.wait_for_approval` and `Stack.wait_for_external` wait by default."""

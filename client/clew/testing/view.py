@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from clew import Entry, Session
-from clew.context.contexts import find_output_schema, rebuild_context
-from clew.contract.payloads import (
+from clew_workflows.contract.messages import Message, ToolCall
+from clew_workflows.contract.payloads import (
     ApprovalPayload,
     AssistantMessage,
     ConfigPayload,
@@ -18,8 +18,8 @@ from clew.contract.payloads import (
     ToolMessage,
     UserMessage,
 )
-from clew.model.messages import Message, ToolCall
-from clew.thread import Thread
+from clew_workflows.thread import Thread
+from clew_workflows.thread.context.contexts import find_output_schema, rebuild_context
 
 SHOWN_CHARACTERS = 500
 """Most characters of a text that the rendering of a thread shows."""

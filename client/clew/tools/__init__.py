@@ -12,12 +12,9 @@ def lookup_order(order_id: str) -> dict[str, str]:
 | `clew.agents.AgentTool` | is a task of an agent, in a session of its own |
 """
 
-from clew.tools.context import ToolContext
-from clew.tools.declarations import make_tool
 from clew.tools.definition import ToolDefinition
-from clew.tools.external import ExternalTool, external_tool
-from clew.tools.function import Tool, tool
-from clew.tools.remote import RemoteTool, remote_tool
+from clew.tools.function import Tool, ToolContext, tool
+from clew.tools.remote import ExternalTool, RemoteTool, external_tool, make_tool, remote_tool
 
 __all__ = [
     "ExternalTool",

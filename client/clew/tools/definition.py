@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from clew.contract.schemas import check_schema
-from clew.model.canonical import canonicalize
-from clew.model.messages import ToolSpec
+from clew_workflows.contract.messages import ToolSpec, canonicalize
+from clew_workflows.contract.schemas import check_schema
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 """Timeout of one attempt of a tool that sets none."""

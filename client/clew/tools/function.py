@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
+import docstring_parser
+from docstring_parser import DocstringStyle
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json
 
-from clew.contract.schemas import check_arguments
-from clew.tools.context import ToolContext
 from clew.tools.definition import (
     DEFAULT_TIMEOUT_SECONDS,
     RequiresApproval,
@@ -22,7 +24,111 @@ from clew.tools.definition import (
     check_temporal_name,
     make_spec,
 )
-from clew.tools.descriptions import split_docstring
+from clew_workflows.contract.schemas import check_arguments
+
+# The context of a tool call, which a tool receives if it declares a parameter of this type.
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """The call that a tool serves. A tool that declares a parameter of this type receives it.
+
+    Attributes:
+        session_id: The session's id, which is the workflow's id.
+        request_id: The request in whose run the model called the tool.
+        tool_call_id: The id of the call, unique in the session's thread.
+        idempotency_key: The same for every attempt of the call, and different for other calls: pass it to services
+            that have effects.
+        attempt: The number of the attempt, from 1 on.
+        agent: The name of the session's agent; None: it has none.
+        metadata: The session's metadata, those of its agent included.
+        request_metadata: The metadata of the message that the run serves.
+    """
+
+    session_id: str
+    request_id: str
+    tool_call_id: str
+    idempotency_key: str
+    attempt: int
+    agent: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    request_metadata: Mapping[str, str] = field(default_factory=dict)
+    _report: Callable[[str, float | None], None] = field(repr=False, default=lambda _text, _fraction: None)
+
+    def report(self, text: str, fraction: float | None = None) -> None:
+        """Report the progress of the call, which viewers of the session get. The newest report counts.
+
+        Args:
+            text: What the tool is doing; its first 1 000 characters are kept.
+            fraction: The part of the work that is done, from 0 to 1.
+        """
+        self._report(text, fraction)
+
+
+# Descriptions of arguments, from the docstring of a function: in Google's, NumPy's or Sphinx's style.
+
+
+_GOOGLE = re.compile(r"(Args|Arguments|Params|Parameters|Keyword Args|Keyword Arguments|Other Parameters):\s*")
+_NUMPY = re.compile(r"(Parameters|Params|Arguments|Args|Other Parameters|Other Params|Other Args|Keyword Args)\s*")
+_UNDERLINE = re.compile(r"-{2,}\s*")
+_FIELD = re.compile(r"[:@](param|parameter|arg|argument|key|keyword|type)\s.*:.*", re.DOTALL)
+
+
+def split_docstring(docstring: str, parameters: Collection[str]) -> tuple[str, dict[str, str]]:
+    """Split a docstring into the description of a tool and those of its arguments.
+
+    The part about the arguments leaves the tool's description. Where none of the parameters is described, the
+    description is the docstring.
+
+    Args:
+        docstring: The docstring, without its indentation.
+        parameters: The names of the function's parameters.
+    """
+    try:
+        parsed = docstring_parser.parse(docstring)
+    except docstring_parser.ParseError:
+        return docstring, {}
+    descriptions = {
+        param.arg_name: " ".join(param.description.split())
+        for param in parsed.params
+        if param.arg_name in parameters and param.description
+    }
+    if not descriptions:
+        return docstring, {}
+    lines = docstring.splitlines()
+    match parsed.style:
+        case DocstringStyle.GOOGLE:
+            kept = _drop_sections(lines, _GOOGLE)
+        case DocstringStyle.NUMPYDOC:
+            kept = _drop_numpy(lines)
+        case _:
+            kept = _drop_sections(lines, _FIELD)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip(), descriptions
+
+
+def _drop_sections(lines: Sequence[str], title: re.Pattern[str]) -> list[str]:
+    """Drop the sections whose first line matches, each up to the next line that is not indented."""
+    kept: list[str] = []
+    within = False
+    for line in lines:
+        if line and not line[0].isspace():
+            within = title.fullmatch(line) is not None
+        if not within:
+            kept.append(line)
+    return kept
+
+
+def _drop_numpy(lines: Sequence[str]) -> list[str]:
+    """Drop the sections of arguments, each up to the next underlined title."""
+    kept: list[str] = []
+    within = False
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if line and _UNDERLINE.fullmatch(following):
+            within = _NUMPY.fullmatch(line) is not None
+        if not within:
+            kept.append(line)
+    return kept
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

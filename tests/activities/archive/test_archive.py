@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.thread.entries import Entry
 from clew_activities.archive import (
     Archive,
     ArchiveSettings,
@@ -23,6 +22,7 @@ from clew_activities.archive import (
     StoreUnavailable,
     ThreadMismatch,
 )
+from clew_workflows.thread.entries import Entry
 from tests.support.archives import (
     FOLDER,
     Failing,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from clew.encryption import Encryption
 from clew_activities.archive import Archive, Head, ObjectDamaged, Store, StoreUnavailable
 from clew_activities.archive.errors import KeyMissing, ObjectChanged
 from clew_activities.archive.objects import MAX_OBJECT_BYTES
+from clew_workflows.encryption import Encryption
 from tests.support.archives import make_entries, read_files
 from tests.support.encrypted import Reversing, make_encryption
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.thread.entries import Entry
 from clew_activities.archive.errors import SegmentDamaged
 from clew_activities.archive.segment import decode, encode, hash_bytes, split
+from clew_workflows.thread.entries import Entry
 from tests.support.archives import draw_threads, make_entries, make_entry
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from clew.errors import NewerVersion
-from clew.model.canonical import canonicalize, compute_digest
 from clew_activities.archive import Archive, Head, ObjectDamaged, Store, index, segment
 from clew_activities.archive.segment import hash_bytes
+from clew_workflows.contract.messages import canonicalize, compute_digest
 from tests.support.archives import begin_archive, list_objects, make_entries, read_thread
 
 HEAD = "default/sessions/s-root.json"

@@ -9,11 +9,10 @@ from anthropic.types.beta import message_create_params as beta_message_create_pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.model.canonical import canonicalize
-from clew.model.messages import Message
 from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
 from clew_activities.providers.errors import ProviderError
+from clew_workflows.contract.messages import Message, canonicalize
 from tests.support.provider_calls import (
     ADD,
     HELLO,

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.model.messages import Message
 from clew_activities.providers.dialects import DIALECTS, STRICT, Dialect
 from clew_activities.providers.fit_messages import (
     BRIDGE,
@@ -20,6 +19,7 @@ from clew_activities.providers.fit_messages import (
     choose_call_ids,
     fit_messages,
 )
+from clew_workflows.contract.messages import Message
 from tests.support.provider_calls import make_call, make_result
 
 SYSTEM: Message = {"role": "system", "content": "Be brief."}

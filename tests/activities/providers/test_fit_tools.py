@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.contract import READ_RESULT
-from clew.contract.schemas import check_schema
-from clew.model.messages import ToolSpec
 from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.dialects import ANTHROPIC, DIALECTS, STRICT, ToolLimits
 from clew_activities.providers.fit_tools import SHORTENED, declare_called_tools, fit_name, fit_tools
 from clew_activities.providers.openai import OpenAI
+from clew_workflows.contract.messages import ToolSpec
+from clew_workflows.contract.schemas import check_schema
 from clew_workflows.protocol import RequestedTool
 from tests.support.provider_calls import ADD, HELLO, make_call, make_request, make_result
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from clew.model.messages import Message
 from clew_activities.providers import Provider, load_providers, stream
 from clew_activities.providers.errors import BadRequest, ContextLengthExceeded
+from clew_workflows.contract.messages import Message
 from tests.support.provider_calls import ADD, HELLO, make_call, make_redacted_decoder, make_request, make_result
 
 SERVE = """

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 
-from clew.model.messages import Message
 from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.dialects import DIALECTS, STRICT
 from clew_activities.providers.errors import ProviderError, TruncatedStream
 from clew_activities.providers.openai import OpenAI
 from clew_activities.providers.openai_stream import OpenAIDecoder
 from clew_activities.providers.reply import MAX_TOOL_CALLS
+from clew_workflows.contract.messages import Message
 from clew_workflows.protocol import ModelReply
 from tests.support.provider_calls import (
     ADD,

@@ -14,7 +14,7 @@ from clew.local import Reply, scripted_model
 from clew.local.child import LOOPBACK
 from clew_activities.providers import make_http_client
 from clew_activities.worker.capacity import Capacity, make_room
-from clew_activities.worker.event_loop import WorkerLoop
+from clew_activities.worker.runtime import WorkerLoop
 
 HANGING = 20
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from clew.local.child import LOOPBACK, free_ports
-from clew_activities.worker.event_loop import WorkerLoop
 from clew_activities.worker.health import Health, serve_health
+from clew_activities.worker.runtime import WorkerLoop
 from tests.support.scraping import run_observed_worker
 from tests.support.stack import Stack
 

@@ -19,7 +19,7 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from clew.local import Reply
-from clew_activities.archive_session import ArchiveActivities
+from clew_activities.archive.hibernation import ArchiveActivities
 from clew_activities.providers import Redaction
 from clew_activities.telemetry.interceptor import TelemetryInterceptor
 from clew_activities.worker.logs import JsonFormatter, RedactingFormatter, read_log_format

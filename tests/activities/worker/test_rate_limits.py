@@ -8,7 +8,7 @@ import pytest
 from clew_activities.providers import load_providers
 from clew_activities.worker import make_worker
 from clew_activities.worker.backlog import list_queues
-from clew_activities.worker.rate_limits import read_rate_limits
+from clew_activities.worker.capacity import read_rate_limits
 from tests.support.stack import Stack
 
 

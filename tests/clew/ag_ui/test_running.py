@@ -12,7 +12,7 @@ import pytest
 from ag_ui import core
 
 from clew import Session
-from clew.ag_ui.messages import convert_thread
+from clew.ag_ui.mapping import convert_thread
 from clew.local import Reply, ToolCall
 from tests.support import toolbox
 from tests.support.ag_ui import AgUiClient

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from clew.cli import reach
 from clew.cli.app import app
-from clew.contract.receipts import OperationReceipt
 from clew.errors import WorkerUnavailable
 from clew.local.child import free_ports
+from clew_workflows.contract.receipts import OperationReceipt
 from tests.support.cli_models import PausedModel
 from tests.support.command_line import read_error, run_clew
 from tests.support.stack import Stack

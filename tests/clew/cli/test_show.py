@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from clew.cli import show
-from clew.cli.follow import View
-from clew.outcomes import Usage
+from clew.cli.watching import View
 from clew.session.events import Restarted, Retrying, SessionEvent, TextAdded
+from clew_workflows.contract.outcomes import Usage
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
-from clew.contract.policy import ContextPolicy
 from clew.report import make_report
 from clew.report.rendering import render_page
 from clew.report.turns import OPEN_TURNS
-from clew.thread.thread import Thread
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.thread.thread import Thread
 from tests.support.browser import open_browser
 from tests.support.hostile_texts import MARKER
 from tests.support.hostile_thread import write_hostile_thread

@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from clew.contract.policy import ContextPolicy
 from clew.report import make_report
 from clew.report.charts import MAX_BARS, make_charts, round_up
-from clew.report.formats import format_dollars, format_seconds
-from clew.report.markdown import render_markdown
 from clew.report.rendering import render_page
-from clew.report.visible import make_visible
-from clew.thread.thread import Thread
+from clew.report.texts import format_dollars, format_seconds, make_visible, render_markdown
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.thread.thread import Thread
 from tests.support.hostile_thread import write_hostile_thread
 from tests.support.recorded import RecordedSession
 

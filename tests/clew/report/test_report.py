@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from clew.contract.policy import ContextPolicy
 from clew.report import Report, make_report
 from clew.report.texts import MAX_CHARACTERS, MAX_TEXT_CHARACTERS
 from clew.report.types import EventItem, MessageItem
-from clew.thread.thread import Thread
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.thread.thread import Thread
 from tests.support.payloads import OTHER_PAYLOADS
 from tests.support.recorded import RecordedSession
 from tests.support.threads import Writer, assistant_calls, assistant_says, rebuild, tool_returns, user_says

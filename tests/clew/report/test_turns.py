@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from clew.contract.policy import ContextPolicy
 from clew.report import make_report
 from clew.report.turns import LONG_TURN, OPEN_TURNS, Turn, list_turns
+from clew_workflows.contract.policy import ContextPolicy
 from tests.support.recorded import RecordedSession
 from tests.support.threads import assistant_calls, tool_returns, user_says
 

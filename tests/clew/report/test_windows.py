@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.errors import ContextOverflow
 from clew.report import make_report
 from clew.report.types import Call, CallWindow, Segment
 from clew.report.windows import MAX_SEGMENTS, make_window
-from clew.thread.thread import Thread
+from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
+from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
 from tests.support.generated_threads import histories, policies
 from tests.support.payloads import make_recipe

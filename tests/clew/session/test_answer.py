@@ -80,7 +80,7 @@ async def test_an_answer_that_others_have_followed_is_read_from_the_session(
 async def test_a_worker_with_another_form_of_results_is_asked(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The history is the workers' own: clients read it if they can."""
     session = await stack.open(add_when_asked)
-    monkeypatch.setattr("clew.session._answer.MODEL_CALL", "call_model_2")
+    monkeypatch.setattr("clew.session.request.MODEL_CALL", "call_model_2")
     with count_queries(monkeypatch) as queries:
         assert await session.ask("hello") == "the answer to hello"
     assert queries == ["entries"]

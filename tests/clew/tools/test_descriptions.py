@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from clew import ToolContext, tool
-from clew.tools.descriptions import split_docstring
+from clew.tools.function import split_docstring
 
 GOOGLE = """Look up the weather.
 

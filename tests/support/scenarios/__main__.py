@@ -19,18 +19,18 @@ from temporalio.client import WorkflowHistory
 from temporalio.converter import WorkflowSerializationContext
 
 from clew import Clew
-from clew.encryption import EncryptionKeys
 from clew.local import scripted_model, temporal_server
-from clew.model.canonical import compute_digest
-from clew.model.tokens import load_encodings
 from clew_activities.archive import Archive, Store
-from clew_activities.checkpoint_tokens import Keys
+from clew_activities.checkpoints import Keys
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools import load_tools
+from clew_activities.tools.registry import load_tools
 from clew_activities.worker import make_worker
 from clew_audit.exports import export_session
 from clew_audit.histories import Run, ServerHistories, save_runs
 from clew_audit.replay import replay_run
+from clew_workflows.contract.messages import compute_digest
+from clew_workflows.contract.tokens import load_encodings
+from clew_workflows.encryption import EncryptionKeys
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.corpus import NAMESPACE, NEXT, SEALED, Corpus, name_runs
 from tests.support.encrypted import make_encryption

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clew_workflows.protocol import ArchiveRef, Archiving, CheckpointSignature, Prepare, Thawed
-from clew_workflows.protocol._value import Value
+from clew_workflows.values import Value
 from tests.support.shapes import WORK
 
 ARCHIVE = ArchiveRef(execution="e", family="s-1")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from clew.errors import InvalidInput
-from clew_workflows.core.carried import FORMAT, restore
-from clew_workflows.protocol.packed import MAX_INFLATED_BYTES, Packed, inflate
+from clew_workflows.session.carried import FORMAT, restore
+from clew_workflows.values import MAX_INFLATED_BYTES, Packed, inflate
 
 WHOLE = zlib.compress(b"x" * 1000)
 

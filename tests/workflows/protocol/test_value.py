@@ -6,7 +6,7 @@ import pytest
 from pydantic_core import from_json, to_json
 
 from clew.contract import ContextPolicy, ModelOptions
-from clew.outcomes import Usage
+from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import (
     ArchiveRef,
     CallModel,
@@ -19,7 +19,7 @@ from clew_workflows.protocol import (
     RolloverThresholds,
     ToolAnswered,
 )
-from clew_workflows.protocol._value import Value
+from clew_workflows.values import Value
 
 POLICY = ContextPolicy(keep_last_turns=3, system_prompt=None)
 CALL = CallModel(

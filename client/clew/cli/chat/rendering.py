@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+from markdown_it import MarkdownIt
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markdown import Heading, Markdown
 from rich.padding import Padding
@@ -16,21 +18,238 @@ from rich.text import Text
 from rich.theme import Theme
 
 from clew.cli import show
-from clew.cli.chat.blocks import (
-    Block,
-    Live,
-    NoteBlock,
-    ReplyBlock,
-    RunningTool,
-    ToolBlock,
-    UserBlock,
-    WaitingBlock,
-)
-from clew.cli.chat.markdown import MARKDOWN
 from clew.cli.hints import complete_commands, write_command
-from clew.contract.outputs import Context
-from clew.model.messages import Message
-from clew.model.tokens import ByteEstimate, Encoding
+from clew_workflows.contract.messages import Message
+from clew_workflows.contract.outputs import Context
+from clew_workflows.contract.tokens import ByteEstimate, Encoding
+
+# What a session shows on a terminal: finished blocks, which are printed once, and the live part below them.
+
+
+Tone = Literal["dim", "warning", "error"]
+"""How a note looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserBlock:
+    """A user's message.
+
+    Attributes:
+        text: The message.
+        source: Its sender, where the session knows it.
+        is_steer: It corrects the active run.
+    """
+
+    text: str
+    source: str | None = None
+    is_steer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyBlock:
+    """A finished block of a reply: a paragraph, a list, code.
+
+    Attributes:
+        markdown: Its source.
+    """
+
+    markdown: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolBlock:
+    """A tool call that has ended.
+
+    Attributes:
+        name: The tool.
+        arguments: The arguments; None: not known.
+        result: The result, as the model reads it.
+        is_error: The result describes a failure.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] | None
+    result: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingBlock:
+    """A tool call that waits for a person's decision or for its result.
+
+    Attributes:
+        tool_call_id: The call.
+        name: The tool.
+        arguments: The model's arguments.
+        needs: What it waits for.
+        session_id: The subagent's session that it waits in; empty: the session of the chat.
+    """
+
+    tool_call_id: str
+    name: str
+    arguments: Mapping[str, Any]
+    needs: Literal["approval", "result"]
+    session_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteBlock:
+    """A remark about the session or the chat.
+
+    Attributes:
+        text: The remark.
+        tone: How it looks.
+    """
+
+    text: str
+    tone: Tone = "dim"
+
+
+Block = UserBlock | ReplyBlock | ToolBlock | WaitingBlock | NoteBlock
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTool:
+    """A tool call that runs.
+
+    Attributes:
+        name: The tool.
+        arguments: The arguments.
+        report: Its newest report of progress.
+        fraction: The part of the work that is done, from 0 to 1.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    report: str = ""
+    fraction: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The part of the screen that changes.
+
+    Attributes:
+        markdown: The unfinished end of the reply.
+        tools: The tool calls that run.
+        activity: What the session is doing; empty: nothing.
+        retry_at: When the next attempt starts at the earliest: ISO 8601 in UTC; None: no attempt is awaited.
+        inputs: Inputs that the session has taken and the run has not read.
+        approvals: The tool calls that wait for a decision, the oldest first.
+    """
+
+    markdown: str = ""
+    tools: tuple[RunningTool, ...] = ()
+    activity: str = ""
+    retry_at: str | None = None
+    inputs: tuple[str, ...] = ()
+    approvals: tuple[WaitingBlock, ...] = ()
+
+
+# Split growing Markdown into blocks that later text cannot change. Pure.
+
+
+MAX_PENDING_CHARACTERS = 8192
+"""Longest unfinished block. A longer one is cut at the end of a line."""
+MAX_CODE_CHARACTERS = 65_536
+"""The same of a fenced block of code, whose parts look different once it is cut."""
+
+MARKDOWN = MarkdownIt().enable(["table", "strikethrough"]).disable(["html_block", "html_inline"])
+"""The parser of replies. HTML is text, which a terminal shows as it is."""
+_ENDED_BY_BLANK_LINE = {"paragraph_open", "heading_open", "hr", "table_open", "blockquote_open"}
+"""Blocks that end at the latest with an empty line. A list and code by indentation may go on after it."""
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_ITEM = re.compile(r"([-*+]|\d{1,9}[.)]) ")
+
+
+@dataclass(slots=True)
+class BlockSplitter:
+    """Takes a text in pieces and yields its finished blocks. The result does not depend on the pieces.
+
+    Attributes:
+        taken: Characters of the text that finished blocks have.
+        pending: The characters after them.
+    """
+
+    taken: int = 0
+    pending: str = ""
+    _checked: int = field(default=0, repr=False)
+    _after_blank: bool = field(default=False, repr=False)
+
+    def add(self, text: str) -> list[str]:
+        """Add text; return the blocks that it finishes."""
+        self.pending += text
+        blocks: list[str] = []
+        # Line by line: an incomplete line does not say yet which block it belongs to.
+        while (end := self.pending.find("\n", self._checked) + 1) > 0:
+            line, self._checked = self.pending[self._checked : end], end
+            if length := self._find_finished(line):
+                blocks.append(self._take(length))
+            else:
+                self._after_blank = not line.strip()
+        return [block for block in blocks if block.strip()]
+
+    def cut(self, length: int) -> bool:
+        """Shorten the text to so many characters; False: finished blocks have more than that."""
+        if length < self.taken:
+            return False
+        self.pending = self.pending[: length - self.taken]
+        self._checked = min(self._checked, len(self.pending))
+        return True
+
+    def finish(self) -> list[str]:
+        """End the text; return the last block, if there is one."""
+        block = self._take(len(self.pending))
+        return [block] if block.strip() else []
+
+    def _take(self, length: int) -> str:
+        block, self.pending = self.pending[:length], self.pending[length:]
+        self.taken += length
+        self._checked, self._after_blank = 0, False
+        return block
+
+    def _find_finished(self, line: str) -> int:
+        """Find how many characters are finished, after the line `line` has become complete; 0: none."""
+        end = self._checked
+        if opening := _FENCE.match(self.pending):
+            # The parser would read all of the code again for each of its lines.
+            is_closed = end > len(line) and _closes(line, opening[1])
+            return end if is_closed or end > MAX_CODE_CHARACTERS else 0
+        limit = end if end > MAX_PENDING_CHARACTERS else 0
+        # Other lines go on with the block, or the next empty line will show that they did not.
+        is_blank = not line.strip()
+        if _ITEM.match(self.pending):
+            may_end = self._after_blank and not (is_blank or _ITEM.match(line) or line.startswith("  "))
+        else:
+            may_end = self._after_blank or is_blank or bool(line.startswith("#") or _FENCE.match(line))
+        return (_count_finished(self.pending[:end], line) if may_end else 0) or limit
+
+
+def _closes(line: str, opening: str) -> bool:
+    """Whether a line closes a fenced block."""
+    closing = _FENCE.match(line)
+    return bool(closing and closing[1].startswith(opening) and not line.strip().strip(opening[0]))
+
+
+def _count_finished(text: str, last_line: str) -> int:
+    """Count the characters of complete lines that are finished blocks."""
+    blocks = [token for token in MARKDOWN.parse(text) if token.level == 0 and token.map and token.nesting >= 0]
+    if not blocks:
+        return 0
+    if len(blocks) > 1 and blocks[-1].map:
+        return _measure_lines(text, blocks[-1].map[0])
+    if blocks[0].type == "heading_open" and last_line.startswith("#"):
+        return len(text)
+    return len(text) if not last_line.strip() and blocks[0].type in _ENDED_BY_BLANK_LINE else 0
+
+
+def _measure_lines(text: str, count: int) -> int:
+    """Count the characters of the first lines."""
+    end = 0
+    for _ in range(count):
+        end = text.find("\n", end) + 1
+    return end
+
 
 RESULT_LINES = 3
 """Lines of a tool's result that are shown."""

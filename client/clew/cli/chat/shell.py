@@ -13,31 +13,29 @@ from prompt_toolkit.output import Output
 from temporalio.exceptions import TemporalError
 
 from clew.cli import reach
-from clew.cli.chat.actions import carry_out
-from clew.cli.chat.approving import Approving
 from clew.cli.chat.commands import (
     Kind,
     Message,
     Mistake,
     Typed,
+    carry_out,
     format_help,
     parse_decision,
     parse_line,
 )
-from clew.cli.chat.display import Display
-from clew.cli.chat.meter import Meter
+from clew.cli.chat.display import Display, Meter
 from clew.cli.chat.prompt import Keys, NameCompleter
-from clew.cli.chat.screen import Screen
+from clew.cli.chat.screen import Approving, Screen
 from clew.cli.hints import write_command
 from clew.cli.names import LOOK_SECONDS, Names, list_names
-from clew.contract import OnBusy
-from clew.contract.outputs import SessionStatus
-from clew.contract.payloads import UserMessage
-from clew.errors import Busy, ClewError, Idle, ServerUnreachable, WorkerUnavailable
 from clew.session.connection import Clew
 from clew.session.events import EntryCommitted, SessionEvent, StatusChanged
 from clew.session.handle import make_id
 from clew.session.session import Session
+from clew_workflows.contract import OnBusy
+from clew_workflows.contract.errors import Busy, ClewError, Idle, ServerUnreachable, WorkerUnavailable
+from clew_workflows.contract.outputs import SessionStatus
+from clew_workflows.contract.payloads import UserMessage
 
 WATCH_SECONDS = 3.0
 """Seconds between two looks at the status, while a request is active: does a worker answer, do subagents wait?"""

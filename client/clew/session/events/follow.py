@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from clew.contract import EntriesQuery, FollowQuery
-from clew.contract.outputs import LiveStatus
-from clew.contract.payloads import UserMessage
-from clew.errors import Closed, NotFound, UnknownRequest
-from clew.session._reader import read_entries
-from clew.session.events.feed import Feed
+from clew.session.events.feed import CLOSED, Feed
 from clew.session.events.hub import Hub, get_hub
-from clew.session.events.snapshot import CLOSED
 from clew.session.events.types import EntryCommitted, SessionEvent
 from clew.session.handle import SessionHandle
+from clew.session.reading import read_entries
+from clew_workflows.contract import EntriesQuery, FollowQuery
+from clew_workflows.contract.errors import Closed, NotFound, UnknownRequest
+from clew_workflows.contract.outputs import LiveStatus
+from clew_workflows.contract.payloads import UserMessage
 
 
 async def follow_session(handle: SessionHandle, from_seq: int | None) -> AsyncGenerator[SessionEvent, None]:

@@ -19,18 +19,16 @@ from pydantic_core import to_json
 from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.client import Client
 
-from clew.contract import EntriesQuery, FollowQuery
-from clew.contract.outputs import LiveStatus
-from clew.contract.payloads import SessionPayload
-from clew.errors import Closed, Interrupted, NotFound
-from clew.session._reader import FollowedParts, read_entries
-from clew.session._thread_service import read_newest_entry
-from clew.session.events.persistence import Pauses, is_passing, persist
-from clew.session.events.server import Execution, describe, read_flights, watch_history
-from clew.session.events.snapshot import CLOSED, HIBERNATED, Flight, Snapshot
+from clew.session.events.feed import CLOSED, HIBERNATED, Flight, Snapshot
+from clew.session.events.server import Execution, Pauses, describe, is_passing, persist, read_flights, watch_history
 from clew.session.handle import SessionHandle
-from clew.thread.entries import Entry
-from clew.thread.source import read_forward
+from clew.session.reading import FollowedParts, read_entries, read_newest_entry
+from clew_workflows.contract import EntriesQuery, FollowQuery
+from clew_workflows.contract.errors import Closed, Interrupted, NotFound
+from clew_workflows.contract.outputs import LiveStatus
+from clew_workflows.contract.payloads import SessionPayload
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.source import read_forward
 
 T = TypeVar("T")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, timedelta
+from typing import TypeVar
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, PendingActivityState, WorkflowExecutionStatus
@@ -18,11 +20,76 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.converter import DataConverter, WorkflowSerializationContext
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.contract.outputs import ReplyProgress, ToolProgress
-from clew.encryption.failures import read_message
-from clew.errors import UnknownKey
-from clew.session.events.snapshot import Flight, Retry
+from clew.session.events.feed import Flight, Retry
 from clew.session.handle import SessionHandle
+from clew_workflows.contract.errors import (
+    ArchiveUnavailable,
+    ClewError,
+    ServerUnreachable,
+    Starting,
+    UnknownKey,
+    WorkerUnavailable,
+)
+from clew_workflows.contract.outputs import ReplyProgress, ToolProgress
+from clew_workflows.encryption.codec import read_message
+
+# Repeat reads that fail for now: a server that restarts, or a session without a worker, comes back.
+
+
+T = TypeVar("T")
+
+FIRST_PAUSE_SECONDS = 0.1
+"""Seconds until a read is repeated, the first time; each pause is twice as long as the one before."""
+LONGEST_PAUSE_SECONDS = 5.0
+"""Longest of these pauses, in seconds."""
+
+_PASSING = (ServerUnreachable, WorkerUnavailable, Starting, ArchiveUnavailable, TimeoutError, ConnectionError)
+_FINAL_STATUSES = (
+    RPCStatusCode.NOT_FOUND,
+    RPCStatusCode.INVALID_ARGUMENT,
+    RPCStatusCode.PERMISSION_DENIED,
+    RPCStatusCode.UNAUTHENTICATED,
+    RPCStatusCode.UNIMPLEMENTED,
+)
+
+
+class Pauses:
+    """Pauses between attempts, each twice as long as the one before."""
+
+    def __init__(self, longest: float = LONGEST_PAUSE_SECONDS) -> None:
+        self._longest = longest
+        self._next = FIRST_PAUSE_SECONDS
+
+    def reset(self) -> None:
+        """Begin with the shortest pause again."""
+        self._next = FIRST_PAUSE_SECONDS
+
+    async def sleep(self) -> None:
+        """Wait."""
+        await asyncio.sleep(self._next)
+        self._next = min(2 * self._next, self._longest)
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether the same read may succeed later."""
+    if isinstance(error, RPCError):
+        return error.status not in _FINAL_STATUSES
+    if type(error) is ClewError and isinstance(error.__cause__, RPCError):
+        return is_passing(error.__cause__)
+    return isinstance(error, _PASSING)
+
+
+async def persist(read: Callable[[], Awaitable[T]]) -> T:
+    """Read something, again and again while it fails for reasons that pass."""
+    pauses = Pauses()
+    while True:
+        try:
+            return await read()
+        except Exception as error:
+            if not is_passing(error):
+                raise
+        await pauses.sleep()
+
 
 LONG_POLL_SECONDS = 65
 """Seconds within which the server answers a long poll. By default it answers after 20 seconds."""

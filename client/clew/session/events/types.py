@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from clew.thread.entries import Entry
+from clew_workflows.thread.entries import Entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from clew.cli.chat.meter import Meter, format_count
-from clew.contract.outputs import SessionStatus
+from clew.cli.chat.display import Meter, format_count
 from clew.contract.payloads import AssistantMessage
-from clew.contract.payloads.recipe import Recipe
-from clew.outcomes import Usage
-from clew.thread.entries import Entry
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.outputs import SessionStatus
+from clew_workflows.contract.payloads.messages import Recipe
+from clew_workflows.thread.entries import Entry
 
 STATUS = SessionStatus(
     session_id="support-4711",

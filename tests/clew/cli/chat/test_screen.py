@@ -5,20 +5,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from clew.cli.chat.blocks import (
+from clew.cli.chat.rendering import (
     Block,
     Live,
     NoteBlock,
+    Painter,
     ReplyBlock,
     RunningTool,
     ToolBlock,
     UserBlock,
     WaitingBlock,
 )
-from clew.cli.chat.rendering import Painter
 from clew.cli.chat.screen import Screen
 from clew.contract.payloads import AssistantMessage, InputPayload, Payload, RunPayload, ToolMessage, UserMessage
-from clew.outcomes import Usage
 from clew.session.events import (
     ApprovalRequired,
     EntryCommitted,
@@ -32,7 +31,8 @@ from clew.session.events import (
     ToolProgressed,
     ToolStarted,
 )
-from clew.thread.entries import Entry, Refs
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.thread.entries import Entry, Refs
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.contract.outputs import LiveStatus, PendingCall, ReplyProgress
 from clew.contract.payloads import AssistantMessage
 from clew.session.events import Restarted, Retrying, SessionEvent, TextAdded, ToolStarted
-from clew.session.events.feed import Feed
+from clew.session.events.feed import Feed, Flight, Retry, Snapshot
 from clew.session.events.hub import RECENT_ENTRIES, RecentEntries
-from clew.session.events.snapshot import Flight, Retry, Snapshot
-from clew.thread.entries import Entry
+from clew_workflows.contract.outputs import LiveStatus, PendingCall, ReplyProgress
+from clew_workflows.thread.entries import Entry
 
 STATUS = LiveStatus(rev=2, status="awaiting_model", request_id="r", run_id="run-1", call_id="call-1")
 

@@ -8,7 +8,7 @@ import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
 from clew.session.events import EntryCommitted, TextAdded
-from clew.thread.entries import Entry
+from clew_workflows.thread.entries import Entry
 
 ENTRY = Entry.from_json({"seq": 4, "id": "e4", "kind": "run", "at": "", "payload": {}, "refs": {}, "tokens": 0})
 

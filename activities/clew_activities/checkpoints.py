@@ -1,0 +1,339 @@
+"""Checkpoint tokens on the worker: signed with its first key, verified with any of its keys. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import time
+from base64 import urlsafe_b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from temporalio import activity
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+
+from clew_activities.archive import Archive
+from clew_activities.archive.thread_source import get_own_session, query_session
+from clew_activities.error_translation import translate_archive_errors, translate_refusals
+from clew_activities.heartbeats import send_heartbeats
+from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, choose_policy
+from clew_activities.tools.mcp.errors import McpUnavailable, UnknownMcpTool
+from clew_activities.tools.mcp.tools import McpTools
+from clew_activities.tools.registry import Registry
+from clew_workflows.contract import MAX_TOKEN_BYTES, SessionConfig, Snapshot
+from clew_workflows.contract.errors import (
+    CheckpointUnavailable,
+    InvalidInput,
+    NewerVersion,
+    TokenExpired,
+    TokenForeign,
+    TokenKey,
+    TokenLegacy,
+    TokenMalformed,
+    TokenMismatch,
+    TokenSignature,
+    TokenVersion,
+)
+from clew_workflows.contract.policy import resolve
+from clew_workflows.encryption import parse_keys
+from clew_workflows.protocol import CheckpointSignature, OpenCheckpoint, OpenedCheckpoint, SignCheckpoint
+from clew_workflows.session.checkpoints import (
+    FORMAT,
+    compute_fingerprint,
+    encode_base64url,
+    list_fingerprinted,
+    make_restore_operation,
+    make_signed_part,
+)
+from clew_workflows.thread.entries import DEFAULT_LANE
+
+VARIABLE = "CLEW_CHECKPOINT_KEYS"
+NO_KEYS = f"the worker has no key for checkpoints: set {VARIABLE} to kid:key, where key is 32 random bytes in base64"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of a worker. The first one signs, every one verifies. The repr shows none of them.
+
+    Attributes:
+        by_kid: The keys by their ids.
+    """
+
+    by_kid: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    def get_signing_key(self) -> tuple[str, bytes]:
+        """Return the id and the bytes of the key that signs.
+
+        Raises:
+            CheckpointUnavailable: The worker has no key.
+        """
+        if not self.by_kid:
+            raise CheckpointUnavailable(NO_KEYS)
+        return next(iter(self.by_kid.items()))
+
+
+class Checkpoint(BaseModel):
+    """The payload of a token.
+
+    Attributes:
+        v: Version of the format.
+        session_id: The session that the checkpoint was made of.
+        context_ref: The lane of the context.
+        at_seq: Seq up to which the context was built.
+        context: The context.
+        config: The session's configuration.
+        namespace: The Temporal namespace it was made in.
+        fingerprint: Hash of the tools' schemas and of the model's policy.
+        iat: When it was signed, in seconds since the epoch.
+        exp: When it expires, in seconds since the epoch.
+        kid: Id of the key that signed it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    v: Literal[2]
+    session_id: str
+    context_ref: str
+    at_seq: int
+    context: Snapshot
+    config: SessionConfig
+    namespace: str
+    fingerprint: str
+    iat: int
+    exp: int
+    kid: str
+
+
+def read_keys(env: Mapping[str, str]) -> Keys:
+    """Read the keys in `CLEW_CHECKPOINT_KEYS`, `kid:base64key` separated by commas; none if it is not set.
+
+    Raises:
+        ValueError: The value has another form. The message does not repeat it: it may hold a key.
+    """
+    return Keys(parse_keys(VARIABLE, env.get(VARIABLE, "")))
+
+
+def sign_payload(
+    payload: str, *, fingerprint: str, namespace: str, keys: Keys, now: int, expires_seconds: int
+) -> CheckpointSignature:
+    """Sign the payload of a checkpoint.
+
+    Raises:
+        CheckpointUnavailable: The worker has no key.
+    """
+    kid, key = keys.get_signing_key()
+    stamp = CheckpointSignature(
+        namespace=namespace, fingerprint=fingerprint, iat=now, exp=now + expires_seconds, kid=kid, signature=""
+    )
+    return stamp.model_copy(update={"signature": _compute_signature(make_signed_part(payload, stamp), key)})
+
+
+def verify_token(token: str, keys: Keys, namespace: str, now: int | None) -> dict[str, Any]:
+    """Verify a token. Returns its payload, a `Checkpoint` as plain JSON. If `now` is None its age is not checked.
+
+    Raises:
+        CheckpointUnavailable: The worker has no key.
+        TokenExpired: Its time is over.
+        TokenForeign: It was made in another namespace.
+        TokenKey: The worker does not have the key that signed it.
+        TokenLegacy: It holds a thread instead of a context.
+        TokenMalformed: It is not a token, or its payload is not a checkpoint.
+        TokenSignature: Its signature does not match.
+        TokenVersion: It is of another version.
+    """
+    keys.get_signing_key()
+    signed, signature, payload = _split_token(token)
+    kid = payload.get("kid")
+    if not isinstance(kid, str) or kid not in keys.by_kid:
+        raise TokenKey("the checkpoint was signed with a key that the worker does not have")
+    if not hmac.compare_digest(_compute_signature(signed, keys.by_kid[kid]).encode(), signature.encode()):
+        raise TokenSignature("the checkpoint's signature does not match: it was changed, or signed elsewhere")
+    if "thread" in payload:
+        raise TokenLegacy("the checkpoint holds a thread: make a new one, which holds a context")
+    upgraded: dict[str, Any] = FORMAT.upgrade(payload, _check_version(payload.get("v")))
+    try:
+        checkpoint = Checkpoint.model_validate_json(json.dumps(upgraded))
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        path = ".".join(map(str, first["loc"]))
+        raise TokenMalformed(f"the checkpoint's payload cannot be used: {path}: {first['msg']}"[:500]) from None
+    if checkpoint.namespace != namespace:
+        raise TokenForeign(
+            f"the checkpoint was made in the namespace {checkpoint.namespace[:100]!r}, not {namespace!r}"
+        )
+    if now is not None and now >= checkpoint.exp:
+        raise TokenExpired("the checkpoint's time is over: make a new one, with a longer expires_seconds")
+    return upgraded
+
+
+def make_op_id(token: str) -> str:
+    """Make the id of the operation that restores a token: equal for equal tokens, so that a retry repeats it."""
+    return f"restore-{hashlib.sha256(token.encode()).hexdigest()}"
+
+
+def _split_token(token: str) -> tuple[str, str, dict[str, Any]]:
+    """Split a token into the signed text, the signature and the payload, without verifying them."""
+    if len(token) > MAX_TOKEN_BYTES:
+        raise TokenMalformed(f"the token has more than {MAX_TOKEN_BYTES} characters")
+    match = re.fullmatch(r"rt(\d{1,9})\.(?:[A-Za-z0-9_-]+\.)*[A-Za-z0-9_-]+", token, re.ASCII)
+    if match is None:
+        raise TokenMalformed("this is not a checkpoint's token, which is rt2, a payload and a signature, with dots")
+    _check_version(int(match[1]))
+    try:
+        prefix, body, signature = token.split(".")
+        payload = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    except (ValueError, RecursionError):
+        raise TokenMalformed("the token is incomplete: its payload cannot be decoded") from None
+    if not isinstance(payload, dict):
+        raise TokenMalformed("the token's payload is not a JSON object")
+    return f"{prefix}.{body}", signature, payload
+
+
+def _check_version(version: object) -> int:
+    try:
+        return FORMAT.check(version, "the checkpoint")
+    except (NewerVersion, ValueError) as error:
+        raise TokenVersion(str(error)) from None
+
+
+def _compute_signature(signed: str, key: bytes) -> str:
+    return encode_base64url(hmac.digest(key, signed.encode(), "sha256"))
+
+
+# The activity `sign_checkpoint`: signs a session's draft of a checkpoint.
+
+
+class SigningActivities:
+    """Signs checkpoints with the worker's keys, for its Temporal namespace."""
+
+    def __init__(self, keys: Keys, namespace: str) -> None:
+        self._keys = keys
+        self._namespace = namespace
+
+    @activity.defn(name="sign_checkpoint")
+    async def sign_checkpoint(self, request: SignCheckpoint) -> CheckpointSignature:
+        """Sign the session's draft. Returns the signature and the other signed fields."""
+        async with send_heartbeats(), translate_refusals():
+            self._keys.get_signing_key()
+            draft = await query_session(get_own_session(), "checkpoint", {"number": request.number})
+            return sign_payload(
+                draft["payload"],
+                fingerprint=compute_fingerprint(draft["fingerprinted"]),
+                namespace=self._namespace,
+                keys=self._keys,
+                now=int(time.time()),
+                expires_seconds=request.expires_seconds,
+            )
+
+
+# The activity `open_checkpoint`: verifies a checkpoint, from which a session is to be started.
+
+
+class OpeningActivities:
+    """Verifies checkpoints with the worker's keys, for its Temporal namespace."""
+
+    def __init__(
+        self,
+        keys: Keys,
+        registry: Registry,
+        archive: Archive,
+        namespace: str,
+        mcp_tools: McpTools,
+        *,
+        own_models: OwnModels = NO_OWN_MODELS,
+    ) -> None:
+        self._own_models = own_models
+        self._keys = keys
+        self._registry = registry
+        self._mcp_tools = mcp_tools
+        self._archive = archive
+        self._namespace = namespace
+
+    @activity.defn(name="open_checkpoint")
+    async def open_checkpoint(self, request: OpenCheckpoint) -> OpenedCheckpoint:
+        """Verify a token. Returns the configuration of the session to start."""
+        async with send_heartbeats(), translate_refusals():
+            payload = verify_token(request.token, self._keys, self._namespace, int(time.time()))
+            config = await read_config(payload, self._registry, self._mcp_tools, self._own_models)
+            async with translate_archive_errors():
+                head = await self._archive.read_head(request.session_id)
+            if head is not None:
+                raise InvalidInput(f"session {request.session_id!r} exists already: restore under another id")
+        return OpenedCheckpoint(config=config)
+
+
+async def read_config(
+    payload: dict[str, Any], registry: Registry, mcp_tools: McpTools, own_models: OwnModels = NO_OWN_MODELS
+) -> dict[str, Any]:
+    """Read the configuration of a checkpoint.
+
+    Raises:
+        CheckpointUnavailable: An MCP server of the session's tools cannot be used at present.
+        TokenMismatch: A session of that configuration would show its model other tools or another policy.
+    """
+    config = SessionConfig.model_validate(payload["config"], strict=False)
+    agent = registry.agents.get(config.agent or "")
+    if config.agent is not None:
+        if agent is None:
+            raise TokenMismatch(f"the worker has no agent {config.agent!r}, which the checkpoint's session had")
+        config = agent.config.overlay(config)
+    try:
+        remote = (await mcp_tools.select_all(config.tools)).tools
+    except UnknownMcpTool as error:
+        raise TokenMismatch(f"the checkpoint's session had other tools: {error}") from None
+    except McpUnavailable as error:
+        raise CheckpointUnavailable(str(error)) from None
+    unknown = [name for name in config.tools if name not in registry.tools and name not in remote]
+    if unknown:
+        raise TokenMismatch(f"the worker has no tool {unknown[0]!r}, which the checkpoint's session had")
+    selected = [
+        tool for name in config.tools for tool in (remote[name] if name in remote else [registry.tools[name]])
+    ]
+    specs = list({tool.name: tool.spec for tool in selected}.values())
+    policy = resolve(agent=config.context_policy or choose_policy(config.model or "", own_models))
+    if compute_fingerprint(list_fingerprinted(config, policy, specs, agent)) != str(payload["fingerprint"]):
+        raise TokenMismatch(
+            "the agent, the tools' schemas or the model's policy have changed since the checkpoint was made"
+        )
+    return dict(payload["config"])
+
+
+# The activity `put_context`: puts a checkpoint's context into the session that was started from it.
+
+
+class RestoringActivities:
+    """Puts the contexts of verified checkpoints into sessions."""
+
+    def __init__(self, keys: Keys, namespace: str) -> None:
+        self._keys = keys
+        self._namespace = namespace
+
+    @activity.defn(name="put_context")
+    async def put_context(self, request: OpenCheckpoint) -> dict[str, Any]:
+        """Put the checkpoint's context into its lane of the session that was started for it. It can be repeated."""
+        op_id = make_op_id(request.token)
+        async with send_heartbeats(), translate_refusals():
+            payload = verify_token(request.token, self._keys, self._namespace, None)
+            lane = payload["context_ref"]
+            await _apply_operation(request.session_id, make_restore_operation(payload, op_id))
+            if lane != DEFAULT_LANE:
+                switch = {"type": "switch", "reason": "restore"}
+                await _apply_operation(
+                    request.session_id, {"op_id": f"{op_id}-switch", "context_ref": lane, "operation": switch}
+                )
+        return {}
+
+
+async def _apply_operation(session_id: str, operation: dict[str, Any]) -> None:
+    session = activity.client().get_workflow_handle(session_id)
+    try:
+        await session.execute_update("submit_context_operation", operation)
+    except WorkflowUpdateFailedError as error:
+        error_type = error.cause.type if isinstance(error.cause, ApplicationError) else None
+        is_final = error_type != "archive_unavailable"
+        raise ApplicationError(str(error.cause), type=error_type or "internal", non_retryable=is_final) from error

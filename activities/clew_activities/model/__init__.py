@@ -1,0 +1,1 @@
+"""Activities that call models: the reply to a context, a summary, and the profile of a model."""

@@ -1,0 +1,320 @@
+"""The activity `call_model`: fetches a context of its session, sends it to a provider and streams the reply."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import httpx
+from pydantic_core import from_json, to_json
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from clew_activities.archive.thread_source import get_own_session, query_session
+from clew_activities.deployment import Deployment
+from clew_activities.heartbeats import send_heartbeats
+from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_prices
+from clew_activities.model.reply_in_progress import ReplyInProgress, add_cost, count_reply, fit_reply, make_answer
+from clew_activities.model.structured_output import SchemaUnusable, Validation
+from clew_activities.providers import (
+    ModelRequest,
+    Provider,
+    ProviderError,
+    Providers,
+    RedactedDecoder,
+    Redaction,
+    stream,
+)
+from clew_activities.providers.answer_object import AnswerDecoder, is_object_schema, make_object_schema
+from clew_activities.providers.errors import ContentRefused, ContextLengthExceeded, Unreachable
+from clew_activities.providers.http import DEFAULT
+from clew_activities.telemetry.interceptor import compute_retry_delay
+from clew_activities.telemetry.metrics import record_first_token
+from clew_workflows.contract.hooks import HookPoint
+from clew_workflows.contract.messages import Message, ToolSpec, compute_digest
+from clew_workflows.contract.outcomes import Prices
+from clew_workflows.contract.outputs import Context, ContextMeta
+from clew_workflows.contract.payloads import Fitting
+from clew_workflows.host.runtime import BOARD
+from clew_workflows.protocol import (
+    OUTAGES,
+    CallModel,
+    ModelAnswered,
+    ModelReply,
+    Outdated,
+    describe_read,
+)
+from clew_workflows.thread.context.projection import Projection
+
+log = logging.getLogger("clew.worker")
+
+MAX_WARNINGS = 1000
+"""Tools that are left out, of which the worker logs each once."""
+NO_PRICE = (
+    "the worker has no price of {model}, so max_cost_usd cannot be enforced: add the model to the JSON file that "
+    'CLEW_PRICES names, as in {{"{model}": {{"input": 0.5, "output": 1.5}}}} in USD per million tokens (0: it costs '
+    "nothing), or use max_total_tokens"
+)
+TIME_TO_ANSWER = timedelta(seconds=0.3)
+"""Time before the end of a request in which a call answers what it has read."""
+FEWER_HOOKS = (
+    "the worker that prepared the session has fewer hooks than the one that was to call the model: all workers need "
+    "the same CLEW_HOOKS"
+)
+MAX_UNCHECKED_ATTEMPTS = 3
+"""Attempts after which a call is not made because hooks have not checked its request."""
+MAX_WASTED_ATTEMPTS = 3
+"""Attempts after which an empty or truncated reply is final: each attempt was paid for."""
+ATTEMPTS_BEFORE_FALLBACK = 3
+"""Attempts after which an outage is final, if the run has a fallback."""
+TIME_BEFORE_FALLBACK = timedelta(seconds=5)
+"""Time after which no other attempt begins, if the run has a fallback."""
+TIME_FOR_FIRST_CONTACT = timedelta(seconds=5)
+"""Time after which no other attempt begins, if this process has never had a connection to the provider."""
+SILENCE_BEFORE_FALLBACK = 120.0
+"""Longest wait for the next chunk of a response, in seconds, if the run has a fallback. Models that think send none
+for a minute."""
+
+
+class ModelActivities:
+    """Calls models through one HTTP client, for sessions that were prepared under the worker's deployment."""
+
+    def __init__(
+        self,
+        providers: Providers,
+        http: httpx.AsyncClient,
+        deployment: Deployment,
+        hooks: tuple[HookPoint, ...] = (),
+        limited: tuple[str, ...] = (),
+        *,
+        own_models: OwnModels = NO_OWN_MODELS,
+    ) -> None:
+        self._own_models = own_models
+        self._hooks = hooks
+        self._limited = limited
+        self._deployment = deployment
+        self._providers = providers
+        self._http = http
+        self._validation = Validation()
+        self._warned: set[tuple[str, str]] = set()
+        self._reached: set[str] = set()
+
+    @activity.defn(name="call_model")
+    async def call_model(self, call: CallModel) -> ModelAnswered | Outdated:
+        """Make one attempt of a model call. Its heartbeats show the reply so far (`ReplyInProgress.describe`).
+
+        If the configuration was resolved by a worker of another deployment, no model is called. If the session
+        cancels the call, the answer is what was read of the reply (`interrupted`).
+
+        Raises:
+            ApplicationError: The attempt failed. If no other one follows, its second detail is the answer from what
+                was read of the reply.
+            asyncio.CancelledError: The session has cancelled the call before the reply began, or the worker stops.
+        """
+        reading = ReplyInProgress(call, find_prices(call.model, self._own_models))
+        async with send_heartbeats(reading.describe):
+            if call.hooks is not None and call.hooks != self._hooks:
+                return Outdated(deployment="", hooks=self._hooks)
+            if call.checks is not None and not set(self._hooks) <= set(call.checks):
+                # Workers are being replaced: the one that resolved the configuration has fewer hooks than this one.
+                final = activity.info().attempt >= MAX_UNCHECKED_ATTEMPTS
+                raise ApplicationError(FEWER_HOOKS, type="hook_failed", non_retryable=final)
+            if call.limited is not None and call.limited != self._limited:
+                return Outdated(deployment="", hooks=self._hooks)
+            if call.deployment is not None:
+                deployment = await self._deployment.describe_again(call.deployment)
+                if deployment != call.deployment:
+                    return Outdated(deployment=deployment, hooks=self._hooks)
+            if call.priced and not reading.prices:
+                raise ApplicationError(NO_PRICE.format(model=call.model), type="unknown_price", non_retryable=True)
+            try:
+                return await self._read_in_time(reading)
+            except ProviderError as error:
+                raise await self._make_failure(error, reading) from None
+            except SchemaUnusable as error:
+                raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
+            except asyncio.CancelledError:
+                details = activity.cancellation_details()
+                interrupted = await reading.interrupt() if details and details.cancel_requested else None
+                if interrupted is None:
+                    raise
+                return interrupted
+
+    async def _read_in_time(self, reading: ReplyInProgress) -> ModelAnswered:
+        """Read the reply, until shortly before the server gives up the call: then nobody would take what was read.
+
+        Raises:
+            ApplicationError: The time is over.
+            ProviderError: The call failed.
+            SchemaUnusable: The answer's schema cannot be used.
+        """
+        left = reading.time_left
+        limit = asyncio.timeout(None if left is None else (left - TIME_TO_ANSWER).total_seconds())
+        try:
+            async with limit:
+                return await self._read_reply(reading.call, reading)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        text = reading.decoder.text if reading.decoder else ""
+        values = [{}, answer] if (answer := await reading.interrupt()) else []
+        raise ApplicationError(describe_read(len(text)), *values, type="timeout", non_retryable=True)
+
+    async def _read_reply(self, call: CallModel, reading: ReplyInProgress) -> ModelAnswered:
+        provider_name, _, model = call.model.partition(":")
+        provider = self._providers.get(provider_name)
+        context = await _fetch_context(call)
+        schema = context.output_schema
+        if schema is not None and call.iteration == 1:
+            await self._validation.check(schema)
+        request = ModelRequest(
+            model=model,
+            messages=context.messages,
+            tools=context.tool_spec,
+            options=call.options,
+            output_schema=schema,
+            cache_key=_make_cache_key(call),
+        )
+        request, decoder = prepare_call(provider, request, self._providers.redaction)
+        reading.meta, reading.decoder = context.meta, decoder
+        settings = replace(DEFAULT, silence_seconds=SILENCE_BEFORE_FALLBACK) if call.has_fallback else DEFAULT
+        try:
+            reply = await stream(self._http, provider, request, decoder, settings=settings)
+            self._reached.add(provider_name)
+        except ProviderError as error:
+            if not isinstance(error, Unreachable):
+                self._reached.add(provider_name)
+            raise
+        finally:
+            if decoder.begun_after is not None:
+                record_first_token(call.model, decoder.begun_after)
+        reply = await reading.complete_usage(fit_reply(reply))
+        problem = None
+        if schema is not None and not reply.tool_calls:
+            problem = await self._validation.find_problem(reply.content, schema)
+        self._warn_of_tools(call.model, decoder.fitting)
+        tokens = await count_reply(reply, call)
+        return make_answer(reading, reply, tokens=tokens, schema_problem=problem)
+
+    def _warn_of_tools(self, model: str, fitting: Fitting | None) -> None:
+        """Log once for each tool that a model does not get."""
+        for name, reason in (fitting.tools_left_out if fitting else {}).items():
+            if (model, name) not in self._warned and len(self._warned) < MAX_WARNINGS:
+                self._warned.add((model, name))
+                log.warning("model %r does not get the tool %r: %s", model, name, reason)
+
+    async def _make_failure(self, error: ProviderError, reading: ReplyInProgress) -> ApplicationError:
+        """Make the activity's failure; if no attempt follows, with what was read of the reply.
+
+        If the context is too long for the model, the details hold the number of tokens that Clew counted. Of a
+        refused reply the text is not kept: providers want it left out of later contexts. Neither is that of a reply
+        which a fallback begins anew, as a repeated attempt does. The wrong address of a provider is told soon.
+        """
+        if reading.meta and error.type == ContextLengthExceeded.type:
+            error.details["counted"] = reading.meta.estimated_tokens
+        falls_back = reading.call.has_fallback and error.type in OUTAGES
+        failure = make_provider_failure(error)
+        is_unknown = isinstance(error, Unreachable) and reading.call.model.partition(":")[0] not in self._reached
+        is_final = (falls_back and _is_lasting(failure, reading)) or (
+            is_unknown and _follows_too_late(failure, reading, TIME_FOR_FIRST_CONTACT)
+        )
+        if not is_final and compute_retry_delay(failure, reading.time_left) is not None:
+            # The next attempt reads what this one has used: a failed attempt returns nothing else.
+            activity.heartbeat(*reading.describe())
+            return failure
+        interrupted = await reading.interrupt(keeps_text=error.type != ContentRefused.type and not falls_back)
+        return make_provider_failure(error, interrupted, is_final=is_final)
+
+
+def prepare_call(
+    provider: Provider, request: ModelRequest, redaction: Redaction
+) -> tuple[ModelRequest, RedactedDecoder]:
+    """Give the answer's schema a root that providers accept, and make the decoder of the reply."""
+    schema = request.output_schema
+    if schema is None:
+        return request, RedactedDecoder(provider.make_decoder(request), redaction)
+    is_wrapped = not is_object_schema(schema)
+    if is_wrapped:
+        request = replace(request, output_schema=make_object_schema(schema))
+    decoder = AnswerDecoder(provider.make_decoder(request), is_wrapped=is_wrapped)
+    return request, RedactedDecoder(decoder, redaction)
+
+
+async def _fetch_context(call: CallModel) -> Context:
+    """Fetch the call's context: from this process's board, or from the session by query.
+
+    A session answers page by page, and the digest of the whole is verified.
+    """
+    if posted := BOARD.take(activity.info().workflow_run_id or "", call):
+        return _copy_context(posted)
+    session = get_own_session()
+    page: int | None = 0
+    messages: list[Message] = []
+    tools: list[ToolSpec] = []
+    meta: dict[str, Any] = {}
+    schema: dict[str, Any] | None = None
+    while page is not None:
+        answer = await query_session(session, "context", {"call_id": call.call_id, "page": page})
+        messages += answer["messages"]
+        tools += answer["tool_spec"]
+        schema = answer.get("output_schema", schema)
+        meta, page = answer["meta"], answer.get("next_page")
+    received = compute_digest({"messages": messages, "tool_spec": tools, "output_schema": schema})
+    if received != meta["digest"]:
+        raise ApplicationError("the context's digest does not match its pages", type="context_damaged")
+    return Context.model_construct(
+        messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta), output_schema=schema
+    )
+
+
+def _copy_context(posted: Projection) -> Context:
+    """Copy a context from the board: the session's own values never change."""
+    messages, tools, schema = from_json(to_json((posted.messages, posted.tool_spec, posted.output_schema)))
+    return Context.model_construct(messages=messages, tool_spec=tools, meta=posted.meta, output_schema=schema)
+
+
+def _make_cache_key(call: CallModel) -> str:
+    """Make the cache key of a lane: its calls' contexts have a common prefix. It reveals no id."""
+    return compute_digest([activity.info().workflow_id, call.context_ref])[:32]
+
+
+def _is_lasting(failure: ApplicationError, reading: ReplyInProgress) -> bool:
+    """Whether an outage lasts too long to wait for its end, where another model can be called."""
+    return activity.info().attempt >= ATTEMPTS_BEFORE_FALLBACK or _follows_too_late(
+        failure, reading, TIME_BEFORE_FALLBACK
+    )
+
+
+def _follows_too_late(failure: ApplicationError, reading: ReplyInProgress, within: timedelta) -> bool:
+    """Whether the next attempt would begin later than `within` after the call was scheduled."""
+    return compute_retry_delay(failure, within - reading.time_passed) is None
+
+
+def make_provider_failure(
+    error: ProviderError, interrupted: ModelAnswered | None = None, *, is_final: bool = False
+) -> ApplicationError:
+    """Make the activity's failure of a provider's error. It is retried if its class says so, unless it `is_final`.
+
+    Its details are those of the error, then the answer from what was read of the reply.
+    """
+    wasted = error.type in ("empty_reply", "truncated_stream") and activity.info().attempt >= MAX_WASTED_ATTEMPTS
+    details = error.details | ({"status": error.status} if error.status else {})
+    if interrupted:
+        values: list[Any] = [details, interrupted]
+    else:
+        values = [details] if details else []
+    return ApplicationError(
+        error.message,
+        *values,
+        type=error.type,
+        non_retryable=is_final or wasted or not error.retryable,
+        next_retry_delay=None if error.retry_after is None else timedelta(seconds=error.retry_after),
+    )
+
+
+def add_price(prices: Prices, reply: ModelReply) -> ModelReply:
+    """Add the cost to a reply's usage, if the model's prices are known."""
+    return reply.model_copy(update={"usage": add_cost(prices, reply.usage)})

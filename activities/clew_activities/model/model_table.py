@@ -1,0 +1,324 @@
+"""The table of model families: context windows, longest replies, encodings.
+
+A family matches the names that begin with its prefix. The provider is removed first: `gpt-4o-mini` is matched for
+`openai:gpt-4o-mini`. Of several families the one with the longest prefix is taken. A model without a family gets the
+default sizes, and the worker logs it once.
+
+To add a model, add a line to `FAMILIES`, with the page it comes from. Lines may be changed at any time: a session
+keeps the profile that a worker has given it, in its history. Prices come from the library `genai-prices`.
+
+A team's own models have their sizes and prices in two files (`OwnModels`), which win over the table and the library.
+A session sets other sizes in its `context_policy`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from genai_prices import Usage, calc_price
+from genai_prices.data_snapshot import get_snapshot
+from genai_prices.types import ModelPrice, TieredPrices
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.outcomes import Price, Prices
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.contract.tokens import EncodingName
+
+MODELS_VARIABLE = "CLEW_MODELS"
+PRICES_VARIABLE = "CLEW_PRICES"
+
+MOST_RESERVED = 8192
+"""Most tokens that a model's policy reserves for a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family of models.
+
+    Attributes:
+        prefix: Beginning of its models' names, in lower case.
+        window: Most tokens of a prompt: the context window, less the part that only the reply may use.
+        output: Tokens of the longest reply that the provider accepts; None: not known.
+        encoding: The encoding that its texts are counted in. For families without a public tokenizer `o200k_base`
+            is an estimate, which is corrected by the usage that their provider reports.
+    """
+
+    prefix: str
+    window: int
+    output: int | None = None
+    encoding: EncodingName = "o200k_base"
+
+
+_CL100K: EncodingName = "cl100k_base"
+
+FAMILIES: tuple[Family, ...] = (
+    # Anthropic: platform.claude.com/docs/en/models, a page for each model. The tokenizer is not public; of the same
+    # text the one of 4.7 and later makes some 30 % more tokens than the one before.
+    Family("claude-", 200_000, 64_000),
+    Family("claude-3-haiku", 200_000, 4_096),
+    Family("claude-3-sonnet", 200_000, 4_096),
+    Family("claude-3-opus", 200_000, 4_096),
+    Family("claude-3-5-haiku", 200_000, 8_192),
+    Family("claude-3-5-sonnet", 200_000, 8_192),
+    Family("claude-haiku-5-5", 1_000_000, 128_000),
+    Family("claude-sonnet-4-6", 1_000_000, 128_000),
+    Family("claude-sonnet-5", 1_000_000, 128_000),
+    Family("claude-opus-4", 200_000, 32_000),
+    Family("claude-opus-4-5", 200_000, 64_000),
+    Family("claude-opus-4-6", 1_000_000, 128_000),
+    Family("claude-opus-4-7", 1_000_000, 128_000),
+    Family("claude-opus-4-8", 1_000_000, 128_000),
+    Family("claude-opus-5", 1_000_000, 128_000),
+    Family("claude-fable-5", 1_000_000, 128_000),
+    # OpenAI: developers.openai.com/api/docs/models; encodings as in `tiktoken.model`. Of the 400 000 and 1 050 000
+    # tokens that the models of GPT-5 have, 128 000 are for the reply alone.
+    Family("gpt-5", 272_000, 128_000),
+    Family("gpt-5-chat", 128_000, 16_384),
+    Family("gpt-5.4", 922_000, 128_000),
+    Family("gpt-5.4-mini", 272_000, 128_000),
+    Family("gpt-5.4-nano", 272_000, 128_000),
+    Family("gpt-5.5", 922_000, 128_000),
+    Family("gpt-4.1", 1_047_576, 32_768),
+    Family("gpt-4o", 128_000, 16_384),
+    Family("chatgpt-4o", 128_000, 16_384),
+    Family("gpt-4-turbo", 128_000, 4_096, _CL100K),
+    Family("gpt-4-1106", 128_000, 4_096, _CL100K),
+    Family("gpt-4-0125", 128_000, 4_096, _CL100K),
+    Family("gpt-4", 8_192, 8_192, _CL100K),
+    Family("gpt-4-32k", 32_768, 32_768, _CL100K),
+    Family("gpt-4.5", 128_000, 16_384),
+    Family("gpt-3.5-turbo", 16_385, 4_096, _CL100K),
+    Family("o1", 200_000, 100_000),
+    Family("o1-preview", 128_000, 32_768),
+    Family("o1-mini", 128_000, 65_536),
+    Family("o3", 200_000, 100_000),
+    Family("o4-mini", 200_000, 100_000),
+    Family("gpt-oss", 131_072),
+    # Google: ai.google.dev/gemini-api/docs/models. The tokenizer is not public.
+    Family("gemini-2.0-flash", 1_048_576, 8_192),
+    Family("gemini-2.5-flash", 1_048_576, 65_536),
+    Family("gemini-2.5-pro", 1_048_576, 65_536),
+    Family("gemini-3-flash", 1_048_576, 65_536),
+    Family("gemini-3-pro", 1_048_576, 65_536),
+    # Mistral: docs.mistral.ai/getting-started/models. DeepSeek: api-docs.deepseek.com/quick_start/pricing.
+    Family("mistral-large", 128_000),
+    Family("mistral-large-2512", 256_000),
+    Family("mistral-medium", 128_000),
+    Family("mistral-small", 128_000),
+    Family("deepseek-", 128_000, 8_192),
+    Family("deepseek-v4-flash", 1_000_000),
+    Family("deepseek-v4-pro", 1_000_000),
+    # Open weights, by their names on Ollama and Hugging Face. Servers often allow less than the model: a session
+    # learns the limit when a call is refused.
+    Family("llama3.1", 128_000),
+    Family("llama3.2", 128_000),
+    Family("llama3.3", 128_000),
+    Family("llama-3.1", 128_000),
+    Family("llama-3.2", 128_000),
+    Family("llama-3.3", 128_000),
+    Family("meta-llama-3.1", 128_000),
+    Family("gemma3", 128_000),
+    Family("gemma-3", 128_000),
+    Family("phi4", 16_384),
+    Family("phi-4", 16_384),
+    Family("mistral-nemo", 128_000),
+    Family("qwen2.5", 32_768),
+    Family("qwen-2.5", 32_768),
+    Family("qwen3", 32_768),
+    Family("smollm2", 8_192),
+)
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class OwnModel(_Entry):
+    """The sizes of a model of one's own, in tokens, as in `Family`.
+
+    Attributes:
+        window: Most tokens of a prompt.
+        output: The longest reply; absent: not known.
+        encoding: The encoding that its texts are counted in.
+    """
+
+    window: Annotated[int, Field(ge=1, le=1_000_000_000)]
+    output: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    encoding: EncodingName = "o200k_base"
+
+
+_UsdPerMillion = Annotated[float, Field(ge=0)]
+
+
+class OwnPrice(_Entry):
+    """The prices of a model of one's own, in USD per million tokens; 0: it costs nothing.
+
+    Attributes:
+        input: The price of input tokens.
+        output: The price of output tokens.
+        cached_input: The price of input tokens read from the provider's cache; absent: as `input`.
+        written_input: The price of input tokens written to it; absent: as `input`.
+    """
+
+    input: _UsdPerMillion
+    output: _UsdPerMillion
+    cached_input: _UsdPerMillion | None = None
+    written_input: _UsdPerMillion | None = None
+
+
+E = TypeVar("E", OwnModel, OwnPrice)
+
+
+@dataclass(frozen=True)
+class OwnModels:
+    """The models of one's own, by `provider:model`; a `*` at the end stands for the rest of the name.
+
+    Attributes:
+        sizes: Their sizes.
+        prices: Their prices.
+    """
+
+    sizes: Mapping[str, OwnModel] = field(default_factory=dict)
+    prices: Mapping[str, OwnPrice] = field(default_factory=dict)
+
+    def find_family(self, name: str) -> Family | None:
+        """Find the sizes of `provider:model`; None: it has none of its own."""
+        own = _find_own(self.sizes, name)
+        return Family(name.lower(), own.window, own.output, own.encoding) if own else None
+
+    def find_price(self, name: str) -> Price | None:
+        """Find the price of `provider:model`; None: it has none of its own."""
+        own = _find_own(self.prices, name)
+        return Price(**own.model_dump()) if own else None
+
+
+NO_OWN_MODELS = OwnModels()
+
+
+def read_own_models(environ: Mapping[str, str]) -> OwnModels:
+    """Read the JSON files that `CLEW_MODELS` and `CLEW_PRICES` name; nothing if they are not set.
+
+    Raises:
+        InvalidInput: A file cannot be read, or has another form.
+    """
+    return OwnModels(
+        _read_entries(environ, MODELS_VARIABLE, OwnModel), _read_entries(environ, PRICES_VARIABLE, OwnPrice)
+    )
+
+
+def _read_entries(environ: Mapping[str, str], variable: str, kind: type[E]) -> Mapping[str, E]:
+    path = environ.get(variable, "").strip()
+    if not path:
+        return {}
+    try:
+        document: Any = json.loads(Path(path).read_bytes())
+        entries = TypeAdapter(dict[str, kind]).validate_python(document)  # type: ignore[valid-type]
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise InvalidInput(f"{variable}: {path!r} is not valid: {where}: {problem['msg']}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"{variable}: {path!r} cannot be read: {type(error).__name__}: {error}") from None
+    for name in entries:
+        if not all(name.partition(":")):
+            raise InvalidInput(
+                f"{variable}: {name[:100]!r} in {path!r} is not PROVIDER:MODEL, as in vllm:qwen3 or vllm:*"
+            )
+    return {name.lower(): entry for name, entry in entries.items()}
+
+
+def _find_own(entries: Mapping[str, E], name: str) -> E | None:
+    """Find the entry of a model: the one of its name, or else the one with the longest beginning of it."""
+    name = name.lower()
+    if name in entries:
+        return entries[name]
+    fitting = [pattern for pattern in entries if pattern.endswith("*") and name.startswith(pattern[:-1])]
+    return entries[max(fitting, key=len)] if fitting else None
+
+
+def find_family(name: str, own: OwnModels = NO_OWN_MODELS) -> Family | None:
+    """Find the family of `provider:model`; None: neither the team's models nor the table have it."""
+    if family := own.find_family(name):
+        return family
+    bare = name.partition(":")[2].lower().rpartition("/")[2]
+    fitting = (family for family in FAMILIES if bare.startswith(family.prefix))
+    return max(fitting, key=lambda family: len(family.prefix), default=None)
+
+
+def choose_encoding(name: str, own: OwnModels = NO_OWN_MODELS) -> EncodingName:
+    """Choose the encoding that `provider:model` is counted in; an estimate if its own is not known."""
+    family = find_family(name, own)
+    return family.encoding if family else "o200k_base"
+
+
+def choose_policy(name: str, own: OwnModels = NO_OWN_MODELS) -> ContextPolicy:
+    """Choose a complete policy for `provider:model`, in epochs. An unknown model gets the default sizes."""
+    epochs, family = ContextPolicy(window="epoch"), find_family(name, own)
+    if family is None:
+        return epochs.complete()
+    reserved = min(family.window // 4, MOST_RESERVED, family.output or MOST_RESERVED)
+    sizes = ContextPolicy(max_input_tokens=family.window, reserve_output_tokens=reserved, keep_last_turns=10)
+    return epochs.overlay(sizes).complete()
+
+
+# Prices of models: those of a team's own, and list prices from the data that the library `genai-prices` ships.
+#
+# Nothing is read from the network.
+
+
+def find_prices(name: str, own: OwnModels = NO_OWN_MODELS) -> Prices:
+    """Find the current prices of `provider:model`; empty: they are neither in `own` nor in the library.
+
+    If the library does not know the provider, such as an own gateway, the prices of the model's maker are used.
+    """
+    if own_price := own.find_price(name):
+        return (own_price,)
+    provider, _, model = name.partition(":")
+    price = _find_model_price(model, provider)
+    # A model with a price for each request costs more than its tokens.
+    if price is None or price.input_mtok is None or price.output_mtok is None or price.requests_kcount is not None:
+        return ()
+    units = (price.input_mtok, price.output_mtok, price.cache_read_mtok, price.cache_write_mtok)
+    starts = {tier.start for unit in units if isinstance(unit, TieredPrices) for tier in unit.tiers}
+    return tuple(_make_price(start, price) for start in sorted({-1} | starts))
+
+
+def load_prices() -> None:
+    """Load the library's data, which takes about 0.2 s."""
+    find_prices("openai:gpt-4o")
+
+
+def _find_model_price(model: str, provider: str | None) -> ModelPrice | None:
+    """Find the library's prices of a model: those of its provider, or else of its maker."""
+    try:
+        get_snapshot().find_provider(None, provider, None)
+    except LookupError:
+        provider, model = None, model.rpartition("/")[2]
+    try:
+        return calc_price(Usage(), model, provider_id=provider).model_price
+    except LookupError:
+        return None
+
+
+def _make_price(start: int, price: ModelPrice) -> Price:
+    """Make the prices of calls with more input tokens than `start`."""
+    return Price(
+        input=_find_unit_price(price.input_mtok, start) or 0.0,
+        output=_find_unit_price(price.output_mtok, start) or 0.0,
+        cached_input=_find_unit_price(price.cache_read_mtok, start),
+        written_input=_find_unit_price(price.cache_write_mtok, start),
+        above=start,
+    )
+
+
+def _find_unit_price(price: Decimal | TieredPrices | None, start: int) -> float | None:
+    if isinstance(price, TieredPrices):
+        steps = [tier.price for tier in price.tiers if tier.start <= start]
+        price = steps[-1] if steps else price.base
+    return None if price is None else float(price)

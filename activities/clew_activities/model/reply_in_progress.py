@@ -1,0 +1,222 @@
+"""The reply of a model call while it is read: what its heartbeats show, and what is kept if it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+from pydantic_core import to_json
+from temporalio import activity
+
+from clew_activities.providers import RedactedDecoder
+from clew_activities.telemetry.interceptor import TimeLeft
+from clew_activities.token_counts import count_tokens
+from clew_workflows.contract.outcomes import Prices, Usage, compute_cost_usd
+from clew_workflows.contract.outputs import ContextMeta, ReplyProgress
+from clew_workflows.contract.payloads import AssistantMessage, Fitting
+from clew_workflows.contract.tokens import load_encoding
+from clew_workflows.protocol import (
+    CallModel,
+    ModelAnswered,
+    ModelReply,
+    RequestedTool,
+    number_tool_calls,
+)
+
+MAX_STREAMED_CHARACTERS = 32 * 1024
+"""Most characters of an unfinished reply in one heartbeat."""
+MAX_REPLY_BYTES = 600_000
+"""Largest reply, in bytes of JSON, so that its entry fits on one page of a query."""
+CHARACTERS_PER_TOKEN = 4
+"""For output that is not counted: the arguments of tool calls, and what heartbeats report."""
+
+
+class ReplyInProgress:
+    """What one attempt of a model call has read of its reply.
+
+    Attributes:
+        call: The model call.
+        prices: The model's prices.
+        meta: The measures of the context; None until it is fetched.
+        decoder: The decoder of the reply; None until the request is made.
+    """
+
+    def __init__(self, call: CallModel, prices: Prices) -> None:
+        self.call = call
+        self.prices = prices
+        self.meta: ContextMeta | None = None
+        self.decoder: RedactedDecoder | None = None
+        self._time_left = TimeLeft()
+
+    @cached_property
+    def earlier_usage(self) -> Usage | None:
+        """The usage of earlier attempts, whose replies were lost or of no use; None: there was none."""
+        return _read_earlier_usage(activity.info().heartbeat_details)
+
+    @property
+    def time_left(self) -> timedelta | None:
+        """The time until the server gives up the call, by the server's clock; None: it does not."""
+        return self._time_left.measure()
+
+    @property
+    def time_passed(self) -> timedelta:
+        """The time since the call was scheduled, by the server's clock."""
+        return self._time_left.since_scheduled
+
+    def describe(self) -> tuple[Any, ...]:
+        """Make a heartbeat's details: a `ReplyProgress`, and once the reply has begun the answer without its text.
+
+        If no attempt follows, the session makes the interrupted reply of both. The third, if there was one, is the
+        usage of earlier attempts: the next attempt reads it, and that of this one.
+        """
+        decoder = self.decoder
+        text, thinking = (decoder.text, decoder.thinking) if decoder else ("", "")
+        progress = ReplyProgress(
+            request_id=self.call.request_id,
+            run_id=self.call.run_id,
+            call_id=self.call.call_id,
+            attempt=activity.info().attempt,
+            iteration=self.call.iteration,
+            offset=max(len(text) - MAX_STREAMED_CHARACTERS, 0),
+            text=text[-MAX_STREAMED_CHARACTERS:],
+            thinking_offset=max(len(thinking) - MAX_STREAMED_CHARACTERS, 0),
+            thinking=thinking[-MAX_STREAMED_CHARACTERS:] or None,
+            tool_name=decoder.tool_name if decoder else None,
+        ).as_dict()
+        earlier = (self.earlier_usage.as_dict(),) if self.earlier_usage else ()
+        if not self._has_begun:
+            return (progress, None, *earlier) if earlier else (progress,)
+        answer = self._make_answer("", (len(text) + len(thinking)) // CHARACTERS_PER_TOKEN, None)
+        # Their size has no bound, and only audits need them.
+        answer = answer.model_copy(update={"truncated_tool_results": None, "fitting": None})
+        return progress, answer.model_dump(mode="json", exclude_defaults=True), *earlier
+
+    async def interrupt(self, *, keeps_text: bool = True) -> ModelAnswered | None:
+        """Make the answer from what was read so far, and count it; None: nothing was read or paid for.
+
+        It has neither tool calls, which may be incomplete, nor thinking, which providers take back signed alone.
+        """
+        if self.decoder is None or not (self._has_begun or self.earlier_usage):
+            return None
+        text, thinking = self.decoder.text, self.decoder.thinking
+        message = AssistantMessage(context_ref="", role="assistant", content=text, interrupted=True)
+        _, tokens = await count_tokens(message, self.call.encoding)
+        encoding = load_encoding(self.call.encoding)
+        output_tokens = await asyncio.to_thread(lambda: encoding.count(text) + encoding.count(thinking))
+        answer = self._make_answer(text if keeps_text else "", output_tokens, tokens)
+        return answer.model_copy(update={"reply": fit_reply(answer.reply)})
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the provider has begun to reply."""
+        decoder = self.decoder
+        return decoder is not None and bool(
+            decoder.text or decoder.thinking or decoder.tool_name or decoder.usage != Usage()
+        )
+
+    def _make_answer(self, content: str, output_tokens: int, tokens: int | None) -> ModelAnswered:
+        usage = self._estimate_usage(output_tokens) if self._has_begun else Usage()
+        reply = ModelReply(content=content, stop_reason="interrupted", usage=usage)
+        return make_answer(self, reply, tokens=tokens)
+
+    async def complete_usage(self, reply: ModelReply) -> ModelReply:
+        """Estimate what the provider has not reported of a complete reply's usage, and add the cost."""
+        usage = reply.usage
+        if not (usage.input_tokens and usage.output_tokens):
+            encoding, texts = load_encoding(self.call.encoding), (reply.content, reply.thinking or "")
+            usage = self._estimate_usage(await asyncio.to_thread(lambda: sum(map(encoding.count, texts))))
+        return reply.model_copy(update={"usage": add_cost(self.prices, usage)})
+
+    def _estimate_usage(self, output_tokens: int) -> Usage:
+        """Estimate the usage: what the provider has not reported is counted as it has counted before."""
+        decoder, meta, ratio = self.decoder, self.meta, self.call.token_ratio or 1
+        assert decoder is not None
+        assert meta is not None
+        reported = decoder.usage
+        if not (decoder.ended and reported.input_tokens and reported.output_tokens):
+            output_tokens += decoder.arguments_size // CHARACTERS_PER_TOKEN
+            reported = reported.model_copy(
+                update={
+                    "input_tokens": reported.input_tokens or round(meta.estimated_tokens * ratio),
+                    "output_tokens": max(reported.output_tokens, round(output_tokens * ratio)),
+                    "estimated_calls": 1,
+                }
+            )
+        return add_cost(self.prices, reported)
+
+
+def _read_earlier_usage(details: Sequence[Any]) -> Usage | None:
+    """Read the usage of all earlier attempts from the last heartbeat of the one before; None: nothing was used."""
+    usage = Usage()
+    with suppress(ValueError):
+        if len(details) > 1 and details[1]:
+            usage = usage.plus(ModelAnswered.model_validate(details[1]).reply.usage)
+        if len(details) > 2:
+            usage = usage.plus(Usage.model_validate(details[2]))
+    return usage if usage != Usage() else None
+
+
+def make_answer(
+    reading: ReplyInProgress, reply: ModelReply, *, tokens: int | None, schema_problem: str | None = None
+) -> ModelAnswered:
+    """Make the answer of a model call from its reply and the measures of its context."""
+    meta, fitting = reading.meta, reading.decoder.fitting if reading.decoder else None
+    assert meta is not None, "a reply has a context"
+    return ModelAnswered(
+        reply=reply,
+        prices=reading.prices,
+        digest=meta.digest,
+        policy_hash=meta.policy_hash,
+        input_tokens=meta.estimated_tokens,
+        attempt=activity.info().attempt,
+        epoch=meta.epoch,
+        shared_prefix_tokens=meta.shared_prefix_tokens,
+        cleared_tool_results=meta.cleared_tool_results,
+        truncated_tool_results=meta.truncated_tool_results,
+        schema_problem=schema_problem,
+        needs_summary=meta.needs_summary,
+        tokens=tokens,
+        earlier_usage=reading.earlier_usage,
+        fitting=fitting if fitting and fitting != Fitting(dialect=fitting.dialect) else None,
+    )
+
+
+async def count_reply(reply: ModelReply, call: CallModel) -> int:
+    """Count the tokens of a reply's message."""
+    message = AssistantMessage(
+        context_ref="",
+        role="assistant",
+        content=reply.content,
+        tool_calls=number_tool_calls(reply.tool_calls, call.earlier_tool_calls) or None,
+        provider_data=reply.provider_data or None,
+    )
+    _, tokens = await count_tokens(message, call.encoding)
+    return tokens
+
+
+def add_cost(prices: Prices, usage: Usage) -> Usage:
+    """Add the cost to a usage, if the model's prices are known."""
+    return usage.model_copy(update={"cost_usd": compute_cost_usd(prices, usage)})
+
+
+def fit_reply(reply: ModelReply) -> ModelReply:
+    """Reduce a reply until it fits into one payload. A character that JSON escapes takes up to six bytes.
+
+    Dropped in this order: the thinking, the provider's data, the tool calls' arguments. Then the text is truncated,
+    with a mark.
+    """
+    reductions: tuple[dict[str, Any], ...] = (
+        {"thinking": None},
+        {"provider_data": None},
+        {"tool_calls": tuple(RequestedTool(name=tool.name, malformed="[too large]") for tool in reply.tool_calls)},
+        {"content": reply.content[: MAX_REPLY_BYTES // 8] + "[truncated]"},
+    )
+    for fields in reductions:
+        if len(to_json(reply)) <= MAX_REPLY_BYTES:
+            break
+        reply = reply.model_copy(update=fields)
+    return reply

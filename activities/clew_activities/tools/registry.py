@@ -1,0 +1,256 @@
+"""The tools, agents and hooks that a worker has, loaded from a team's modules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clew.agents import Agent, AgentTool
+from clew.tools import ExternalTool, RemoteTool, Tool, ToolDefinition, make_tool
+from clew_activities.tools.mcp.catalog import McpTool
+from clew_activities.tools.run_hooks import Hooks, collect_hooks
+from clew_activities.tools.stored_results import read_result
+from clew_activities.user_modules import NotImportable, import_user_module, load_defined
+from clew_workflows.contract.hooks import Hook
+from clew_workflows.contract.messages import compute_digest
+from clew_workflows.contract.names import split_configured_name
+from clew_workflows.protocol import (
+    AgentRoute,
+    ExternalRoute,
+    FunctionRoute,
+    McpRoute,
+    RemoteRoute,
+    ResolvedAgent,
+    ResolvedTool,
+    Route,
+)
+from clew_workflows.session.tool_rounds import make_validator
+
+# The tools of a worker, from the modules and files that its environment names.
+
+
+Tools = Mapping[str, ToolDefinition]
+"""Every tool of a worker by its name."""
+
+
+class ToolsUnusable(Exception):
+    """The tools modules cannot be used. The message names the module and says what to do."""
+
+
+def load_tools(sources: Iterable[str]) -> Tools:
+    """Import modules, read JSON files, and collect their tools by name.
+
+    Args:
+        sources: Names of modules, and paths of files that end in `.json`: each holds a list of declarations.
+
+    Raises:
+        ToolsUnusable: A module cannot be imported or defines no tool, a file cannot be used, two tools have one name,
+            or the parameters of a tool are not valid JSON Schema.
+    """
+    return collect_tools(
+        tool
+        for source in sources
+        for tool in (_read_file(source) if source.endswith(".json") else _import_module(source))
+    )
+
+
+def collect_tools(definitions: Iterable[ToolDefinition]) -> Tools:
+    """Collect tools by name.
+
+    Raises:
+        ToolsUnusable: Two tools have one name, or the parameters of a tool are not valid JSON Schema.
+    """
+    tools: dict[str, ToolDefinition] = {}
+    for tool in definitions:
+        if tools.setdefault(tool.name, tool) is not tool:
+            raise ToolsUnusable(f"two tools are called {tool.name!r}: give one of them another name")
+        check_parameters(tool)
+    return tools
+
+
+def resolve_tool(tool: ToolDefinition) -> ResolvedTool:
+    """Resolve a tool: its schema, and how its calls are carried out."""
+    return ResolvedTool(
+        spec=tool.spec,
+        route=_make_route(tool),
+        timeout_seconds=tool.timeout_seconds,
+        max_attempts=tool.retries + 1,
+        idempotent=tool.idempotent,
+        requires_approval=tool.requires_approval,
+    )
+
+
+def _import_module(name: str) -> list[ToolDefinition]:
+    try:
+        module = import_user_module(name)
+    except NotImportable as error:
+        raise ToolsUnusable(f"the tools module {name!r} cannot be imported: {error}") from error
+    tools = [value for value in vars(module).values() if isinstance(value, ToolDefinition)]
+    if not tools:
+        raise ToolsUnusable(f"the tools module {name!r} defines no tool: decorate functions with clew.tool")
+    return tools
+
+
+def _read_file(path: str) -> list[ToolDefinition]:
+    try:
+        declarations: Any = json.loads(Path(path).read_bytes())
+        if not isinstance(declarations, list) or not all(isinstance(item, dict) for item in declarations):
+            raise TypeError("it must hold a list of objects, one for each tool")
+        return [make_tool(declaration) for declaration in declarations]
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ToolsUnusable(f"the tools file {path!r} cannot be used: {error}") from error
+
+
+def check_parameters(tool: ToolDefinition) -> None:
+    """Check a schema that its author has written. That of a function is made from its signature.
+
+    Raises:
+        ToolsUnusable: The parameters are not valid JSON Schema.
+    """
+    if isinstance(tool, Tool):
+        return
+    try:
+        make_validator(tool.spec["parameters"])
+    except ValueError as error:
+        raise ToolsUnusable(
+            f"the parameters of tool {tool.name!r} are not valid JSON Schema: {str(error)[:500]}"
+        ) from error
+
+
+def _make_route(tool: ToolDefinition) -> Route:
+    match tool:
+        case RemoteTool():
+            return RemoteRoute(type="remote", task_queue=tool.task_queue, activity=tool.activity)
+        case ExternalTool():
+            return ExternalRoute(type="external")
+        case AgentTool():
+            return AgentRoute(type="agent", agent=tool.agent.name)
+        case McpTool():
+            return McpRoute(type="mcp")
+        case Tool():
+            return FunctionRoute(type="function", task_queue=tool.task_queue, takes_context=tool.takes_context)
+        case _:
+            raise TypeError(f"tool {tool.name!r} is of no kind that a worker can run: {type(tool).__name__}")
+
+
+# What a worker has registered: its tools and its agents, and the digest of both.
+
+
+DIGEST_CHARACTERS = 16
+"""Characters of the digests of agents and deployments."""
+
+
+class AgentsUnusable(Exception):
+    """The agents cannot be used. The message names the module or the agent and says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The tools and the agents of a worker.
+
+    Attributes:
+        tools: Every tool by its name, those of the agents included.
+        agents: Every agent by its name.
+        deployment: The digest of all of them. Workers with the same tools and agents have the same. `Deployment` adds
+            the tools of MCP servers.
+        hooks: The hooks of each point that has some.
+    """
+
+    tools: Tools
+    agents: Mapping[str, ResolvedAgent]
+    deployment: str
+    hooks: Hooks = field(default_factory=dict)
+
+
+def make_registry(
+    tools: Tools, agents: Sequence[Agent] = (), hooks: Iterable[Hook] = (), *, mcp_servers: Collection[str] = ()
+) -> Registry:
+    """Register tools and agents, with the tools that the agents bring, and the agents that their tools call.
+
+    Args:
+        tools: Every tool by its name.
+        agents: The agents.
+        hooks: The hooks.
+        mcp_servers: The names of the MCP servers whose tools agents may name. Whether a server has the tool shows
+            when a session needs it: servers may be down.
+
+    Raises:
+        AgentsUnusable: Two agents, or two tools, have one name, or an agent names a tool that is not there.
+        ToolsUnusable: The parameters of an agent's tool are not valid JSON Schema.
+    """
+    known: dict[str, ToolDefinition] = dict(tools)
+    by_name: dict[str, Agent] = {}
+    for agent in _list_all(tools, agents):
+        if by_name.setdefault(agent.name, agent) != agent:
+            raise AgentsUnusable(f"two agents are called {agent.name!r}: give one of them another name")
+        for tool in agent.own_tools:
+            check_parameters(tool)
+            if not _is_same(known.setdefault(tool.name, tool), tool):
+                raise AgentsUnusable(
+                    f"agent {agent.name!r} has a tool {tool.name!r}, and another tool has that name: rename one"
+                )
+    for agent in by_name.values():
+        _check_names(agent, known, mcp_servers)
+    described = {tool.name: resolve_tool(tool).model_dump(mode="json") for tool in (read_result, *known.values())}
+    resolved = {agent.name: _resolve_agent(agent, described) for agent in by_name.values()}
+    versions = {agent.name: agent.version for agent in resolved.values()}
+    return Registry(known, resolved, _digest({"tools": described, "agents": versions}), collect_hooks(hooks))
+
+
+def _check_names(agent: Agent, tools: Tools, mcp_servers: Collection[str]) -> None:
+    """Check the tools that an agent names without bringing them: no session with a wrong name could be served."""
+    for name in (tool for tool in agent.tools if isinstance(tool, str)):
+        split = split_configured_name(name)
+        if split and split[0] not in mcp_servers:
+            raise AgentsUnusable(
+                f"agent {agent.name!r} has the tool {name!r}, and no MCP server is called {split[0]!r} in the file "
+                f"that CLEW_MCP names: its servers are {', '.join(mcp_servers) or 'none'}"
+            )
+        if not split and name not in tools and name != read_result.name:
+            raise AgentsUnusable(
+                f"agent {agent.name!r} has the tool {name!r}, and the worker has no tool of that name: its tools are "
+                f"{', '.join(tools) or 'none'}. Point CLEW_TOOLS or --tools at the module that defines it"
+            )
+
+
+def _list_all(tools: Tools, agents: Iterable[Agent]) -> Sequence[Agent]:
+    """List the agents, and those that tools call, each once."""
+    listed: list[Agent] = []
+    waiting = [*agents, *(tool.agent for tool in tools.values() if isinstance(tool, AgentTool))]
+    while waiting:
+        agent = waiting.pop(0)
+        if not any(agent is other for other in listed):
+            listed.append(agent)
+            waiting += [tool.agent for tool in agent.own_tools if isinstance(tool, AgentTool)]
+    return listed
+
+
+def load_agents(modules: Iterable[str]) -> Sequence[Agent]:
+    """Import modules and collect their agents.
+
+    Raises:
+        AgentsUnusable: A module cannot be imported or defines no agent.
+    """
+    return load_defined(modules, Agent, "agent", "make a clew.Agent in it", AgentsUnusable)
+
+
+def _resolve_agent(agent: Agent, tools: Mapping[str, Any]) -> ResolvedAgent:
+    config = agent.config
+    covered = {
+        "config": config.model_dump(mode="json", exclude_unset=True),
+        "label": agent.version,
+        "tools": [tools.get(name) for name in config.tools],
+    }
+    return ResolvedAgent(name=agent.name, version=_digest(covered), label=agent.version, config=config)
+
+
+def _is_same(known: ToolDefinition, tool: ToolDefinition) -> bool:
+    """Whether two tools are one. Remote and external tools have no code: they are what they declare."""
+    return known is tool or (not isinstance(tool, Tool) and resolve_tool(known) == resolve_tool(tool))
+
+
+def _digest(value: object) -> str:
+    return compute_digest(value)[:DIGEST_CHARACTERS]

@@ -1,0 +1,184 @@
+"""The table of the common model families."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.errors import InvalidInput
+from clew_activities.model.model_table import (
+    FAMILIES,
+    MOST_RESERVED,
+    Family,
+    OwnModels,
+    choose_encoding,
+    choose_policy,
+    find_family,
+    find_prices,
+    read_own_models,
+)
+from clew_activities.model.prepare import make_profile
+from clew_workflows.contract.outcomes import Usage, compute_cost_usd
+from clew_workflows.contract.policy import ContextPolicy, resolve
+from clew_workflows.contract.tokens import ENCODINGS
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.prefix)
+def test_every_line_is_usable(family: Family) -> None:
+    """Sizes are positive, encodings exist, and the policy leaves most of the window to the context."""
+    assert family.prefix == family.prefix.lower()
+    assert family.encoding in ENCODINGS
+    assert family.output is None or 0 < family.output <= family.window
+    policy = resolve(agent=choose_policy(f"any:{family.prefix}"))
+    assert policy.budget >= family.window // 2
+    assert policy.reserve_output_tokens <= (family.output or MOST_RESERVED)
+
+
+def test_no_line_hides_another() -> None:
+    """No prefix is in the table twice."""
+    prefixes = [family.prefix for family in FAMILIES]
+    assert len(set(prefixes)) == len(prefixes)
+
+
+def test_every_line_says_something() -> None:
+    """One that tells nothing else than the family that it would fall to is not needed."""
+    for family in FAMILIES:
+        others = [other for other in FAMILIES if other is not family and family.prefix.startswith(other.prefix)]
+        if others:
+            above = max(others, key=lambda other: len(other.prefix))
+            known = (above.window, above.output, above.encoding)
+            assert known != (family.window, family.output, family.encoding), family.prefix
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"),
+    [
+        ("openai:gpt-4o-mini-2024-07-18", "gpt-4o"),
+        ("openai:gpt-4", "gpt-4"),
+        ("openai:gpt-5.4-mini", "gpt-5.4-mini"),
+        ("openai:gpt-5.9-preview", "gpt-5"),
+        ("anthropic:claude-sonnet-4-5-20250929", "claude-"),
+        ("anthropic:claude-sonnet-4-6", "claude-sonnet-4-6"),
+        ("router:anthropic/Claude-Opus-5-5", "claude-opus-5"),
+        ("openai:unheard-of", None),
+        ("gpt-4o", None),
+    ],
+)
+def test_the_longest_family_is_the_models(name: str, prefix: str | None) -> None:
+    """The longest family wins, in any order of the table; case and a path in front make no difference."""
+    family = find_family(name)
+    assert (family.prefix if family else None) == prefix
+
+
+def test_encodings() -> None:
+    """The families that OpenAI counts in `cl100k_base` are; all others are counted or estimated in `o200k_base`."""
+    older = {family.prefix for family in FAMILIES if family.encoding == "cl100k_base"}
+    assert older
+    assert all(re.match(r"gpt-(4-|4$|3\.5)", prefix) for prefix in older)
+    assert choose_encoding("openai:gpt-4-0613") == "cl100k_base"
+    assert choose_encoding("openai:gpt-4o") == choose_encoding("local:unheard-of") == "o200k_base"
+
+
+@pytest.mark.parametrize(
+    ("model", "window", "reserved"),
+    [
+        ("anthropic:claude-haiku-4-5", 200_000, 8192),
+        ("anthropic:claude-opus-4-6", 1_000_000, 8192),
+        ("openai:gpt-4o-mini", 128_000, 8192),
+        ("openai:gpt-4-turbo", 128_000, 4096),
+        ("openai:gpt-4", 8_192, 2048),
+        ("openai:gpt-5-mini", 272_000, 8192),
+        ("openai:o1", 200_000, 8192),
+        ("local:smollm2", 8_192, 2048),
+        ("ollama:llama3.1:8b", 128_000, 8192),
+        ("router:openai/GPT-4o", 128_000, 8192),
+    ],
+)
+def test_a_known_models_policy_fits_its_window(model: str, window: int, reserved: int) -> None:
+    """In epochs, with room for a reply; every field is set, so that no other default can show through."""
+    policy = choose_policy(model)
+    assert (policy.max_input_tokens, policy.reserve_output_tokens, policy.window) == (window, reserved, "epoch")
+    assert policy.model_fields_set == set(ContextPolicy.model_fields)
+
+
+def test_an_unknown_model_gets_the_default_sizes() -> None:
+    assert choose_policy("openai:unheard-of") == choose_policy("smollm2") == ContextPolicy(window="epoch")
+
+
+def read_files(folder: Path, models: Any = None, prices: Any = None) -> OwnModels:
+    """Read files with these contents; None: there is no such file."""
+    environ = {}
+    for variable, content in (("CLEW_MODELS", models), ("CLEW_PRICES", prices)):
+        if content is not None:
+            environ[variable] = str(folder / f"{variable}.json")
+            Path(environ[variable]).write_text(content if isinstance(content, str) else json.dumps(content))
+    return read_own_models(environ)
+
+
+def test_ones_own_models_win_over_the_table(tmp_path: Path) -> None:
+    """A name, or the longest beginning of it with a `*`; case makes no difference. Others are as in the table."""
+    own = read_files(
+        tmp_path,
+        models={
+            "gate:*": {"window": 1_000},
+            "gate:House-*": {"window": 50_000, "output": 2_000, "encoding": "cl100k_base"},
+            "openai:gpt-4o": {"window": 60_000},
+        },
+    )
+    profile = make_profile("gate:house-2", own)
+    assert profile.policy is not None
+    assert (profile.policy.max_input_tokens, profile.policy.reserve_output_tokens) == (50_000, 2_000)
+    assert profile.encoding == "cl100k_base"
+    windows = {
+        name: choose_policy(name, own).max_input_tokens for name in ("gate:other", "openai:gpt-4o", "x:gpt-4o")
+    }
+    assert windows == {"gate:other": 1_000, "openai:gpt-4o": 60_000, "x:gpt-4o": 128_000}
+    assert resolve(agent=choose_policy("gate:other", own)).budget > 0
+
+
+def test_ones_own_prices_win_over_list_prices(tmp_path: Path) -> None:
+    """In USD per million tokens. A price of 0 is one."""
+    own = read_files(
+        tmp_path, prices={"local:*": {"input": 0, "output": 0}, "openai:gpt-4o": {"input": 3, "output": 4.5}}
+    )
+    spent = Usage(input_tokens=1_000_000, output_tokens=2_000_000)
+    costs = {name: compute_cost_usd(find_prices(name, own), spent) for name in ("local:tiny", "openai:gpt-4o", "x:y")}
+    assert costs == {"local:tiny": 0, "openai:gpt-4o": 12, "x:y": None}
+
+
+def test_without_files_there_is_only_the_table() -> None:
+    """The variables may be absent or empty."""
+    assert read_own_models({}) == read_own_models({"CLEW_MODELS": "", "CLEW_PRICES": " "}) == OwnModels()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        {"gpt-4o": {"input": 1, "output": 1}},
+        {"openai:": {"input": 1, "output": 1}},
+        {"a:b": {"input": 1}},
+        {"a:b": {"input": -1, "output": 1}},
+        {"a:b": {"input": "1", "output": 1}},
+        {"a:b": {"input": 1, "output": 1, "inptu": 1}},
+        '{"a:b": {"input": Infinity, "output": 1}}',
+    ],
+    ids=repr,
+)
+def test_a_file_that_is_not_valid_is_refused(tmp_path: Path, content: Any) -> None:
+    """With the variable, the file, and what is wrong in it."""
+    with pytest.raises(InvalidInput, match="CLEW_PRICES"):
+        read_files(tmp_path, prices=content)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """As is one of sizes that are none."""
+    with pytest.raises(InvalidInput, match="CLEW_MODELS"):
+        read_own_models({"CLEW_MODELS": str(tmp_path / "none.json")})
+    with pytest.raises(InvalidInput, match=r"a:b\.window"):
+        read_files(tmp_path, models={"a:b": {"window": 0}})

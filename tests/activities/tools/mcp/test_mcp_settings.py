@@ -1,0 +1,83 @@
+"""The file of MCP servers: its forms, its variables, and what cannot be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew_activities.tools.mcp.results import make_result_text
+from clew_activities.tools.mcp.settings import HttpSettings, McpUnusable, ProcessSettings, read_mcp_settings
+
+
+def read(folder: Path, document: Any, **environ: str) -> Any:
+    path = folder / "mcp.json"
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return read_mcp_settings({"CLEW_MCP": str(path), **environ})
+
+
+def test_variables_come_from_the_worker(tmp_path: Path) -> None:
+    """Their values are known as secrets, and no repr shows them. Fields of other programs are ignored."""
+    servers = {
+        "one": {"command": "npx", "args": ["-y", "x"], "env": {"KEY": "${MY_KEY}"}, "disabled": False},
+        "two": {"url": "https://h/mcp", "headers": {"Authorization": "Bearer ${MY_KEY}"}},
+    }
+    settings = read(tmp_path, {"mcpServers": servers}, MY_KEY="s3cret-value")
+    one, two = settings.servers["one"], settings.servers["two"]
+    assert isinstance(one, ProcessSettings)
+    assert isinstance(two, HttpSettings)
+    assert (one.env, two.headers) == ({"KEY": "s3cret-value"}, {"Authorization": "Bearer s3cret-value"})
+    assert settings.secrets == ("s3cret-value",)
+    assert "s3cret" not in repr((one, two, settings.secrets and settings))
+
+
+def test_no_file_means_no_servers() -> None:
+    assert not read_mcp_settings({}).servers
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ("{", "cannot be read"),
+        ([], "mcpServers"),
+        ({"mcpServers": {"a__b": {"command": "x"}}}, "no name of a server"),
+        ({"mcpServers": {"a": {"command": "x", "url": "y"}}}, "either 'command' or 'url'"),
+        ({"mcpServers": {"a": {"command": "s3cret", "args": 1}}}, "args"),
+        ({"mcpServers": {"a": {"url": "ftp://s3cret"}}}, "url"),
+        ({"mcpServers": {"a": {"url": "http://h", "type": "sse"}}}, "'sse' is not supported"),
+        ({"mcpServers": {"a": {"command": "${NOT_SET}"}}}, "NOT_SET is not set"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_without_its_values(tmp_path: Path, document: Any, problem: str) -> None:
+    with pytest.raises(McpUnusable, match=problem) as refused:
+        read(tmp_path, document)
+    assert "CLEW_MCP" in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        ({"content": [text("a"), text("b")]}, "a\nb"),
+        ({"content": [text('{"a": 1}')], "structuredContent": {"a": 1}}, '{"a": 1}'),
+        ({"content": [text("1"), text("2")], "structuredContent": {"result": [1, 2]}}, "1\n2"),
+        ({"content": [text("done")], "structuredContent": {"a": 1}}, 'done\n{"a":1}'),
+        ({"content": [], "structuredContent": {"a": 1}}, '{"a":1}'),
+        ({"content": [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}]}, "[audio: audio/wav, 3 bytes]"),
+        ({"content": [{"type": "resource", "resource": {"uri": "f:x", "text": "t"}}]}, "t"),
+        (
+            {"content": [{"type": "resource", "resource": {"uri": "f:x", "blob": "AAA="}}]},
+            "[resource f:x: unknown type, 2 bytes]",
+        ),
+        ({"content": [{"type": "resource_link", "name": "n", "uri": "f:x"}]}, "[link to n: f:x]"),
+        ({}, ""),
+    ],
+)
+def test_a_result_becomes_text(result: dict[str, Any], shown: str) -> None:
+    assert make_result_text(result) == shown

@@ -1,0 +1,161 @@
+"""The canonical form: RFC 8785, and values without one."""
+
+from __future__ import annotations
+
+import json
+import struct
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew_workflows.contract.messages import canonicalize, compute_digest
+from tests.support.reference_tokens import canonical_json
+
+
+def nested(depth: int, value: Any = 0, kind: str = "list") -> Any:
+    """A value inside so many containers."""
+    for _ in range(depth):
+        value = [value] if kind == "list" else {"a": value}
+    return value
+
+
+def test_the_example_of_the_rfc() -> None:
+    """RFC 8785, 3.2.2: numbers, strings and literals in their one form."""
+    text = r"""{
+        "numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],
+        "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/",
+        "literals": [null, true, false]
+    }"""
+    assert (
+        canonicalize(json.loads(text))
+        == (
+            '{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],'
+            '"string":"€$\\u000f\\nA\'B\\"\\\\\\\\\\"/"}'
+        ).encode()
+    )
+
+
+def test_the_order_of_keys_of_the_rfc() -> None:
+    """RFC 8785, 3.2.3: keys are in the order of their UTF-16 code units."""
+    keys = ["€", "\r", "\ufb33", "1", "😀", "\x80", "ö"]
+    ordered = ["\r", "1", "\x80", "ö", "€", "😀", "\ufb33"]
+    assert list(json.loads(canonicalize(dict.fromkeys(keys, 0)))) == ordered
+
+
+@pytest.mark.parametrize(
+    ("bits", "text"),
+    [
+        ("0000000000000000", "0"),
+        ("8000000000000000", "0"),
+        ("0000000000000001", "5e-324"),
+        ("8000000000000001", "-5e-324"),
+        ("7fefffffffffffff", "1.7976931348623157e+308"),
+        ("ffefffffffffffff", "-1.7976931348623157e+308"),
+        ("4340000000000000", "9007199254740992"),
+        ("c340000000000000", "-9007199254740992"),
+        ("4430000000000000", "295147905179352830000"),
+        ("44b52d02c7e14af5", "9.999999999999997e+22"),
+        ("44b52d02c7e14af6", "1e+23"),
+        ("44b52d02c7e14af7", "1.0000000000000001e+23"),
+        ("444b1ae4d6e2ef4e", "999999999999999700000"),
+        ("444b1ae4d6e2ef4f", "999999999999999900000"),
+        ("444b1ae4d6e2ef50", "1e+21"),
+        ("3eb0c6f7a0b5ed8c", "9.999999999999997e-7"),
+        ("3eb0c6f7a0b5ed8d", "0.000001"),
+        ("41b3de4355555553", "333333333.3333332"),
+        ("41b3de4355555557", "333333333.33333343"),
+        ("becbf647612f3696", "-0.0000033333333333333333"),
+        ("43143ff3c1cb0959", "1424953923781206.2"),
+    ],
+)
+def test_the_numbers_of_the_rfc(bits: str, text: str) -> None:
+    """RFC 8785, appendix B: each double has one shortest form."""
+    assert canonicalize(struct.unpack(">d", bytes.fromhex(bits))[0]).decode() == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (2**53 - 1, "9007199254740991"),
+        (2**53, "9007199254740992"),
+        (2**53 + 1, "9007199254740992"),
+        (-(2**63), "-9223372036854776000"),
+        (10**21, "1e+21"),
+        (True, "true"),
+    ],
+)
+def test_integers_are_doubles(number: int, text: str) -> None:
+    """An integer that no double holds exactly is the double nearest to it, wherever it stands."""
+    assert canonicalize({"a": [number]}).decode() == f'{{"a":[{text}]}}'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+        "\ud800",
+        {"\udfff": 1},
+        10**400,
+        b"bytes",
+        {1: "key"},
+        {"set"},
+        object(),
+        nested(100_000),
+        nested(100_000, kind="dict"),
+        nested(100_000, 2**60),
+        [2**60, nested(100_000)],
+        [2**60, "\ud800"],
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_not_json(value: Any) -> None:
+    """A value without a canonical form raises ValueError and no other error, beside a large integer too."""
+    for container in (value, [value], {"a": value}):
+        with pytest.raises(ValueError):  # noqa: PT011 - which of its kinds is not promised
+            canonicalize(container)
+
+
+@pytest.mark.parametrize("kind", ["list", "dict"])
+@pytest.mark.parametrize("leaf", [0, 2**60])
+def test_the_depth_is_the_same_everywhere(kind: str, leaf: int) -> None:
+    """Two hundred levels can be written and no more, however deep the caller's own stack is."""
+
+    def deep_in_calls(calls: int) -> None:
+        if calls:
+            deep_in_calls(calls - 1)
+            return
+        assert canonicalize(nested(200, leaf, kind))
+        with pytest.raises(ValueError, match="200 levels"):
+            canonicalize(nested(201, leaf, kind))
+
+    deep_in_calls(0)
+    deep_in_calls(200)
+
+
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53) + 1, 2**53 - 1)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abcé", max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(_json)
+def test_agrees_with_sorted_compact_json(value: Any) -> None:
+    """Without fractions and far keys the form is compact JSON with sorted keys, and reads back equal."""
+    assert canonicalize(value).decode() == canonical_json(value)
+    assert json.loads(canonicalize(value)) == value
+
+
+@given(st.dictionaries(st.text("abc", max_size=3), st.integers(0, 9)))
+def test_order_does_not_matter(value: dict[str, int]) -> None:
+    """Two objects that differ in the order of their keys have one digest: SHA-256 over the form."""
+    turned = dict(reversed(value.items()))
+    assert compute_digest(value) == compute_digest(turned) == sha256(canonical_json(value).encode()).hexdigest()

@@ -1,0 +1,166 @@
+"""Contexts of a thread alone: what its `config` entries put in force."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from clew.contract.payloads import ConfigPayload
+from clew.errors import InvalidInput
+from clew_workflows.contract.messages import Message
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.thread.context.contexts import build_context
+from clew_workflows.thread.thread import Thread
+from tests.support.threads import (
+    CALCULATOR,
+    Writer,
+    assistant_calls,
+    assistant_says,
+    rebuild,
+    system_says,
+    tool_returns,
+    user_says,
+)
+
+
+def test_a_context_needs_only_the_thread() -> None:
+    """Prompt, tool schemas and policy come from the configuration in the thread, also when read from JSON."""
+    writer = Writer()
+    writer.config(context_policy=ContextPolicy(max_messages=2))
+    writer.talk(user_says("a"), assistant_says("b"), user_says("c"))
+    for thread in (writer.thread, rebuild(writer.thread)):
+        context = build_context(thread)
+        assert context.messages == [system_says("You are terse."), assistant_says("b"), user_says("c")]
+        assert context.tool_spec == [CALCULATOR]
+        assert context.meta.policy_hash == ContextPolicy(max_messages=2).hash
+
+
+def test_every_seq_has_the_configuration_of_its_time() -> None:
+    """A change of configuration changes later contexts, and none before it."""
+    writer = Writer()
+    writer.config()
+    writer.talk(user_says("a"))
+    writer.config(system_prompt="You are kind.", tools=[])
+    assert build_context(writer.thread, at_seq=1).messages == [system_says("You are terse."), user_says("a")]
+    assert build_context(writer.thread, at_seq=1).tool_spec == [CALCULATOR]
+    assert build_context(writer.thread).messages == [system_says("You are kind."), user_says("a")]
+    assert build_context(writer.thread).tool_spec == []
+
+
+def test_recorded_counts_are_used_and_right() -> None:
+    """The estimate from recorded counts is the one that counting anew gives."""
+    writer = Writer()
+    writer.config()
+    recorded = build_context(writer.thread).meta.estimated_tokens
+    counted = build_context(writer.thread, policy=ContextPolicy(token_estimator="heuristic")).meta.estimated_tokens
+    assert recorded == counted == sum(writer.thread[0].payload["tokens"].values())
+
+
+def test_the_active_lane_is_the_one_shown() -> None:
+    """The context is of the lane that is active at the seq, unless a lane is named."""
+    writer = Writer()
+    writer.config(system_prompt=None)
+    writer.talk(user_says("a")).talk(user_says("b"), lane="draft")
+    writer.switch("draft")
+    assert build_context(writer.thread).messages == [user_says("b")]
+    assert build_context(writer.thread, context_ref="default").messages == [user_says("a")]
+    assert build_context(writer.thread, at_seq=2).messages == [user_says("a")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "snapshot", "prompt"),
+    [
+        (ContextPolicy(system_prompt="request's"), "snapshot's", "request's"),
+        (None, "snapshot's", "snapshot's"),
+        (None, None, "policy's"),
+    ],
+)
+def test_whose_prompt(policy: ContextPolicy | None, snapshot: str | None, prompt: str) -> None:
+    """The request's prompt goes before the snapshot's, and that before the configuration's that it came after."""
+    writer = Writer()
+    writer.config(context_policy=ContextPolicy(system_prompt="policy's"))
+    writer.replace([user_says("a")], system_prompt=snapshot)
+    assert build_context(writer.thread, policy=policy).messages == [system_says(prompt), user_says("a")]
+
+
+@pytest.mark.parametrize("by_policy", [True, False])
+def test_of_two_prompts_the_newer_is_in_force(by_policy: bool) -> None:
+    """A snapshot's and the configuration's: whichever was set last, at every seq as if nothing came after it."""
+
+    def configured(prompt: str) -> dict[str, Any]:
+        return {"context_policy": ContextPolicy(system_prompt=prompt)} if by_policy else {"system_prompt": prompt}
+
+    writer = Writer()
+    expected: list[Message] = []
+    steps: list[tuple[Callable[[], object], str]] = [
+        (lambda: writer.config(**configured("first")), "first"),
+        (lambda: writer.replace([], system_prompt="snapshot's"), "snapshot's"),
+        (lambda: writer.config(**configured("first"), model="openai:gpt-4.1"), "snapshot's"),
+        (lambda: writer.config(**configured("second")), "second"),
+        (lambda: writer.config(**configured("second"), tools=[]), "second"),
+        (lambda: writer.replace([], system_prompt="elsewhere", lane="draft"), "second"),
+        (lambda: writer.replace([], system_prompt="newer"), "newer"),
+        (lambda: writer.config(**configured("first")), "first"),
+        (lambda: writer.replace([]), "first"),
+    ]
+    for step, prompt in steps:
+        step()
+        expected.append(system_says(prompt))
+    for thread in (writer.thread, rebuild(writer.thread)):
+        contexts = [build_context(thread, at_seq=seq) for seq in range(thread.rev)]
+        assert [context.messages for context in contexts] == [[prompt] for prompt in expected]
+        assert build_context(thread, context_ref="draft", at_seq=6).messages == [system_says("elsewhere")]
+    for seq, context in enumerate(contexts):
+        config = writer.thread.find_config(seq)
+        assert config is not None
+        counted = writer.encoding.count_system_prompt(expected[seq]["content"]) + config.payload["tokens"]["tools"]
+        assert context.meta.estimated_tokens == counted
+
+
+def test_a_request_overlays_the_configuration_field_by_field() -> None:
+    """A request's policy decides the fields it sets, and no others."""
+    writer = Writer()
+    writer.config(system_prompt=None, context_policy=ContextPolicy(max_messages=3, keep_last_turns=1))
+    writer.talk(user_says("a"), assistant_says("b"), user_says("c"))
+    context = build_context(writer.thread, policy=ContextPolicy(max_messages=1))
+    assert context.messages == [user_says("c")]
+    assert context.meta.policy_hash == ContextPolicy(max_messages=1, keep_last_turns=1).hash
+    with pytest.raises(InvalidInput):
+        build_context(writer.thread, policy=ContextPolicy(window="epoch", token_estimator="heuristic"))
+
+
+@pytest.mark.parametrize(("model", "is_kept"), [(None, False), ("anthropic:claude-x", True), ("openai:gpt-x", False)])
+def test_the_model_decides_whose_data_goes_along(model: str | None, is_kept: bool) -> None:
+    """Messages keep `provider_data` only for the provider of the called model."""
+    calls = assistant_calls("x")
+    calls["provider_data"] = {"provider": "anthropic", "blocks": [{"signature": "c2ln"}]}
+    writer = Writer()
+    writer.config()
+    writer.talk(user_says("a"), calls, tool_returns("x"))
+    context = build_context(writer.thread, model=model)
+    assert ("provider_data" in context.messages[2]) == is_kept
+
+
+def test_an_output_schema_changes_the_digest_alone() -> None:
+    """The output schema is part of the digest, and of no message."""
+    writer = Writer()
+    writer.config()
+    plain, shaped = build_context(writer.thread), build_context(writer.thread, output_schema={"type": "object"})
+    assert plain.messages == shaped.messages
+    assert plain.meta.digest != shaped.meta.digest
+
+
+def test_a_thread_without_configuration() -> None:
+    """An empty thread has an empty context under the default policy."""
+    context = build_context(Thread())
+    assert (context.messages, context.tool_spec) == ([], [])
+    assert context.meta.policy_hash == ContextPolicy().hash
+
+
+def test_the_policy_of_a_configuration_is_complete() -> None:
+    """A configuration fixes every field, so that a later default cannot show through it."""
+    config = Writer().config(context_policy=ContextPolicy(max_messages=2))
+    assert config.read(ConfigPayload).policy == ContextPolicy(max_messages=2)
+    assert config.read(ConfigPayload).policy.model_fields_set == set(ContextPolicy.model_fields)

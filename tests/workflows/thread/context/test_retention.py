@@ -1,0 +1,199 @@
+"""A thread that retains a part of its archived entries gives the same contexts as the full thread, or `Archived`."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew.errors import Archived, ContextOverflow
+from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
+from clew_workflows.thread.context.contexts import build_context
+from clew_workflows.thread.context.projection import Projection
+from clew_workflows.thread.context.retention import retain
+from clew_workflows.thread.entries import DEFAULT_LANE
+from clew_workflows.thread.thread import Retained, Thread
+from tests.support.examples import examples
+from tests.support.generated_threads import LANES, histories, policies
+from tests.support.payloads import make_recipe
+from tests.support.thread_steps import OpenCalls, Pinned, Steered, Step, Turn, write
+from tests.support.threads import Writer, assistant_calls, assistant_says, tool_returns, user_says
+
+PLENTY = 10_000_000
+
+
+def answer(thread: Thread, policy: ContextPolicy, lane: str, at_seq: int | None = None) -> Projection | str:
+    """A context, or the reason why it cannot be built."""
+    try:
+        return build_context(thread, context_ref=lane, at_seq=at_seq, policy=policy.complete())
+    except ContextOverflow as error:
+        return str(error)
+    except Archived:
+        return "archived"
+
+
+def without(full: Thread, now: int, first_seq: int, retained: Retained) -> Thread:
+    """The thread as it was at a time, without its past."""
+    return Thread(full.slice(first_seq, now), first_seq, retained)
+
+
+def test_a_pin_of_what_is_no_message_of_the_lane_hides_nothing() -> None:
+    """The pinned entry is in another lane: contexts are as without the pin, also right after the archived part."""
+    tools, other = Turn("default", "", [1], None), Steered("draft", "")
+    full = write([tools, other, Pinned("default", "pin", [0]), *[Turn("default", "", [], None)] * 12])
+    policy = ContextPolicy(max_input_tokens=100, reserve_output_tokens=0, summarization="none")
+    last = full.last_seq
+    reduced = without(full, last, 2, retain(full, 2, {"default": [policy]}, PLENTY, last))
+    assert answer(reduced, policy, "default") == answer(full, policy, "default")
+
+
+def test_results_that_are_missing_do_not_shorten_what_an_epoch_reaches() -> None:
+    """An epoch's measure has no placeholder results, so a call without a result is smaller there."""
+    full = write([Turn("default", "", [1, 3], None), OpenCalls("default", 3, None), Turn("default", "", [1], None)])
+    policy = ContextPolicy(
+        max_input_tokens=300, reserve_output_tokens=0, keep_last_turns=0, window="epoch", low_water=0.1
+    )
+    upto = full.last_seq - 1
+    reduced = without(full, upto, 1, retain(full, 1, {"default": [policy]}, PLENTY, upto))
+    assert answer(reduced, policy, "default") == answer(full, policy, "default", upto)
+
+
+@examples(300)
+@given(
+    steps=st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps]),
+    both=st.tuples(policies, policies),
+    lane=st.sampled_from(LANES),
+    room=st.one_of(st.integers(0, 20_000), st.just(PLENTY)),
+    data=st.data(),
+)
+@pytest.mark.slow
+def test_it_answers_as_the_whole_thread_or_not_at_all(
+    steps: list[Step], both: tuple[ContextPolicy, ContextPolicy], lane: str, room: int, data: st.DataObject
+) -> None:
+    """Entries are dropped at any seq, several times: each context equals the full thread's, or is refused."""
+    policy = both[0]
+    full = write(steps)
+    reduced, first = Thread(), 0
+    for now in sorted(data.draw(st.lists(st.integers(0, full.last_seq), min_size=1, max_size=2))):
+        reduced = Thread((*reduced, *full.slice(reduced.rev, now)), reduced.first_seq, reduced.retained)
+        first = data.draw(st.integers(first, max(now + 1, first)))
+        upto = data.draw(st.integers(max(first - 1, reduced.retained.upto, 0), now))
+        before = answer(reduced, policy, lane, upto)
+        reduced = without(full, now, first, retain(reduced, first, {lane: [policy]}, room, upto))
+        if room == PLENTY:
+            assert answer(reduced, policy, lane, upto) == before
+    for entry in full.slice(reduced.rev, full.last_seq):
+        reduced.append(entry)
+    for at_seq in (None, *range(max(first - 1, 0), full.rev)):
+        for some_policy in both:
+            for name in LANES:
+                context = answer(reduced, some_policy, name, at_seq)
+                assert context in (answer(full, some_policy, name, at_seq), "archived")
+
+
+def test_what_is_kept_follows_the_policy_and_not_the_thread() -> None:
+    """A long thread retains as much as a short one, and it is enough for the next context."""
+    policy = ContextPolicy(max_input_tokens=400, reserve_output_tokens=0)
+    sizes = []
+    for turns in (50, 500):
+        full = write([Turn(DEFAULT_LANE, f"question {n}", [1], "an answer") for n in range(turns)])
+        retained = retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY)
+        reduced = without(full, full.last_seq, full.rev, retained)
+        assert answer(reduced, policy, DEFAULT_LANE) == answer(full, policy, DEFAULT_LANE)
+        assert answer(reduced, replace_budget(policy, 8000), DEFAULT_LANE) == "archived"
+        sizes.append(len(retained.entries))
+    assert max(sizes) - min(sizes) <= 2
+
+
+def test_what_will_be_cleared_does_not_hide_what_is_before_it() -> None:
+    """When the newest results become older the window reaches further back; those messages have been retained."""
+    rule = ClearToolResults(keep=4)
+    policy = ContextPolicy(max_input_tokens=800, reserve_output_tokens=0, clear_tool_results=rule)
+    writer = Writer()
+    for number in range(40):
+        writer.talk(user_says(f"question {number}"), assistant_says("fine"))
+    writer.message(user_says("look"))
+    for number in range(4):
+        writer.talk(assistant_calls(f"tool{number:05d}"), tool_returns(f"tool{number:05d}", "word " * 120))
+    first = writer.thread.rev
+    retained = retain(writer.thread, first, {DEFAULT_LANE: [policy]}, PLENTY)
+    reduced = Thread((), first, retained)
+    for number in range(4):
+        later = (
+            assistant_says("well"),
+            user_says("again"),
+            assistant_calls(f"late-{number}"),
+            tool_returns(f"late-{number}", "4"),
+        )
+        for message in later:
+            reduced.append(writer.message(message))
+        assert answer(reduced, policy, DEFAULT_LANE) == answer(writer.thread, policy, DEFAULT_LANE)
+    assert "question 38" in str(answer(reduced, policy, DEFAULT_LANE))
+
+
+def test_what_is_pinned_is_kept_as_far_as_there_is_room() -> None:
+    """What has none is said to be in the archive, so that it is fetched, and nothing else is amiss."""
+    policy = ContextPolicy(max_input_tokens=4000, reserve_output_tokens=0)
+    writer = Writer()
+    writer.thread = write([Turn(DEFAULT_LANE, f"question {n} " + "x" * 900, [], "an answer") for n in range(30)])
+    writer.pin(0, 2)
+    full = writer.thread
+    for room, expected in ((PLENTY, (0, 2)), (0, ())):
+        retained = retain(full, full.rev, {DEFAULT_LANE: [policy]}, room)
+        assert retained.gaps[DEFAULT_LANE].pinned == expected
+        reduced = without(full, full.last_seq, full.rev, retained)
+        context = answer(full, policy, DEFAULT_LANE)
+        assert answer(reduced, policy, DEFAULT_LANE) == (context if room else "archived")
+
+
+def test_all_that_the_newest_runs_user_said_is_kept() -> None:
+    """As far as it has room; the rest is said to be in the archive, so that it is fetched."""
+    policy = ContextPolicy(max_input_tokens=2000, reserve_output_tokens=0)
+    writer = Writer().talk(user_says("before"), assistant_says("yes"), run="r1")
+    for number in range(20):
+        writer.talk(
+            user_says(f"correction {number}"),
+            assistant_calls(f"t{number}"),
+            tool_returns(f"t{number}", "x" * 900),
+            run="r2",
+        )
+    full = writer.thread
+    for room, expected in ((PLENTY, answer(full, policy, DEFAULT_LANE)), (5000, "archived")):
+        retained = retain(full, full.rev, {DEFAULT_LANE: [policy]}, room)
+        reduced = without(full, full.last_seq, full.rev, retained)
+        assert answer(reduced, policy, DEFAULT_LANE) == expected
+    assert "correction 7" in str(answer(full, policy, DEFAULT_LANE))
+    for message in (user_says("another"), assistant_says("well")):
+        reduced.append(writer.message(message, run="r3"))
+    assert answer(reduced, replace_budget(policy, 40), DEFAULT_LANE) == answer(
+        writer.thread, replace_budget(policy, 40), DEFAULT_LANE
+    )
+
+
+@pytest.mark.parametrize("room", [1000, 20_000, 45_000])
+def test_an_epoch_is_measured_alike_if_some_results_of_the_newest_reply_are_dropped(room: int) -> None:
+    """The newest reply is kept under any epoch's policy, its results as far as there is room for them."""
+    policy = ContextPolicy(max_input_tokens=3000, reserve_output_tokens=0, window="epoch").complete()
+    writer = Writer()
+    for number in range(30):
+        writer.talk(user_says(f"question {number} " + "word " * 60), assistant_says("fine"))
+    writer.message(user_says("look"))
+    ids = [f"tool{number:05d}" for number in range(8)]
+    reply = {"context_ref": DEFAULT_LANE, **assistant_calls(*ids), "recipe": make_recipe(writer.thread.last_seq)}
+    writer.commit("ai_message", reply, call_id="call-1")
+    for call_id in ids:
+        writer.message(tool_returns(call_id, "word " * 1000))
+    first = writer.thread.rev
+    retained = retain(writer.thread, first, {DEFAULT_LANE: [policy]}, room)
+    here = without(writer.thread, first - 1, first, retained)
+    contexts = []
+    for number in range(60):
+        for message in (user_says(f"later {number} " + "word " * 60), assistant_says("well")):
+            here.append(writer.message(message))
+        contexts.append(answer(here, policy, DEFAULT_LANE))
+        assert contexts[-1] in (answer(writer.thread, policy, DEFAULT_LANE), "archived")
+
+
+def replace_budget(policy: ContextPolicy, tokens: int) -> ContextPolicy:
+    """The same policy with another budget."""
+    return policy.model_copy(update={"max_input_tokens": tokens})

@@ -1,0 +1,436 @@
+"""Every error that Clew raises.
+
+ClewError
+├── Refusal                 the session refused a command or a query; nothing has changed
+│   ├── AlreadyAnswered
+│   ├── AlreadyResolved
+│   ├── ArchiveDamaged
+│   ├── ArchiveUnavailable
+│   ├── Archived
+│   ├── Busy
+│   ├── CallEnded
+│   ├── CheckpointUnavailable
+│   ├── Closed
+│   │   └── Interrupted
+│   ├── EmptyContent
+│   ├── Idle
+│   ├── InvalidInput
+│   ├── InvalidOperation
+│   ├── InvalidTokenBudget
+│   ├── NewerVersion
+│   ├── NotEncrypted
+│   ├── NotFound
+│   ├── NothingToSummarize
+│   ├── QueueFull
+│   ├── Repeated
+│   ├── RequestMismatch
+│   ├── Starting
+│   ├── ThreadMismatch
+│   ├── TokenExpired
+│   ├── TokenForeign
+│   ├── TokenKey
+│   ├── TokenLegacy
+│   ├── TokenMalformed
+│   ├── TokenMismatch
+│   ├── TokenSignature
+│   ├── TokenVersion
+│   ├── TooLarge
+│   ├── UnknownApproval
+│   ├── UnknownKey
+│   ├── UnknownLane
+│   ├── UnknownRequest
+│   ├── UnknownTool
+│   ├── UnknownToolCall
+│   └── UnsupportedStrategy
+├── ContextOverflow         a part that the context must have does not fit
+├── EncodingUnavailable     the vocabulary of a token encoding cannot be loaded
+├── RequestFailed           a request ended without an answer; has its outcome
+├── SearchAttributesMissing the namespace lacks the search attributes that a filter needs
+├── ServerUnreachable       no Temporal server answers
+└── WorkerUnavailable       the server answers, but no worker serves the session
+
+The `type` of a refusal is the `type` of Temporal's application error.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from clew_workflows.contract.outcomes import RequestOutcome
+
+# The base of every error.
+
+
+class ClewError(Exception):
+    """The base of every error that Clew raises. Its message says what to do."""
+
+
+# Refusals: one class for each word of the contract.
+
+
+class Refusal(ClewError):
+    """A command or a query was refused: the thread is unchanged.
+
+    Attributes:
+        type: The contract's word for the refusal.
+        message: The reason, and what to do.
+    """
+
+    type: ClassVar[str] = "refused"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class AlreadyAnswered(Refusal):
+    """A result of the tool call has been submitted before."""
+
+    type = "already_answered"
+
+
+class AlreadyResolved(Refusal):
+    """The tool call was already approved or denied."""
+
+    type = "already_resolved"
+
+
+class ArchiveDamaged(Refusal):
+    """An object of the archive is missing or was changed; the message names it."""
+
+    type = "archive_damaged"
+
+
+class ArchiveUnavailable(Refusal):
+    """The archive cannot be read or written at present."""
+
+    type = "archive_unavailable"
+
+
+class Archived(Refusal):
+    """The answer needs archived entries that the session does not have: `ReadContext` and `ReadThread` read them."""
+
+    type = "archived"
+
+
+class Busy(Refusal):
+    """A request is running or waits, a summary is being written, or too many updates wait for an answer."""
+
+    type = "busy"
+
+
+class CallEnded(Refusal):
+    """The tool call waits for no result any more: it has timed out, or its run has ended."""
+
+    type = "call_ended"
+
+
+class CheckpointUnavailable(Refusal):
+    """No worker has a key to sign or verify checkpoints, or no worker answers."""
+
+    type = "checkpoint_unavailable"
+
+
+class Closed(Refusal):
+    """The session has ended, hibernates, or is about to do so."""
+
+    type = "closed"
+
+
+class EmptyContent(Refusal):
+    """The content is empty or white space."""
+
+    type = "empty_content"
+
+
+class Idle(Refusal):
+    """No request is active or waits."""
+
+    type = "idle"
+
+
+class Interrupted(Closed):
+    """The session's workflow was terminated or has timed out: `clew recover` repairs the session."""
+
+    type = "interrupted"
+
+
+class InvalidInput(Refusal):
+    """The input cannot be used; the message says why."""
+
+    type = "invalid_input"
+
+
+class InvalidOperation(Refusal):
+    """The context operation cannot be applied; the message says why."""
+
+    type = "invalid_operation"
+
+
+class InvalidTokenBudget(Refusal):
+    """The policy, or the budget of a window, leaves no token for the context."""
+
+    type = "invalid_token_budget"
+
+
+class NewerVersion(Refusal):
+    """A newer version of Clew has written the data; the message names both versions of its format."""
+
+    type = "newer_version"
+
+
+class NotEncrypted(Refusal):
+    """The input is not encrypted, and the workers accept only inputs that are."""
+
+    type = "not_encrypted"
+
+
+class NotFound(Refusal):
+    """The session has neither a workflow nor an archive."""
+
+    type = "not_found"
+
+
+class NothingToSummarize(Refusal):
+    """The lane has no message between the last summary and the end of the range."""
+
+    type = "nothing_to_summarize"
+
+
+class QueueFull(Refusal):
+    """64 messages, inputs or operations already wait, or 512 KiB of them."""
+
+    type = "queue_full"
+
+
+class Repeated(Refusal):
+    """The same encrypted input came before, and was carried out."""
+
+    type = "repeated"
+
+
+class RequestMismatch(Refusal):
+    """Another request than the named one is running."""
+
+    type = "request_mismatch"
+
+
+class Starting(Refusal):
+    """The session is still looking for its archive, or a worker has just read its history again: ask again."""
+
+    type = "starting"
+
+
+class ThreadMismatch(Refusal):
+    """The archive and the session do not belong together."""
+
+    type = "thread_mismatch"
+
+
+class TokenExpired(Refusal):
+    """The checkpoint has expired."""
+
+    type = "token_expired"
+
+
+class TokenForeign(Refusal):
+    """The checkpoint was made in another Temporal namespace."""
+
+    type = "token_foreign"
+
+
+class TokenKey(Refusal):
+    """The checkpoint was signed with a key that the workers do not have."""
+
+    type = "token_key"
+
+
+class TokenLegacy(Refusal):
+    """The checkpoint has a thread; only checkpoints of a context are accepted."""
+
+    type = "token_legacy"
+
+
+class TokenMalformed(Refusal):
+    """The text is not a complete checkpoint token."""
+
+    type = "token_malformed"
+
+
+class TokenMismatch(Refusal):
+    """The workers' tools or policy differ from those of the checkpoint."""
+
+    type = "token_mismatch"
+
+
+class TokenSignature(Refusal):
+    """The signature does not match the checkpoint."""
+
+    type = "token_signature"
+
+
+class TokenVersion(Refusal):
+    """The checkpoint has another version."""
+
+    type = "token_version"
+
+
+class TooLarge(Refusal):
+    """The input exceeds its limit."""
+
+    type = "too_large"
+
+
+class UnknownApproval(Refusal):
+    """No approval is pending for that tool call."""
+
+    type = "unknown_approval"
+
+
+class UnknownKey(Refusal):
+    """A text is encrypted with a key that its reader does not have, or was changed since."""
+
+    type = "unknown_key"
+
+
+class UnknownLane(Refusal):
+    """The thread has no lane of that name."""
+
+    type = "unknown_lane"
+
+
+class UnknownRequest(Refusal):
+    """The session has no request of that id."""
+
+    type = "unknown_request"
+
+
+class UnknownTool(Refusal):
+    """`require_approval` names a tool that the session does not have."""
+
+    type = "unknown_tool"
+
+
+class UnknownToolCall(Refusal):
+    """No external tool call of that id waits for a result."""
+
+    type = "unknown_tool_call"
+
+
+class UnsupportedStrategy(Refusal):
+    """The strategy is not `react`."""
+
+    type = "unsupported_strategy"
+
+
+REFUSALS: dict[str, type[Refusal]] = {cls.type: cls for base in (Refusal, Closed) for cls in base.__subclasses__()}
+
+
+def make_refusal(word: str, message: str) -> Refusal:
+    """Make the exception for a refusal's word; a word of a newer session makes a `Refusal`."""
+    cls = REFUSALS.get(word)
+    return cls(message) if cls else Refusal(f"{word}: {message}")
+
+
+__all__ = [
+    "REFUSALS",
+    "AlreadyAnswered",
+    "AlreadyResolved",
+    "ArchiveDamaged",
+    "ArchiveUnavailable",
+    "Archived",
+    "Busy",
+    "CallEnded",
+    "CheckpointUnavailable",
+    "ClewError",
+    "Closed",
+    "ContextOverflow",
+    "EmptyContent",
+    "EncodingUnavailable",
+    "Idle",
+    "Interrupted",
+    "InvalidInput",
+    "InvalidOperation",
+    "InvalidTokenBudget",
+    "NewerVersion",
+    "NotEncrypted",
+    "NotFound",
+    "NothingToSummarize",
+    "QueueFull",
+    "Refusal",
+    "Repeated",
+    "RequestFailed",
+    "RequestMismatch",
+    "SearchAttributesMissing",
+    "ServerUnreachable",
+    "Starting",
+    "ThreadMismatch",
+    "TokenExpired",
+    "TokenForeign",
+    "TokenKey",
+    "TokenLegacy",
+    "TokenMalformed",
+    "TokenMismatch",
+    "TokenSignature",
+    "TokenVersion",
+    "TooLarge",
+    "UnknownApproval",
+    "UnknownKey",
+    "UnknownLane",
+    "UnknownRequest",
+    "UnknownTool",
+    "UnknownToolCall",
+    "UnsupportedStrategy",
+    "WorkerUnavailable",
+    "make_refusal",
+]
+
+
+class ContextOverflow(ClewError):
+    """A part that the context must have does not fit.
+
+    Attributes:
+        part: `system_prompt`, `tools`, `pending`, `request` or `tool_results`.
+        needed: The tokens that the part needs.
+        available: The tokens that are left of the budget.
+    """
+
+    type = "context_overflow"
+
+    def __init__(self, part: str, needed: int, available: int) -> None:
+        super().__init__(
+            f"{part} needs {needed} tokens and {available} are left of the context's "
+            "budget: raise max_input_tokens or shorten it"
+        )
+        self.part, self.needed, self.available = part, needed, available
+
+
+class EncodingUnavailable(ClewError):
+    """The vocabulary of a token encoding cannot be loaded on this machine."""
+
+
+class RequestFailed(ClewError):
+    """A request ended without an answer.
+
+    Attributes:
+        outcome: The outcome of the request.
+    """
+
+    def __init__(self, outcome: RequestOutcome) -> None:
+        reason = outcome.error.message if outcome.error else outcome.termination_reason
+        super().__init__(f"request {outcome.request_id} {outcome.status}: {reason}")
+        self.outcome = outcome
+
+
+class SearchAttributesMissing(ClewError):
+    """The namespace lacks the search attributes that a filter needs: `clew setup-namespace` registers them."""
+
+
+class ServerUnreachable(ClewError):
+    """No Temporal server answers at the address."""
+
+
+class WorkerUnavailable(ClewError):
+    """The Temporal server answers, but no worker serves the session."""
+
+    type = "worker_unavailable"

@@ -1,0 +1,148 @@
+"""Names on the wire, and the bounds of inputs and answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError, to_json
+
+# Bounds of inputs and answers.
+
+
+MAX_MESSAGE_BYTES = 262_144
+"""Largest input, in bytes of JSON: ten updates in flight stay under the server's 4 MB for one message."""
+MAX_TOOL_RESULT_BYTES = 65_536
+"""Largest part of a tool result in a message, in bytes of UTF-8."""
+MAX_SYSTEM_PROMPT_BYTES = 65_536
+"""Largest system prompt, in bytes of UTF-8."""
+MAX_METADATA_NAMES = 64
+"""Most names of metadata."""
+MAX_METADATA_BYTES = 8_192
+"""Largest metadata, in bytes of JSON: each tool call that takes a context carries the session's and the request's."""
+MAX_PAGE_BYTES = 900_000
+"""Largest page, in bytes: every answer to a query stays under 1 MB."""
+MAX_TOKEN_BYTES = 512 * 1024
+"""Largest checkpoint token, in bytes."""
+MAX_EDITED_ARGUMENTS_BYTES = 512 * 1024
+"""Most bytes of the arguments that people edited in one round: one message of at most 4 MB schedules its calls."""
+MAX_PENDING = 64
+"""Most messages of a preview, and most inputs that wait for one run."""
+MAX_WAITERS = 6
+"""Most updates that wait for a request. Temporal allows ten in flight; the others stay free for a cancellation."""
+WAIT_SECONDS = 60
+"""Seconds after which the update that has waited the longest gives way to another one."""
+
+
+# Names on the wire: workflow types, the default task queue, and the forms of ids.
+
+
+WORKFLOW_TYPE = "AgentSession"
+RESTORE_WORKFLOW = "RestoreSession"
+READ_WORKFLOW = "ReadThread"
+READ_CONTEXT_WORKFLOW = "ReadContext"
+FORK_WORKFLOW = "ForkSession"
+DELETE_WORKFLOW = "DeleteSession"
+LIST_WORKFLOW = "ListSessions"
+TASK_QUEUE = "clew"
+READ_RESULT = "read_result"
+"""The tool that every session with tools has: the model reads large tool results with it."""
+
+SessionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,200}$")]
+Id = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]
+PROVIDER_NAME = r"[a-z0-9_-]{1,64}"
+"""The pattern of a provider's name."""
+ModelName = Annotated[str, StringConstraints(pattern=rf"^{PROVIDER_NAME}:[^\s\x00-\x1f/][^\s\x00-\x1f]{{0,199}}$")]
+"""`provider:model`. A session can name a provider, but no address of one."""
+AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+Seq = Annotated[int, Field(ge=0)]
+
+
+def _check_size(metadata: dict[str, str]) -> dict[str, str]:
+    size = len(to_json(metadata))
+    if size > MAX_METADATA_BYTES:
+        raise PydanticCustomError(
+            "too_large",
+            "it has {size} bytes of JSON, at most {limit} are taken",
+            {"size": size, "limit": MAX_METADATA_BYTES},
+        )
+    return metadata
+
+
+Metadata = Annotated[
+    dict[Id, Annotated[str, StringConstraints(max_length=2000)]],
+    Field(max_length=MAX_METADATA_NAMES),
+    AfterValidator(_check_size),
+]
+"""Names and values of a caller's own; at most `MAX_METADATA_BYTES` of JSON together."""
+OwnRefs = Annotated[dict[Id, Annotated[str, StringConstraints(max_length=200)]], Field(max_length=16)]
+"""Refs of a caller's own, by name: ids of what a message belongs to in other systems."""
+
+
+# Names of the tools of MCP servers: `mcp:<server>/<tool>` in configurations, `mcp__<server>__<tool>` for models.
+#
+# Providers accept letters, digits, `_` and `-` in the name of a tool, and at most 64 of them.
+
+
+ALL_TOOLS = "*"
+"""The name that stands for all tools of a server."""
+MAX_SERVER_CHARACTERS = 32
+"""Longest name of a server."""
+_MAX_TOOL_CHARACTERS = 64
+_HASH_CHARACTERS = 8
+# Without `__` inside and `_` at its ends, the name of a server ends where the tool's begins.
+_SERVER = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
+_CONFIGURED = re.compile(r"mcp:([^/]+)/(.+)", re.DOTALL)
+
+
+def is_server_name(name: str) -> bool:
+    """Whether a server can have this name: 1 to 32 letters, digits, `-`, and single `_` between them."""
+    return len(name) <= MAX_SERVER_CHARACTERS and _SERVER.fullmatch(name) is not None
+
+
+def split_configured_name(name: str) -> tuple[str, str] | None:
+    """Split a configuration's `mcp:<server>/<tool>` into server and tool; None: it is another tool's name."""
+    match = _CONFIGURED.fullmatch(name)
+    return (match[1], match[2]) if match else None
+
+
+def make_tool_name(server: str, tool: str) -> str:
+    """Make the name that models read. A name that had to be changed ends in a hash, so that it stays unique."""
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", tool)
+    room = _MAX_TOOL_CHARACTERS - len(_make_prefix(server))
+    if safe != tool or len(safe) > room:
+        safe = f"{safe[: room - _HASH_CHARACTERS - 1]}-{sha256(tool.encode()).hexdigest()[:_HASH_CHARACTERS]}"
+    return _make_prefix(server) + safe
+
+
+def find_server(tool_name: str) -> str | None:
+    """Find the server in the name that models read; None: it is another tool's name."""
+    kind, _, rest = tool_name.partition("__")
+    server, separator, _ = rest.partition("__")
+    return server if kind == "mcp" and separator and is_server_name(server) else None
+
+
+def selects(configured: str, tool_name: str) -> bool:
+    """Whether a name in a configuration means the tool that models read under `tool_name`."""
+    split = split_configured_name(configured)
+    if split is None:
+        return configured == tool_name
+    server, tool = split
+    return find_server(tool_name) == server if tool == ALL_TOOLS else make_tool_name(server, tool) == tool_name
+
+
+def is_selected(configured: str, tools: Iterable[str]) -> bool:
+    """Whether a name in a configuration means one of its `tools`, or all tools of a server that it has tools of."""
+    split = split_configured_name(configured)
+    if split is None:
+        return configured in tools
+    server, tool = split
+    others = [other for name in tools if (other := split_configured_name(name)) and other[0] == server]
+    return bool(others) if tool == ALL_TOOLS else any(other in (tool, ALL_TOOLS) for _, other in others)
+
+
+def _make_prefix(server: str) -> str:
+    return f"mcp__{server}__"

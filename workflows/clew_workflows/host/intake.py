@@ -1,0 +1,225 @@
+"""The intake: it decides updates and signals in the order of their arrival.
+
+They wait until start-up has finished, and then for a workflow task whose budget they fit, because their texts are
+tokenized when they are decided. While a model call is being stopped they wait for the end of its run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from temporalio import workflow
+from temporalio.common import RawValue
+
+from clew_workflows.contract import (
+    MAX_SYSTEM_PROMPT_BYTES,
+    CloseInput,
+    ConfigureInput,
+    LateResultInput,
+    SubagentResultInput,
+    ToolResultInput,
+)
+from clew_workflows.contract.errors import ClewError, Closed, InvalidInput, QueueFull, Refusal
+from clew_workflows.host import ingress
+from clew_workflows.host.duties import start_background_task
+from clew_workflows.host.runtime import Runtime
+from clew_workflows.host.tasks import TaskBudget
+from clew_workflows.session import commands, decisions
+from clew_workflows.session.commands import Answer, Command
+from clew_workflows.session.state import MAX_WAITING, Decision, Moment, State
+
+MIN_COST = 1024
+"""Bytes of a workflow task's budget that an arrival without text takes: deciding it takes 0.1 milliseconds."""
+
+
+@dataclass(eq=False, slots=True)
+class Arrival:
+    """An update or a signal, and its result.
+
+    Attributes:
+        name: The name of the update or the signal.
+        command: Its command; None if it could not be decoded.
+        own_id: The id of an update; a signal has none.
+        seal: The id in the encrypted text of its arguments; None if they are not encrypted.
+        undecoded: The arguments of a signal that has not been decoded; empty otherwise.
+        excerpt: The beginning of a signal's arguments.
+        size: The bytes of its arguments.
+        refusal: Why it was refused.
+        answer: The answer to its caller, or what the answer will be.
+        settled: It has been decided.
+    """
+
+    name: str
+    command: Command | None = None
+    own_id: str | None = None
+    seal: str | None = None
+    undecoded: Sequence[RawValue] = ()
+    excerpt: str = ""
+    size: int = 0
+    refusal: ClewError | None = None
+    answer: Answer = None
+    settled: bool = False
+
+    @property
+    def cost(self) -> int:
+        """The bytes of the budget that it takes: at most as much text is tokenized for it at once."""
+        if self.refusal:
+            return MIN_COST
+        return MIN_COST + self._tokenized
+
+    @property
+    def _tokenized(self) -> int:
+        match self.command:
+            case ConfigureInput():
+                # The system prompt in force is committed again.
+                return self.size + MAX_SYSTEM_PROMPT_BYTES
+            case ToolResultInput() | SubagentResultInput() | LateResultInput():
+                # The result is tokenized as a whole and in pieces.
+                return 2 * self.size
+            case _:
+                return self.size
+
+
+@dataclass(frozen=True, slots=True)
+class _Foreseen:
+    """What an update's validator has decided, for its handler if that finds the same state at the same time."""
+
+    command: Command
+    state: State
+    at: Moment
+    decision: Decision
+    answer: Answer
+
+
+class Intake:
+    """Decides commands at once, or when the session opens.
+
+    Attributes:
+        is_open: Start-up has finished.
+        asked_to_close: A close has arrived before that.
+    """
+
+    def __init__(self, runtime: Runtime, budget: TaskBudget, is_open: bool) -> None:
+        self.is_open = is_open
+        self.asked_to_close = False
+        self._runtime = runtime
+        self._budget = budget
+        self._waiting: deque[Arrival] = deque()
+        self._foreseen: _Foreseen | None = None
+
+    def foresee(self, command: Command, own_id: str | None, seal: str | None = None) -> Answer:
+        """Decide a command that may arrive next; returns the answer to it. Nothing is applied.
+
+        Raises:
+            ClewError: The session cannot accept the command in its present state.
+        """
+        decision, answer = self._decide(command, own_id, seal)
+        self._foreseen = _Foreseen(command, self._runtime.state, self._runtime.now, decision, answer)
+        return answer
+
+    def take(self, arrival: Arrival) -> None:
+        """Decide an update or a signal and apply the decision, or let it wait for the end of start-up."""
+        if self.is_open:
+            self._waiting.append(arrival)
+            if len(self._waiting) == 1:
+                self._settle_waiting()
+            return
+        self._decode(arrival)
+        self.asked_to_close |= isinstance(arrival.command, CloseInput)
+        if arrival.own_id is None and len(self._waiting) >= MAX_WAITING:
+            arrival.command = None
+            arrival.refusal = arrival.refusal or QueueFull("too many signals arrived before the session had started")
+        self._waiting.append(arrival)
+
+    def open(self) -> None:
+        """Decide what has waited; from now on decide each arrival as soon as a workflow task has room for it."""
+        self.is_open = True
+        self._settle_waiting()
+
+    def turn_away(self, refusal: Refusal) -> None:
+        """Refuse the callers of updates that wait."""
+        for arrival in self._waiting:
+            if arrival.own_id is not None and not arrival.settled:
+                arrival.refusal, arrival.settled = refusal, True
+
+    def confirm_close(self) -> None:
+        """Answer the callers that close a session which has not started."""
+        for arrival in self._waiting:
+            if isinstance(arrival.command, CloseInput) and not arrival.settled:
+                arrival.answer, arrival.settled = commands.Closing(), True
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that has arrived since start-up waits for a decision."""
+        return not self.is_open or not self._waiting
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether arrivals wait for a decision, so that the present state is not what the next one will meet."""
+        return not self.is_open or bool(self._waiting) or self._runtime.state.stopping
+
+    def _settle_waiting(self) -> None:
+        """Decide arrivals while they fit the budget of this workflow task. The next tasks decide the others."""
+        while self._waiting and not self._runtime.state.stopping:
+            self._decode(self._waiting[0])
+            if not self._fits(self._waiting[0]):
+                break
+            arrival = self._waiting.popleft()
+            if not arrival.settled:
+                self._settle(arrival)
+        if self._waiting:
+            start_background_task(self._continue())
+
+    def _decode(self, arrival: Arrival) -> None:
+        """Decode a signal. It is decoded late, so that thousands of them do not take a workflow task too long."""
+        args, arrival.undecoded = arrival.undecoded, ()
+        if not args and (arrival.command or arrival.refusal or arrival.own_id is not None):
+            return
+        arrival.excerpt = ingress.make_excerpt(args)
+        try:
+            arrival.command = ingress.decode_signal(arrival.name, args, self._runtime.state.config)
+        except ClewError as refusal:
+            arrival.refusal = refusal
+            # What is malformed is no input of the session, such as a `steer` with the role `system`.
+            if isinstance(refusal, InvalidInput):
+                arrival.excerpt = ingress.find_id(args)
+
+    async def _continue(self) -> None:
+        if self._runtime.state.stopping:
+            await workflow.wait_condition(lambda: not self._runtime.state.stopping)
+        else:
+            await self._budget.wait_for_next_task()
+        self._settle_waiting()
+
+    def _fits(self, arrival: Arrival) -> bool:
+        # A closed session refuses them all.
+        return arrival.settled or self._runtime.state.closed or self._budget.spend(arrival.cost)
+
+    def _settle(self, arrival: Arrival) -> None:
+        """Decide an arrival. A refused update is answered; a refused signal becomes an `input` entry."""
+        runtime = self._runtime
+        arrival.settled = True
+        try:
+            if arrival.refusal or arrival.command is None:
+                raise arrival.refusal or Closed("no command arrived")
+            decision, arrival.answer = self._decide(arrival.command, arrival.own_id, arrival.seal)
+        except ClewError as refusal:
+            arrival.refusal = refusal
+            if arrival.own_id is None and not runtime.state.closed:
+                runtime.apply(decisions.reject(runtime.state, arrival.name, str(refusal), arrival.excerpt))
+            return
+        runtime.apply(decision)
+
+    def _decide(self, command: Command, own_id: str | None, seal: str | None) -> tuple[Decision, Answer]:
+        runtime, foreseen = self._runtime, self._foreseen
+        self._foreseen = None
+        if (
+            foreseen
+            and foreseen.command is command
+            and foreseen.state is runtime.state
+            and foreseen.at == runtime.now
+        ):
+            return foreseen.decision, foreseen.answer
+        return commands.decide(runtime.state, runtime.thread, command, own_id, runtime.now, seal=seal)

@@ -1,0 +1,224 @@
+"""The service workflows. They give clients in any language what needs the archive or a worker's keys.
+
+A malformed input fails the workflow. The type of its failure is the word of the refusal.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel
+from pydantic_core import to_json
+from temporalio import exceptions, workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue, RetryPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
+
+with workflow.unsafe.imports_passed_through():
+    from clew_workflows.contract import (
+        DELETE_WORKFLOW,
+        FORK_WORKFLOW,
+        LIST_WORKFLOW,
+        MAX_MESSAGE_BYTES,
+        MAX_TOKEN_BYTES,
+        READ_CONTEXT_WORKFLOW,
+        READ_WORKFLOW,
+        RESTORE_WORKFLOW,
+        DeleteSessionInput,
+        ForkSessionInput,
+        ListSessionsInput,
+        ReadContextInput,
+        ReadThreadInput,
+        RestoreInput,
+        SessionConfig,
+    )
+    from clew_workflows.contract.errors import ArchiveUnavailable, InvalidInput, NotFound, Refusal
+    from clew_workflows.contract.outputs import EntriesPage
+    from clew_workflows.contract.receipts import RestoreReceipt
+    from clew_workflows.contract.services import make_start_arguments
+    from clew_workflows.host import ingress
+    from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
+    from clew_workflows.host.runtime import STAMPS
+    from clew_workflows.protocol import Fork, OpenCheckpoint, OpenedCheckpoint
+
+CONTEXT_TIMEOUT = timedelta(seconds=90)
+CHANGE_TIMEOUT = timedelta(seconds=90)
+RESTORE_STEP_TIMEOUT = timedelta(seconds=45)
+"""The time for each of the two activities of a restore."""
+RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=5))
+M = TypeVar("M", bound=BaseModel)
+NO_ARGUMENT = RawValue(Payload())
+"""The argument of a service that was started without one."""
+
+
+# Any exception ends the workflow: the SDK would otherwise repeat a task that cannot decode its input without end.
+@workflow.defn(name=READ_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class ReadThread:
+    """Answers one page of a thread, its archived and its live entries: `{entries, next_seq?}`.
+
+    Attributes:
+        timeout: The time for all attempts to read the page.
+    """
+
+    timeout: ClassVar[timedelta] = timedelta(seconds=30)
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """Read a page. `next_seq` is the `from_seq` of the next page."""
+        try:
+            return await run_activity("read_thread", decode(argument, ReadThreadInput), self.timeout)
+        except ApplicationError as error:
+            if error.type != NotFound.type:
+                raise
+            # Clients ask whether there is a session: an answer is no failure, which would stand red in the UI.
+            return EntriesPage(entries=[], not_found=error.message).as_dict()
+
+
+@workflow.defn(name=READ_CONTEXT_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class ReadContext:
+    """Answers one page of a context, as the query `context` does, for archived calls and entries too."""
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """Read a page. The answer names the `page` and the `at_seq` of the next query."""
+        return await run_activity("read_context", decode_context(argument), CONTEXT_TIMEOUT)
+
+
+@workflow.defn(name=FORK_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class ForkSession:
+    """Makes a new session from another session's thread up to an entry: `{session_id, fork_seq}`."""
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """Fork the session. Returns when the fork answers."""
+        fields = decode(argument, ForkSessionInput)
+        fork = Fork(
+            session_id=fields.session_id,
+            at_seq=fields.at_seq,
+            new_session_id=fields.new_session_id or f"{fields.session_id[:160]}-{workflow.uuid4().hex}",
+            metadata=fields.metadata,
+            at=STAMPS.make_timestamp(),
+            entry_ids=(STAMPS.make_entry_id(), STAMPS.make_entry_id()),
+        )
+        return await run_activity("fork_session", fork, CHANGE_TIMEOUT)
+
+
+@workflow.defn(name=RESTORE_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class RestoreSession:
+    """Starts a session that continues from a checkpoint: `{token, session_id?}` -> `{session_id}`."""
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """Start the session. Returns when its lane holds the checkpoint's context."""
+        fields = decode(argument, RestoreInput, MAX_TOKEN_BYTES + 1_000)
+        session_id = fields.session_id or str(workflow.uuid4())
+        checkpoint = OpenCheckpoint(token=fields.token, session_id=session_id)
+        opened = OpenedCheckpoint.model_validate(
+            await run_activity("open_checkpoint", checkpoint, RESTORE_STEP_TIMEOUT)
+        )
+        start = make_start_arguments(session_id, SessionConfig.model_validate_json(to_json(opened.config)))
+        try:
+            session = await workflow.start_child_workflow(
+                start.workflow,
+                start.argument,
+                id=start.id,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                static_summary=start.static_summary,
+            )
+        except WorkflowAlreadyStartedError:
+            raise ingress.make_application_error(
+                InvalidInput(f"session_id: a session {session_id!r} exists already")
+            ) from None
+        try:
+            await run_activity("put_context", checkpoint, RESTORE_STEP_TIMEOUT)
+        except ApplicationError:
+            # Without the context the session would begin empty.
+            await session.signal("close", {"reason": "it could not be restored"})
+            raise
+        return RestoreReceipt(session_id=session_id).as_dict()
+
+
+@workflow.defn(name=DELETE_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class DeleteSession:
+    """Ends a session and deletes its archive, but for segments that its forks need, and so its subagents.
+
+    It answers `{deleted_segments, deleted_subagents}`.
+    """
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """Delete the session. Returns when nothing of it can be read any more."""
+        return await run_activity("delete_session", decode(argument, DeleteSessionInput), CHANGE_TIMEOUT)
+
+
+@workflow.defn(name=LIST_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class ListSessions:
+    """Answers one page of the sessions that have an archive: `{sessions, next_after?}`."""
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """List a page. `next_after` is the `after` of the next page."""
+        return await run_activity("list_sessions", decode(argument, ListSessionsInput), CHANGE_TIMEOUT)
+
+
+SERVICES = (ReadThread, ReadContext, ForkSession, RestoreSession, DeleteSession, ListSessions)
+
+
+def decode(argument: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
+    """Decode the input of a service.
+
+    Raises:
+        ApplicationError: The input is malformed (`invalid_input`), larger than `max_bytes` (`too_large`), not
+            encrypted where it must be (`not_encrypted`), or cannot be decrypted (`unknown_key`).
+    """
+    try:
+        args = [] if argument is NO_ARGUMENT else [argument]
+        if not workflow.unsafe.is_replaying() and (refusal := ingress.find_refusal(args)):
+            raise refusal
+        return ingress.decode_service([argument], model, max_bytes)
+    except Refusal as refusal:
+        raise ingress.make_application_error(refusal) from None
+
+
+def decode_context(argument: RawValue) -> dict[str, Any]:
+    """Decode the input of `ReadContext`, without fields at their defaults: they would override the policy in force.
+
+    Raises:
+        ApplicationError: The input is malformed (`invalid_input`), a pending message is empty (`empty_content`), or
+            the input or a prompt is too large (`too_large`).
+    """
+    try:
+        query = ingress.check_context(decode(argument, ReadContextInput))
+    except Refusal as refusal:
+        raise ingress.make_application_error(refusal) from None
+    return query.model_dump(mode="json", exclude_unset=True)
+
+
+async def run_activity(name: str, argument: BaseModel | dict[str, Any], time_limit: timedelta) -> dict[str, Any]:
+    """Run an activity and return its answer.
+
+    Raises:
+        ApplicationError: The activity failed; the type is the activity's own, or `archive_unavailable` if
+            the time is over.
+    """
+    try:
+        answer: dict[str, Any] = await workflow.execute_activity(
+            name,
+            argument,
+            result_type=dict,
+            schedule_to_close_timeout=time_limit,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+            retry_policy=RETRIES,
+        )
+    except ActivityError as error:
+        cause = error.cause
+        if isinstance(cause, ApplicationError):
+            raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from None
+        if isinstance(cause, exceptions.TimeoutError):
+            raise ingress.make_application_error(
+                ArchiveUnavailable(f"no answer within {time_limit.total_seconds():g} s")
+            ) from None
+        raise
+    return answer

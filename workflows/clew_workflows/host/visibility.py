@@ -1,0 +1,168 @@
+"""Visibility: the search attributes and the memo with which Temporal lists a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.api.sdk.v1 import WorkflowDefinition, WorkflowInteractionDefinition, WorkflowMetadata
+from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
+
+from clew_workflows.contract.lists import SEARCH_ATTRIBUTES, AttributeValue
+from clew_workflows.host.duties import start_background_task
+from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES, Handler
+from clew_workflows.host.runtime import Runtime
+from clew_workflows.host.tasks import TaskCommands
+from clew_workflows.session import ui
+from clew_workflows.session.state import State
+
+# The answer to Temporal's own metadata query: what the Temporal UI shows on a session's page and in its menus.
+#
+# The SDK would list the dynamic handlers, through which everything passes the one door, under an empty name. It would
+# also have the details composed at every commit; here they are composed when somebody looks at them.
+
+
+METADATA_QUERY = "__temporal_workflow_metadata"
+
+
+def serve_metadata(describe: Callable[[], str]) -> None:
+    """Answer the metadata query of this workflow run. `describe` composes its current details."""
+    workflow_type = workflow.info().workflow_type
+
+    def answer() -> WorkflowMetadata:
+        definition = WorkflowDefinition(
+            type=workflow_type,
+            query_definitions=_list_interactions(QUERIES),
+            signal_definitions=_list_interactions(SIGNALS),
+            update_definitions=_list_interactions(UPDATES),
+        )
+        return WorkflowMetadata(definition=definition, current_details=describe())
+
+    workflow.set_query_handler(METADATA_QUERY, answer)
+
+
+def _list_interactions(handlers: Mapping[str, Handler[Any]]) -> list[WorkflowInteractionDefinition]:
+    return [
+        WorkflowInteractionDefinition(name=name, description=_describe(handler))
+        for name, handler in sorted(handlers.items())
+        if not handler.is_internal
+    ]
+
+
+def _describe(handler: Handler[Any]) -> str:
+    return f"{handler.description} Example: {handler.example}" if handler.example else handler.description
+
+
+class Visibility:
+    """Updates a session's search attributes and its memo: each update adds an event to the history.
+
+    Quick turns share an update: what can wait for it waits until `interval` has passed since the one before, and a
+    timer then brings it. Turns that are further apart need no timer.
+
+    A workflow run that continues another has its search attributes. The memo is handed on by `memo`.
+    """
+
+    def __init__(self, runtime: Runtime, interval: timedelta, task_commands: TaskCommands) -> None:
+        self._runtime = runtime
+        self._task_commands = task_commands
+        self._interval_seconds = interval.total_seconds()
+        self._shown = _read_attributes()
+        self._finished = runtime.state.listed.finished
+        self._memo = self.memo if workflow.info().continued_run_id else {}
+        # A workflow run that continues another begins with an update of that one.
+        self._updated_at = workflow.time()
+        self._is_timed = False
+        self._checked: State | None = None
+
+    @property
+    def memo(self) -> dict[str, Any]:
+        """The memo as it should be."""
+        return ui.make_memo(self._runtime.state)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether anything has changed since the last check."""
+        return self._checked is not self._runtime.state
+
+    def begin(self) -> None:
+        """Update what is due, at the end of the workflow task that makes it due."""
+        self.update()
+
+    def update(self, *, shows_all: bool = False) -> None:
+        """Update what is due now; with `shows_all`, also what could wait."""
+        if not (self.is_due or shows_all):
+            return
+        self._checked = state = self._runtime.state
+        seconds_left = 0.0 if shows_all else self._updated_at + self._interval_seconds - workflow.time()
+        if ui.is_update_due(state, self._shown, self._finished, is_recent=seconds_left > 0):
+            self._upsert()
+        elif not self._is_timed and ui.is_update_due(state, self._shown, self._finished, is_recent=False):
+            self._is_timed = True
+            start_background_task(self._update_later(seconds_left))
+        memo = self.memo
+        if memo != self._memo and not state.closed:
+            workflow.upsert_memo({**dict.fromkeys(self._memo.keys() - memo.keys()), **memo})
+            self._memo = memo
+            self._task_commands.note()
+
+    async def _update_later(self, seconds: float) -> None:
+        await workflow.sleep(seconds, summary="lists show the session as it is then")
+        self._is_timed = False
+        self.update(shows_all=True)
+        self._task_commands.ensure()
+
+    def end(self) -> None:
+        """Show that the session has ended, in its last workflow task."""
+        if self._runtime.state.attributes:
+            self._upsert()
+
+    def _upsert(self) -> None:
+        state = self._runtime.state
+        values = ui.select_attributes(state)
+        # An attribute that the namespace no longer has cannot be removed from the session.
+        names = [name for name in SEARCH_ATTRIBUTES if name in state.attributes]
+        updates = [
+            _make_update(name, values.get(name)) for name in names if values.get(name) != self._shown.get(name)
+        ]
+        if updates:
+            workflow.upsert_search_attributes(updates)
+            self._task_commands.note()
+        self._shown = values
+        self._finished, self._updated_at = state.listed.finished, workflow.time()
+
+
+def _read_attributes() -> dict[str, AttributeValue]:
+    """Read the search attributes that this workflow run has begun with."""
+    values: dict[str, AttributeValue] = {}
+    for pair in workflow.info().typed_search_attributes:
+        if pair.key.name in SEARCH_ATTRIBUTES:
+            values[pair.key.name] = _make_plain(pair.value)
+    return values
+
+
+def _make_plain(value: Any) -> AttributeValue:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    plain: AttributeValue = value if isinstance(value, str | int | float) else tuple(value)
+    return plain
+
+
+def _make_update(name: str, value: AttributeValue | None) -> SearchAttributeUpdate[Any]:
+    key = _KEYS[name]
+    if value is None:
+        return key.value_unset()
+    if name == "ClewLastActive":
+        return key.value_set(datetime.fromisoformat(str(value)))
+    return key.value_set(list(value) if isinstance(value, tuple) else value)
+
+
+_MAKERS: Mapping[str, Any] = {
+    "Keyword": SearchAttributeKey.for_keyword,
+    "KeywordList": SearchAttributeKey.for_keyword_list,
+    "Int": SearchAttributeKey.for_int,
+    "Double": SearchAttributeKey.for_float,
+    "Datetime": SearchAttributeKey.for_datetime,
+}
+_KEYS: Mapping[str, SearchAttributeKey[Any]] = {name: _MAKERS[kind](name) for name, kind in SEARCH_ATTRIBUTES.items()}

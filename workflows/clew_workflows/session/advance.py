@@ -1,0 +1,110 @@
+"""Committing a decision. The workflow, recovery and the tests all do it by `advance`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from clew_workflows.contract.payloads import ConfigPayload
+from clew_workflows.contract.tokens import Encoding, load_encoding
+from clew_workflows.protocol import RunTools, SessionEffect
+from clew_workflows.session import tool_rounds
+from clew_workflows.session.stamps import Stamps
+from clew_workflows.session.state import Decision, Input, Request, State, note_entries
+from clew_workflows.thread.entries import Draft, Entry
+from clew_workflows.thread.thread import Thread
+
+T = TypeVar("T", Request, Input)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session, complete.
+
+    Attributes:
+        state: Its state beside the thread.
+        thread: Its thread; `advance` appends to it.
+        effect: The effect that is being carried out, or is next.
+    """
+
+    state: State
+    thread: Thread
+    effect: SessionEffect | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The result of committing a decision.
+
+    Attributes:
+        session: The session afterwards.
+        entries: The committed entries.
+        gave_up: The decision has given up the effect that is being carried out: its answer no longer matters.
+        stops: The decision stops the effect that is being carried out, and awaits its answer.
+    """
+
+    session: Session
+    entries: tuple[Entry, ...]
+    gave_up: bool
+    stops: bool = False
+
+
+def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
+    """Append a decision's drafts to the session's thread, and return the session with its next state and effect."""
+    before, after = session.state, decision.state
+    encoding, entries = load_encoding(after.config.encoding), list[Entry]()
+    after = _count_waiting(after, encoding)
+    for draft in decision.commit:
+        noted = _note_changes(session.thread, draft)
+        entry = noted.commit(session.thread.rev, stamps.make_entry_id(), stamps.make_timestamp(), encoding)
+        session.thread.append(entry)
+        entries.append(entry)
+    if entries:
+        after = replace(after, listed=note_entries(after.listed, entries))
+    gave_up = _gives_up(before, after)
+    waits = isinstance(session.effect, RunTools) and tool_rounds.is_over(after, session.effect)
+    effect = decision.effect or (None if gave_up or waits else session.effect)
+    stops = after.stopping and not before.stopping
+    return Step(Session(after, session.thread, effect), tuple(entries), gave_up, stops)
+
+
+def _note_changes(thread: Thread, draft: Draft) -> Draft:
+    """Note in a configuration which fields differ from the one before."""
+    before = thread.find_config(thread.last_seq) if isinstance(draft.payload, ConfigPayload) else None
+    if before is None or not isinstance(draft.payload, ConfigPayload):
+        return draft
+    return replace(draft, payload=draft.payload.compare(before.read(ConfigPayload)))
+
+
+def _count_waiting(state: State, encoding: Encoding) -> State:
+    """Count the tokens of the messages and inputs that have begun to wait.
+
+    Many of them may be committed at once later, which must not take long: all sessions of a worker share a processor.
+    """
+    if not any(map(_is_uncounted, state.queue)) and not any(map(_is_uncounted, state.inbox)):
+        return state
+    return replace(
+        state,
+        queue=tuple(_count(waiting, encoding) for waiting in state.queue),
+        inbox=tuple(_count(waiting, encoding) for waiting in state.inbox),
+    )
+
+
+def _is_uncounted(waiting: Request | Input) -> bool:
+    # A follow-up request has no text beside its inputs.
+    return waiting.tokens is None and waiting.content != ""
+
+
+def _count(waiting: T, encoding: Encoding) -> T:
+    if not _is_uncounted(waiting):
+        return waiting
+    return replace(waiting, tokens=encoding.count_message({"role": "user", "content": waiting.content}))
+
+
+def _gives_up(before: State, after: State) -> bool:
+    """Whether the effect belonged to a run or a summary that is over, or the session has ended."""
+    if after.closed:
+        return True
+    if before.summarizing is not None and after.summarizing is not before.summarizing:
+        return True
+    return before.run is not None and (after.run is None or after.run.run_id != before.run.run_id)

@@ -1,0 +1,361 @@
+"""Drafts: the entries that decisions commit, with their payloads and refs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from clew_workflows.contract.messages import ToolCall
+from clew_workflows.contract.outcomes import OutcomeError, Usage
+from clew_workflows.contract.payloads import (
+    AgentVersion,
+    AppliedWithdraw,
+    AssistantMessage,
+    ConfigPayload,
+    ConfigTokens,
+    ErrorPayload,
+    InputPayload,
+    OperationPayload,
+    Recipe,
+    Retried,
+    RunPayload,
+    SessionPayload,
+    Subagent,
+    ToolMessage,
+    UserMessage,
+)
+from clew_workflows.contract.payloads.events import list_configured_names
+from clew_workflows.protocol import Failure, ModelAnswered, ResolvedAgent, ResolvedTool, ToolAnswered
+from clew_workflows.session.state import Input, Request, RequestedCall, Run, State
+from clew_workflows.thread.entries import Draft, Refs
+
+_OTHER_FIELDS = {"content", "request_id", "metadata", "output_schema", "refs"}
+"""Fields of a message that its entry holds outside of `settings`."""
+EXCERPT_CHARACTERS = 200
+"""Characters of a rejected or dropped input in its `input` entry."""
+
+
+def draft_user_message(state: State, run: Run, content: str, unread: Input) -> Draft:
+    """Draft the user message of an input, or of a message that joins the run."""
+    refs: Refs = {"source": unread.source, "call_id": _name_next_call(state)}
+    if unread.request_id:
+        refs["request_id"] = unread.request_id
+    payload = UserMessage(
+        context_ref=run.request.context_ref,
+        role="user",
+        content=content,
+        request_id=unread.request_id or run.request.request_id,
+        run_id=run.run_id,
+        input_id=unread.input_id,
+        source=unread.source,
+        metadata=unread.metadata or None,
+        refs=unread.refs or None,
+    )
+    return Draft(payload, make_run_refs(state, run) | refs, unread.tokens)
+
+
+def draft_request_message(state: State, run: Run) -> Draft:
+    """Draft the user message that opens a run, with the message's own settings."""
+    request = run.request
+    settings = (
+        request.message.model_dump(mode="json", exclude_unset=True, exclude=_OTHER_FIELDS) if request.message else {}
+    )
+    payload = UserMessage(
+        context_ref=request.context_ref,
+        role="user",
+        content=request.content,
+        request_id=request.request_id,
+        run_id=run.run_id,
+        metadata=request.metadata or None,
+        output_schema=request.output_schema,
+        settings=settings or None,
+        refs=(request.message and request.message.refs) or None,
+    )
+    return Draft(payload, make_run_refs(state, run) | {"call_id": _name_next_call(state)}, request.tokens)
+
+
+def _name_next_call(state: State) -> str:
+    """The id of the next model call, which is the first to read a message that is committed now."""
+    return f"call-{state.calls + 1}"
+
+
+def draft_assistant_message(
+    state: State, run: Run, answer: ModelAnswered, requested: tuple[RequestedCall, ...]
+) -> Draft:
+    """Draft a model's reply, with the recipe of its context."""
+    reply = answer.reply
+    calls: list[ToolCall] = [
+        {"id": call.tool_call_id, "name": call.name, "arguments": call.arguments} for call in requested
+    ]
+    payload = AssistantMessage(
+        context_ref=run.request.context_ref,
+        role="assistant",
+        content=reply.content,
+        request_id=run.request.request_id,
+        run_id=run.run_id,
+        tool_calls=calls or None,
+        thinking=reply.thinking or None,
+        provider_data=reply.provider_data or None,
+        interrupted=reply.stop_reason == "interrupted",
+        recipe=_make_recipe(run, answer),
+    )
+    return Draft(payload, make_run_refs(state, run) | make_call_refs(run), answer.tokens)
+
+
+def draft_tool_message(state: State, run: Run, call: RequestedCall, answer: ToolAnswered) -> Draft:
+    """Draft a tool's result. If a person has edited the arguments, it holds them."""
+    refs = make_run_refs(state, run) | make_call_refs(run) | {"tool_call_id": call.tool_call_id}
+    if answer.subagent is None:
+        answer = answer.model_copy(update={"subagent": _describe_child(state, call)})
+    return Draft(make_tool_result(run, call, answer), refs, answer.tokens)
+
+
+def _describe_child(state: State, call: RequestedCall) -> Subagent | None:
+    """Describe the session that works on a call; None: none was started."""
+    return next(
+        (
+            Subagent(session_id=child.session_id, agent=child.agent)
+            for child in state.children
+            if child.tool_call_id == call.tool_call_id and child.step != "start"
+        ),
+        None,
+    )
+
+
+def make_tool_result(run: Run, call: RequestedCall, answer: ToolAnswered) -> ToolMessage:
+    """Make the payload of a tool's result."""
+    return ToolMessage(
+        context_ref=run.request.context_ref,
+        role="tool",
+        content=answer.content,
+        request_id=run.request.request_id,
+        run_id=run.run_id,
+        tool_call_id=call.tool_call_id,
+        name=call.name,
+        edited_arguments=call.arguments if call.edited else None,
+        result=answer.result,
+        is_error=answer.is_error,
+        in_doubt=answer.in_doubt,
+        note_tokens=answer.note_tokens,
+        pieces=answer.pieces,
+        subagent=answer.subagent,
+        by=answer.by,
+    )
+
+
+def make_late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
+    """Make the payload of a result that came after the end of its run, to replace the one in doubt."""
+    return replace(
+        doubt,
+        content=answer.content,
+        result=answer.result,
+        is_error=answer.is_error,
+        in_doubt=answer.in_doubt,
+        note_tokens=answer.note_tokens,
+        pieces=answer.pieces,
+        late=True,
+    )
+
+
+def make_config(state: State) -> ConfigPayload:
+    """Make the configuration in force. It is complete, so that no later default can change old contexts."""
+    specs, names = [tool.spec for tool in state.tools or ()], list(state.config.tools)
+    fields = dump_configuration(state) | {
+        "agent": state.agent and make_agent_version(state.agent).as_dict(),
+        "model": state.model,
+        "tools": specs,
+        "tool_names": names if names != list_configured_names(specs) else None,
+        "own": _dump_own(state) if state.own.agent else None,
+    }
+    return ConfigPayload.from_json(fields)
+
+
+def draft_config(state: State) -> Draft:
+    """Draft a `config` entry, with the tokens of the tools' schemas if a worker has counted them."""
+    payload, tools = make_config(state), state.tools or ()
+    counts = [tool.tokens for tool in tools if tool.tokens is not None]
+    if len(counts) == len(tools):
+        # The prompt's tokens are counted when the entry is committed.
+        payload = replace(payload, tokens=ConfigTokens(system_prompt=0, tools=sum(counts)))
+    return Draft(payload, make_session_refs(state))
+
+
+def make_agent_version(agent: ResolvedAgent) -> AgentVersion:
+    """Make the part of a resolved agent that threads record."""
+    return AgentVersion(name=agent.name, version=agent.version, label=agent.label)
+
+
+def _dump_own(state: State) -> dict[str, Any]:
+    """Dump what callers have set, their changes of the policy included."""
+    fields = state.own.model_dump(mode="json", exclude_unset=True)
+    value = {name: value for name, value in fields.items() if value is not None}
+    policy = state.own.context_policy.overlay(state.own_policy) if state.own.context_policy else state.own_policy
+    if policy and policy.model_fields_set:
+        value["context_policy"] = policy.model_dump(mode="json", exclude_unset=True)
+    return value
+
+
+def dump_configuration(state: State) -> dict[str, Any]:
+    """Dump the configuration in force as JSON: every field of `SessionConfig`, the policy complete."""
+    config = state.config
+    return config.model_dump(mode="json") | {
+        "model_options": config.model_options.model_dump(mode="json", exclude_none=True),
+        "limits": config.limits.model_dump(mode="json", exclude_none=True),
+        "context_policy": state.policy.model_dump(mode="json"),
+    }
+
+
+def make_unresolved_tools(config: ConfigPayload) -> tuple[ResolvedTool, ...]:
+    """Make tools from the schemas in a `config` entry. A worker resolves them again before one is called."""
+    return tuple(
+        ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1, idempotent=False) for spec in config.tools
+    )
+
+
+def draft_error(state: State, run: Run, failure: Failure, retried: Retried | None = None) -> Draft:
+    """Draft an `error` entry of a run; `retried` names the model call that follows instead."""
+    details = failure.details | ({"retried": retried.as_dict()} if retried else {})
+    payload = ErrorPayload(type=failure.type, message=failure.message, details=details)
+    return Draft(payload, make_run_refs(state, run) | make_call_refs(run))
+
+
+def draft_run(
+    state: State,
+    run: Run,
+    request_id: str,
+    *,
+    status: Literal["completed", "failed", "cancelled"],
+    reason: str,
+    usage: Usage,
+    subagent_usage: Usage | None = None,
+    answer_seq: int | None = None,
+    failure: Failure | None = None,
+    explanation: str | None = None,
+) -> Draft:
+    """Draft the outcome of a request. `explanation` is the reason that a caller has sent with a cancellation."""
+    payload = RunPayload(
+        event="finished",
+        status=status,
+        termination_reason=reason,
+        usage=usage,
+        # Absent without subagents.
+        subagent_usage=subagent_usage if subagent_usage != Usage() else None,
+        iterations=run.iteration,
+        fallback=run.fallback,
+        answer_seq=answer_seq,
+        error=_make_error(failure) if failure else None,
+        reason=explanation or None,
+    )
+    return Draft(payload, make_run_refs(state, run) | {"request_id": request_id})
+
+
+def _make_error(failure: Failure) -> OutcomeError:
+    return OutcomeError(type=failure.type, message=failure.message, retryable=failure.retryable)
+
+
+def draft_input(
+    state: State,
+    event: Literal["rejected", "dropped", "superseded", "merged"],
+    kind: str,
+    reason: str,
+    content: str,
+    *,
+    input_id: str | None = None,
+    op_id: str | None = None,
+    request_id: str | None = None,
+) -> Draft:
+    """Draft an `input` entry: an input that was not committed, or an operation that was superseded."""
+    payload = InputPayload(
+        event=event,
+        kind=kind[:EXCERPT_CHARACTERS],
+        reason=reason,
+        content=content[:EXCERPT_CHARACTERS],
+        input_id=input_id,
+        op_id=op_id,
+        request_id=request_id,
+    )
+    return Draft(payload, make_session_refs(state))
+
+
+def draft_dropped_input(state: State, unread: Input, reason: str, request_id: str | None = None) -> Draft:
+    """Draft the `input` entry of an input that was accepted and that no model has read."""
+    own = unread.request_id or request_id
+    return draft_input(
+        state, "dropped", unread.kind, reason, unread.content, input_id=unread.input_id, request_id=own
+    )
+
+
+def draft_withdrawal(state: State, run: Run) -> Draft:
+    """Draft the operation that withdraws the messages of a run, before any model has been called."""
+    operation = AppliedWithdraw(type="withdraw", reason="system", from_seq=run.opened_seq)
+    payload = OperationPayload(
+        op_id=f"withdraw-{run.run_id}", context_ref=run.request.context_ref, operation=operation
+    )
+    return Draft(payload, make_run_refs(state, run))
+
+
+def draft_dropped_request(state: State, request: Request, reason: str) -> tuple[Draft, ...]:
+    """Draft the `input` entries of a request that never ran: its message, or the inputs of a follow-up run."""
+    if request.inputs:
+        return tuple(draft_dropped_input(state, unread, reason, request.request_id) for unread in request.inputs)
+    return (draft_input(state, "dropped", "message", reason, request.content, request_id=request.request_id),)
+
+
+def draft_session(
+    state: State,
+    event: Literal["hibernated", "woken", "recovered", "closed"],
+    reason: str | None,
+    workflow: str | None = None,
+) -> Draft:
+    """Draft a `session` entry. `workflow` is how the terminated workflow had ended."""
+    return Draft(SessionPayload(event=event, workflow=workflow, reason=reason or None), make_session_refs(state))
+
+
+def make_session_refs(state: State) -> Refs:
+    """Make the refs of an entry that belongs to no run."""
+    return {"session_id": state.session_id}
+
+
+def make_run_refs(state: State, run: Run) -> Refs:
+    """Make the refs of an entry that belongs to a run."""
+    return {"session_id": state.session_id, "request_id": run.request.request_id, "run_id": run.run_id}
+
+
+def make_call_refs(run: Run) -> Refs:
+    """Make the refs to the run's newest model call; empty before the first."""
+    if run.call is None:
+        return {}
+    refs: Refs = {"call_id": run.call.call_id, "iteration": run.call.iteration}
+    if run.call.parent_call_id:
+        refs["parent_call_id"] = run.call.parent_call_id
+    return refs
+
+
+def _make_recipe(run: Run, answer: ModelAnswered) -> Recipe:
+    """Make the recipe of a reply's context, from which the context can be rebuilt."""
+    call = run.call
+    assert call is not None
+    policy = call.context_policy
+    return Recipe(
+        context_ref=call.context_ref,
+        basis_seq=call.at_seq,
+        model=call.model,
+        model_options=call.options.model_dump(mode="json", exclude_none=True),
+        policy_hash=answer.policy_hash,
+        digest=answer.digest,
+        input_tokens=answer.input_tokens,
+        usage=answer.reply.usage,
+        earlier_usage=answer.earlier_usage,
+        fitting=answer.fitting,
+        attempt=answer.attempt,
+        stop_reason=answer.reply.stop_reason,
+        epoch=answer.epoch,
+        shared_prefix_tokens=answer.shared_prefix_tokens,
+        cleared_tool_results=answer.cleared_tool_results,
+        truncated_tool_results=answer.truncated_tool_results,
+        context_policy=policy.model_dump(mode="json", exclude_unset=True) if policy else None,
+        prices=answer.prices,
+        token_ratio=call.token_ratio,
+        tools=run.request.tools,
+        output_schema_seq=run.opened_seq if run.request.output_schema is not None else None,
+    )

@@ -1,0 +1,255 @@
+"""Requests: messages whose settings are resolved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clew_workflows.contract import READ_RESULT, ContextPolicy, MessageInput
+from clew_workflows.contract.errors import InvalidInput, UnknownTool
+from clew_workflows.contract.outcomes import RequestOutcome, Usage
+from clew_workflows.contract.payloads import RunPayload
+from clew_workflows.protocol import ModelProfile
+from clew_workflows.session.state import Input, Request, Run, State
+from clew_workflows.thread.context.projection import find_projector
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.thread import Thread
+
+# Profiles of models, which workers answer.
+#
+# A session uses the first profile of a model that it gets, and of later ones only the prices. A profile reaches it as
+# the answer of an activity, never from the code of the workflow, because the code may change before a replay.
+
+
+MAX_PROFILES = 16
+"""Profiles that a session keeps: those of its configuration's model and of the newest others."""
+
+
+def find_agent_policy(state: State) -> ContextPolicy:
+    """Find the configuration's policy: its own, or else the one that a worker has chosen for its model.
+
+    Until a worker has described the model, it is the policy in force.
+    """
+    config = state.config
+    if config.context_policy:
+        return config.context_policy
+    profile = state.profiles.get(state.model)
+    return profile.policy if profile else state.policy
+
+
+def has_profile(state: State, model: str) -> bool:
+    """Whether a run need not wait for a profile of the model: there is one, or the configuration names the model."""
+    return model == state.model or model in state.profiles
+
+
+def adopt_encoding(state: State, profile: ModelProfile) -> State:
+    """Use a worker's encoding, unless the configuration has one.
+
+    The encoding is chosen once, before any entry is committed, because all entries are counted under one.
+    """
+    if state.has_encoding:
+        return state
+    return replace(state, own=state.own.model_copy(update={"encoding": profile.encoding}))
+
+
+def remember_profile(state: State, profile: ModelProfile) -> State:
+    """Remember a profile. Of a model that is known already only the prices change."""
+    if known := state.profiles.get(profile.model):
+        profile = known.model_copy(update={"prices": profile.prices})
+    profiles = {name: other for name, other in state.profiles.items() if name != profile.model}
+    if len(profiles) >= MAX_PROFILES:
+        del profiles[next(name for name in profiles if name != state.model)]
+    return replace(state, profiles={**profiles, profile.model: profile})
+
+
+# Outcomes of requests, read from the thread's `run` entries; the state holds those of archived entries.
+
+
+MAX_OUTCOMES = 1000
+"""Outcomes that a session remembers when their entries are in the archive."""
+MAX_ERROR_CHARACTERS = 200
+"""Characters of an error's message in a remembered outcome; the thread holds all of it."""
+
+
+def find_outcome(state: State, thread: Thread, request_id: str) -> RequestOutcome | None:
+    """Find the outcome of a request; None if it has none yet, or is not known."""
+    ended = thread.find_outcome(request_id)
+    return _read_outcome(request_id, ended) if ended else state.outcomes.find(request_id)
+
+
+def is_known_request(state: State, thread: Thread, request_id: str) -> bool:
+    """Whether a request with this id has been accepted."""
+    return request_id in state.unfinished or has_ended(state, thread, request_id)
+
+
+def has_ended(state: State, thread: Thread, request_id: str) -> bool:
+    """Whether a request has an outcome."""
+    return thread.find_outcome(request_id) is not None or request_id in state.outcomes
+
+
+def make_running_outcome(state: State, thread: Thread, request_id: str) -> RequestOutcome:
+    """Make the answer for a request that has no outcome yet."""
+    run = state.run
+    if run and request_id not in (run.request.request_id, *run.joined):
+        run = None
+    return RequestOutcome(
+        request_id=request_id,
+        run_id=run.run_id if run else None,
+        status="running",
+        last_seq=thread.last_seq,
+        iterations=run.iteration if run else 0,
+        fallback=run.fallback if run else None,
+        usage=_find_usage(run, request_id),
+        subagent_usage=run.subagent_usage if run and run.subagent_usage != Usage() else None,
+    )
+
+
+def _find_usage(run: Run | None, request_id: str) -> Usage:
+    if run is None:
+        return Usage()
+    return run.usage if request_id == run.request.request_id else Usage(shared_with=run.request.request_id)
+
+
+def list_newest(state: State, thread: Thread) -> list[RequestOutcome]:
+    """List the newest outcomes, oldest first, to be carried to the next workflow run."""
+    remembered = {outcome.request_id: outcome for outcome in state.outcomes.unpack()}
+    ended = {name: _shorten_error(_read_outcome(name, entry)) for name, entry in thread.outcomes.items()}
+    return sorted({**remembered, **ended}.values(), key=lambda outcome: outcome.last_seq)[-MAX_OUTCOMES:]
+
+
+def _shorten_error(outcome: RequestOutcome) -> RequestOutcome:
+    if outcome.error is None or len(outcome.error.message) <= MAX_ERROR_CHARACTERS:
+        return outcome
+    error = outcome.error.model_copy(update={"message": outcome.error.message[:MAX_ERROR_CHARACTERS]})
+    return outcome.model_copy(update={"error": error})
+
+
+def _read_outcome(request_id: str, ended: Entry) -> RequestOutcome:
+    payload = ended.read(RunPayload)
+    return RequestOutcome(
+        request_id=request_id,
+        run_id=ended.refs["run_id"],
+        status=payload.status,
+        termination_reason=payload.termination_reason,
+        reason=payload.reason,
+        answer_seq=payload.answer_seq,
+        last_seq=ended.seq,
+        iterations=payload.iterations,
+        fallback=payload.fallback,
+        usage=payload.usage,
+        subagent_usage=payload.subagent_usage,
+        error=payload.error,
+    )
+
+
+TOOL_CHOICES = ("auto", "none", "required")
+"""The values of `tool_choice` that name no tool."""
+DEFAULT_OUTPUT_TOKENS = 4096
+"""Most tokens of a reply under a policy that reserves none: some providers require a number."""
+
+
+def make_request(
+    state: State, message: MessageInput, request_id: str, failed_models: tuple[str, ...] = ()
+) -> Request:
+    """Resolve a message's settings over the session's. Its model is the first one that has not failed.
+
+    Another model than the session's gets the policy that a worker has chosen for that model, unless the session's
+    configuration has a policy. Until a worker has described the model, before the run's first call, the session's
+    policy is used unchecked.
+
+    Raises:
+        InvalidInput: The policy names an unknown projector, its fields contradict each other, or `tool_choice` names
+            no tool of the session.
+        InvalidTokenBudget: The policy leaves no budget.
+        UnknownTool: `tools` names a tool that the session does not have.
+    """
+    config, policy = state.config, message.context_policy
+    fallbacks = config.fallbacks if message.fallbacks is None else message.fallbacks
+    first = message.model or state.model
+    remaining = [model for model in dict.fromkeys((first, *fallbacks)) if model not in failed_models]
+    model, *remaining = remaining or [first]
+    own = state.profiles.get(model)
+    if own and model != state.model and config.context_policy is None:
+        policy = own.policy.overlay(policy)
+    in_force = state.policy.overlay(policy)
+    if has_profile(state, model) or config.context_policy is not None:
+        in_force.ensure_usable()
+    find_projector(in_force.projector)
+    options = config.model_options.overlay(message.model_options)
+    tools = _select_tools(state, message.tools)
+    _check_tool_choice(state, options.tool_choice, tools)
+    if options.max_output_tokens is None:
+        reserved = in_force.reserve_output_tokens or DEFAULT_OUTPUT_TOKENS
+        options = options.model_copy(update={"max_output_tokens": reserved})
+    return Request(
+        request_id,
+        message.content,
+        state.context_ref,
+        model,
+        options,
+        policy,
+        message.max_iterations or config.max_iterations,
+        _find_timeout(state, message, request_id),
+        message.metadata,
+        message.output_schema,
+        message,
+        fallbacks=tuple(remaining),
+        tools=tools,
+    )
+
+
+def _select_tools(state: State, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Select a request's tools, in the order of the session's; None: all of them.
+
+    Until a worker has said which tools the session has, the names are taken unchecked.
+
+    Raises:
+        UnknownTool: The session has no tool of a name.
+    """
+    if names is None or state.tools is None:
+        return names
+    known = [tool.spec["name"] for tool in state.tools]
+    if unknown := [name for name in names if name not in known]:
+        raise UnknownTool(
+            f"tools: {', '.join(map(repr, unknown))[:1000]} are no tools of the session: its tools are "
+            f"{', '.join(known)[:1000] or 'none'}"
+        )
+    return tuple(name for name in known if name in names or (names and name == READ_RESULT))
+
+
+def _check_tool_choice(state: State, choice: str | None, tools: tuple[str, ...] | None) -> None:
+    """Refuse a choice of a tool that the request does not have, once a worker has said which tools there are."""
+    if choice in (None, *TOOL_CHOICES) or state.tools is None:
+        return
+    names = [tool.spec["name"] for tool in state.tools] if tools is None else tools
+    if choice not in names:
+        raise InvalidInput(
+            f"model_options.tool_choice: {choice!r} is no tool of the request: one of "
+            f"{', '.join((*TOOL_CHOICES, *names))[:1000]}"
+        )
+
+
+def _find_timeout(state: State, message: MessageInput, request_id: str) -> int:
+    """Find the time of a request. That of a subagent's task is at most what its parent has left."""
+    seconds = message.timeout_seconds or state.config.request_timeout_seconds
+    task = state.assignment.task if state.assignment else None
+    return min(seconds, task.timeout_seconds) if task and task.request_id == request_id else seconds
+
+
+def make_follow_up(
+    state: State, request_id: str, inputs: tuple[Input, ...], failed_models: tuple[str, ...] = ()
+) -> Request:
+    """Make the request of a run that answers inputs which an earlier run has not read."""
+    made = make_request(state, MessageInput(content=""), request_id, failed_models)
+    return replace(made, message=None, inputs=inputs)
+
+
+def renew_request(state: State, request: Request, failed_models: tuple[str, ...] = ()) -> Request:
+    """Resolve a request's settings again, under the lane and the configuration in force now.
+
+    Raises:
+        InvalidInput: Its policy contradicts the session's present one.
+        InvalidTokenBudget: Its policy and the session's present one leave no budget.
+    """
+    if request.message is None:
+        return make_follow_up(state, request.request_id, request.inputs, failed_models)
+    return replace(make_request(state, request.message, request.request_id, failed_models), tokens=request.tokens)

@@ -1,0 +1,303 @@
+"""The part of a lane that a context is made of, and the blocks that a context must hold."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
+
+from clew_workflows.contract import READ_RESULT
+from clew_workflows.contract.errors import Archived
+from clew_workflows.contract.payloads import MessagePayload, OperationPayload, StoredSnapshot, ToolMessage
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.contract.tokens import Encoding, load_encoding
+from clew_workflows.thread.context.blocks import Block, Rendering, make_archived_error, render_newest_first
+from clew_workflows.thread.context.projection_input import ProjectionInput
+from clew_workflows.thread.context.truncation import Truncator, compute_results_share, count_saved, update_savings
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.lane import Group, Lane
+from clew_workflows.thread.thread import find_last
+
+
+class RequiredBlock(NamedTuple):
+    """A block that a context must hold.
+
+    Attributes:
+        block: The block.
+        part: Its part of the context, as `ContextOverflow` names it: `request`, `tool_results` or `pinned`.
+    """
+
+    block: Block
+    part: str
+
+
+class LaneView:
+    """The part of a lane that a context can be made of: the messages that follow its snapshot or its summary.
+
+    Raises:
+        Archived: The thread does not retain enough of the lane.
+    """
+
+    def __init__(self, inputs: ProjectionInput) -> None:
+        self.thread = thread = inputs.thread
+        self.policy = policy = inputs.policy
+        self.upto = thread.last_seq if inputs.at_seq is None else min(inputs.at_seq, thread.last_seq)
+        if self.upto < thread.retained.upto:
+            raise Archived(f"entry {self.upto} is in the archive: read it through ReadThread")
+        self.lane = thread.get_lane(inputs.context_ref) or Lane()
+        self.selected_tools = inputs.selected_tools
+        self.rendering = Rendering(inputs.provider, choose_estimator(policy))
+        has_reader = any(tool["name"] == READ_RESULT for tool in inputs.tools)
+        self.truncator = Truncator(compute_results_share(policy), readable=has_reader and not inputs.standalone)
+        self.layers = self.lane.find_layers(self.upto)
+        if not self.layers.is_complete:
+            raise make_archived_error(self.lane)
+        top = self.layers.top
+        self.summarized_to = top.summarized_to
+        self.is_summarized = policy.uses_summary and top.summary >= 0
+        self.after = top.summarized_to if self.is_summarized else top.after
+
+    @property
+    def summary(self) -> Entry | None:
+        """The summary that replaces the lane's messages up to `after`."""
+        return self._get_layer_entry(self.layers.top.summary) if self.is_summarized else None
+
+    @property
+    def snapshot(self) -> StoredSnapshot | None:
+        """The snapshot that replaces the lane's messages up to `after`."""
+        anchor = None if self.is_summarized else self._get_layer_entry(self.layers.top.anchor)
+        return anchor.read(OperationPayload).snapshot if anchor else None
+
+    def _get_layer_entry(self, seq: int) -> Entry | None:
+        # A thread read in part may have layers from a caller that knows newer entries.
+        if seq > self.thread.last_seq:
+            raise make_archived_error(self.lane)
+        return self.thread[seq] if seq >= 0 else None
+
+    def list_required(self) -> list[RequiredBlock]:
+        """List the blocks of the current run and the pinned blocks, oldest first."""
+        by_start = {required.block.start: required for required in (*self.list_current(), *self.list_pinned())}
+        return sorted(by_start.values(), key=lambda required: required.block.start or 0)
+
+    def list_pinned(self) -> list[RequiredBlock]:
+        """List the groups that hold a pinned entry, also those that a summary or a compaction replaces."""
+        blocks = (replace(self._render_block_at(start), pinned=True) for start in self._list_pinned_starts())
+        return [RequiredBlock(block, "pinned") for block in blocks if self._shows(block)]
+
+    def _list_pinned_starts(self) -> list[int]:
+        lane, starts = self.lane, set[int]()
+        for seq in self.layers.pinned:
+            if not lane.holds(seq):
+                raise make_archived_error(lane)
+            if seq <= self.upto and (group := lane.find_group(seq)):
+                starts.add(group.start)
+        return sorted(starts)
+
+    def list_current(self) -> list[RequiredBlock]:
+        """List the blocks of the current run that its context must hold, oldest first.
+
+        These are its user's messages, and the newest round of tool calls if the next reply answers it.
+        """
+        lane, kinds = self.lane, set(self.policy.include_kinds)
+        after = self._find_current_start()
+        parts: dict[int, str] = {}
+        if "message" in kinds:
+            first, last = bisect_right(lane.turn_starts, after), bisect_right(lane.turn_starts, self.upto)
+            parts = dict.fromkeys(lane.turn_starts[first:last], "request")
+        newest = self._find_newest_round(after)
+        if newest and {"tool_call", "tool_result"} <= kinds:
+            parts[newest.start] = "tool_results"
+        return [RequiredBlock(self._render_block_at(start), part) for start, part in parts.items()]
+
+    def _find_current_start(self) -> int:
+        """The seq after which the current run has messages that a snapshot or a summary has not replaced.
+
+        Raises:
+            Archived: A user's message after that seq may be only in the archive.
+        """
+        lane = self.lane
+        runs = bisect_right(lane.run_starts, self.upto)
+        after = max(lane.run_starts[runs - 1] - 1 if runs else -1, self.after)
+        # No run is known to start after the lane's snapshot or summary: one may have started within the gap.
+        is_uncertain = after == self.after < lane.gap.newest_seq and after != lane.gap.no_user_after
+        if is_uncertain or lane.gap.dropped_user_seq > after:
+            raise make_archived_error(lane)
+        return after
+
+    def _find_newest_round(self, after: int) -> Group | None:
+        """The lane's newest group if it starts after a seq and has tool calls.
+
+        Raises:
+            Archived: The newest group may be only in the archive.
+        """
+        lane = self.lane
+        groups = bisect_right(lane.group_starts, self.upto)
+        newest = lane.groups[groups - 1] if groups else None
+        if lane.gap.newest_seq > after and (newest is None or newest.start < lane.gap.newest_seq):
+            raise make_archived_error(lane)
+        if newest is None or newest.start <= after:
+            return None
+        return newest if newest.entries[0].read(MessagePayload).call_ids else None
+
+    def fit_required(self, required: Sequence[RequiredBlock], room: int) -> list[Block]:
+        """Truncate required blocks to `room` tokens, as far as their results can be truncated.
+
+        First the results of the newest round are truncated. If that is not enough, the results of all blocks are
+        truncated.
+        """
+        blocks = [block for block, _ in required]
+        for index, (block, part) in enumerate(required):
+            if part == "tool_results":
+                room_left = room - sum(other.tokens for other in blocks) + block.tokens
+                blocks[index] = self._fit_newest_round(block, room_left)
+        if sum(block.tokens for block in blocks) > room:
+            blocks = self.truncator.truncate_to_room(blocks, room)
+        return blocks
+
+    def _fit_newest_round(self, block: Block, room: int) -> Block:
+        at_share = self.truncator.truncate_to_share(block)
+        candidates = [at_share] if self.policy.window == "epoch" else [block, at_share]
+        for candidate in candidates:
+            if candidate.tokens <= room:
+                return candidate
+        return self.truncator.truncate_to_room([block], room)[0]
+
+    def _render_block_at(self, start: int) -> Block:
+        group = self.lane.groups[bisect_right(self.lane.group_starts, start) - 1]
+        return self.rendering.render_group(group, self.upto)
+
+    def iterate_blocks(self) -> Iterator[Block]:
+        """Iterate over the blocks that the window may keep, the newest first."""
+        blocks = render_newest_first(self.lane, self.rendering, self.after, self.upto)
+        if self.layers.pinned:
+            pinned = set(self._list_pinned_starts())
+            blocks = (replace(block, pinned=True) if block.start in pinned else block for block in blocks)
+        if self.policy.window == "epoch":
+            blocks = map(self.truncator.truncate_to_share, blocks)
+        return filter(self._shows, chain(blocks, self._iterate_snapshot_blocks()))
+
+    def _shows(self, block: Block) -> bool:
+        return shows_block(self.policy, block)
+
+    def _iterate_snapshot_blocks(self) -> Iterator[Block]:
+        if self.snapshot:
+            yield from reversed(self.rendering.render_snapshot(self.snapshot, self._iterate_first_results()))
+
+    def _iterate_first_results(self) -> Iterator[Entry]:
+        """Iterate over the tool results that the lane has right after its snapshot, before any other message."""
+        seqs = self.lane.message_seqs
+        for index in range(bisect_right(seqs, self.after), bisect_right(seqs, self.upto)):
+            entry = self.thread[seqs[index]]
+            if not isinstance(entry.body, ToolMessage):
+                return
+            yield entry
+
+    def needs_summary(self, truncated: bool) -> bool:
+        """Whether a summary is due: the window is truncated, or the lane has outgrown a threshold since the last."""
+        policy = self.policy
+        if policy.summarization == "none":
+            return False
+        if truncated:
+            return True
+        messages, tokens = self.count_since(self.summarized_to)
+        return (policy.summarize_threshold is not None and messages > policy.summarize_threshold) or (
+            policy.max_thread_tokens is not None and tokens > policy.max_thread_tokens
+        )
+
+    def count_since(self, seq: int) -> tuple[int, int]:
+        """Count the lane's messages after a seq, and their tokens."""
+        lane = self.lane
+        messages, tokens = lane.count_messages(seq + 1, self.upto)
+        if seq >= lane.gap.newest_seq:
+            return messages, tokens
+        if seq == lane.gap.after:
+            return messages + lane.gap.messages, tokens + lane.gap.tokens
+        if seq == lane.gap.summarized_to:
+            return messages + lane.gap.unsummarized_messages, tokens + lane.gap.unsummarized_tokens
+        raise make_archived_error(lane)
+
+    def count_saved_since(self, seq: int) -> int:
+        """Count the tokens that truncation of results to their share saves in the lane's messages after a seq."""
+        lane, share = self.lane, self.truncator.share
+        saved = self.count_saved_from(seq + 1)
+        if seq >= lane.gap.newest_seq:
+            return saved
+        saved_in_gap = dict(lane.gap.savings if seq == lane.gap.after else lane.gap.unsummarized_savings)
+        if seq not in (lane.gap.after, lane.gap.summarized_to) or share not in saved_in_gap:
+            raise make_archived_error(lane)
+        return saved + saved_in_gap[share]
+
+    def count_saved_from(self, first: int) -> int:
+        """Count the tokens that truncation saves in the groups that start at a seq or later, without the gap."""
+        groups = bisect_right(self.lane.group_starts, self.upto)
+        if not groups or self.lane.group_starts[groups - 1] < first:
+            return 0
+        # The lane's cached savings leave out its newest group, to which results may still be added.
+        newest = self.lane.groups[groups - 1]
+        savings = update_savings(self.lane, self.truncator, self.rendering)
+        older = savings.count_between(first, newest.start - 1)
+        return older + count_saved(newest, self.truncator, self.rendering, self.upto)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Number of messages that a context can be made of, and their tokens with results truncated to their share.
+
+        A snapshot's messages are included.
+        """
+        messages, tokens = self.count_since(self.after)
+        tokens -= self.count_saved_since(self.after)
+        if self.snapshot:
+            counts = self.snapshot.tokens or ()
+            return messages + len(counts), tokens + sum(counts)
+        return messages, tokens
+
+    def iterate_measured_blocks(self) -> Iterator[tuple[Block, int, int]]:
+        """Iterate over the blocks, the newest first, with the messages and tokens from each block's start on."""
+        messages = tokens = 0
+        for block in self.iterate_blocks():
+            if block.start is not None:
+                messages, tokens = self.lane.count_messages(block.start, self.upto)
+                tokens -= self.count_saved_from(block.start)
+            else:
+                messages, tokens = messages + len(block.messages), tokens + block.tokens
+            yield block, messages, tokens
+
+    def count_shared_prefix(self, epoch: tuple[int, ...] | None) -> int | None:
+        """Count the tokens at the beginning of this context that the lane's previous call had, too.
+
+        It is the size of that call's whole context if the window begins where it did and the policy, provider,
+        configuration and layers are the same and no late result came since; else 0. None: the window slides.
+        """
+        if epoch is None:
+            return None
+        reply = find_last(self.lane.replies, self.upto)
+        if reply is None:
+            return 0
+        recipe = reply.recipe
+        assert recipe is not None, "replies have recipes"
+        config = find_last(self.thread.configs, self.upto)
+        late_at_basis = bisect_right(self.lane.late_seqs, recipe.basis_seq)
+        is_prefix = (
+            recipe.epoch == epoch
+            and recipe.policy_hash == self.policy.hash
+            and recipe.provider == self.rendering.provider
+            and recipe.tools == self.selected_tools
+            and (config is None or config.seq <= recipe.basis_seq)
+            and self.layers.seq <= recipe.basis_seq
+            # A late result changes an older round.
+            and late_at_basis == bisect_right(self.lane.late_seqs, self.upto)
+        )
+        return recipe.input_tokens if is_prefix else 0
+
+
+def shows_block(policy: ContextPolicy, block: Block) -> bool:
+    """Whether contexts under a policy show blocks of this kind."""
+    needed = {"message": {"message"}, "tool_call": {"tool_call", "tool_result"}}
+    return needed[block.kind] <= set(policy.include_kinds)
+
+
+def choose_estimator(policy: ContextPolicy) -> Encoding | None:
+    """The encoding that counts messages in place of their recorded counts; None: use the recorded counts."""
+    return load_encoding("heuristic") if policy.token_estimator == "heuristic" else None

@@ -1,0 +1,335 @@
+"""Blocks: atomic groups of messages as a context shows them.
+
+A window keeps or drops a block as one. An assistant's tool calls and all their results are one block. If a call has
+no result yet, a placeholder result is added, so that every context is valid input for every provider.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import Literal
+
+from clew_workflows.contract import READ_RESULT
+from clew_workflows.contract.errors import Archived
+from clew_workflows.contract.messages import Message, canonicalize, list_call_ids
+from clew_workflows.contract.payloads import MessagePayload, StoredSnapshot, ToolMessage
+from clew_workflows.contract.policy import ClearToolResults
+from clew_workflows.contract.tokens import Encoding, split
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.lane import Group, Lane
+
+MISSING_RESULT = "[no result: this tool call was not answered in this conversation]"
+"""Content of the placeholder result for a tool call that has none."""
+# Tokens of the placeholder without the tool's name, message framing included. With one token for each byte of the
+# name it is an upper bound under every encoding, so all readers compute the same size without a vocabulary.
+_MISSING_RESULT_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A tool result as a block shows it.
+
+    Attributes:
+        tokens: Its size as shown.
+        pieces: Tokens of each piece that it can be truncated into; empty: it is one piece.
+        bytes: Bytes of the full result that `read_result` reads; None: it must not be truncated.
+        note: Text before the result that is never truncated, and its tokens.
+        in_doubt: A late result may replace it.
+    """
+
+    tokens: int
+    pieces: tuple[int, ...] = ()
+    bytes: int | None = None
+    note: tuple[str, int] = ("", 0)
+    in_doubt: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """One atomic group as a context shows it.
+
+    Attributes:
+        messages: The messages, in order.
+        tokens: Tokens of all messages.
+        kind: `tool_call`: an assistant's tool calls with their results; `message`: any other message.
+        seqs: Seqs of its entries; a message of a snapshot has none.
+        start: Seq of the first entry of its group; None: it is of a snapshot, a summary or a prompt.
+        results: Its tool results, which follow its first message.
+        cleared: Number of results that a marker has replaced.
+        freed: Tokens that those markers have freed.
+        pinned: Its results are never cleared, and are truncated only if truncating those of the newest round is not
+            enough.
+        truncated: For each result that is shown in part: its tool call id, bytes shown of its beginning, bytes shown
+            of its end.
+        full: The block before its results were truncated.
+    """
+
+    messages: tuple[Message, ...]
+    tokens: int
+    kind: Literal["message", "tool_call"]
+    seqs: tuple[int, ...] = ()
+    start: int | None = None
+    results: tuple[Result, ...] = ()
+    cleared: int = 0
+    freed: int = 0
+    pinned: bool = False
+    truncated: tuple[tuple[str, int, int], ...] = ()
+    full: Block | None = None
+
+    @property
+    def missing_tokens(self) -> int:
+        """Tokens of its placeholder results; 0 for a block of a snapshot."""
+        return 0 if self.start is None else sum(map(_count_missing_result, self.messages[len(self.seqs) :]))
+
+    @property
+    def opens_turn(self) -> bool:
+        """Whether it is a user's message. A turn is a user's message and everything up to the next one."""
+        return self.messages[0]["role"] == "user"
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """Its messages in canonical JSON, separated by commas, without the brackets of the array."""
+        return canonicalize({"messages": self.messages}).removeprefix(b'{"messages":[').removesuffix(b"]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """Makes blocks from groups of entries and from snapshots.
+
+    Attributes:
+        provider: The provider whose `provider_data` the messages keep.
+        estimator: Counts the tokens of messages; None: use the counts recorded in the thread.
+    """
+
+    provider: str | None = None
+    estimator: Encoding | None = None
+
+    def render_group(self, group: Group, at_seq: int) -> Block:
+        """Render the entries of a group up to a seq. The group caches the block that has all of its entries."""
+        is_complete = (*group.entries, *group.late)[-1].seq <= at_seq
+        key = (self, len(group.entries), len(group.late))
+        if is_complete and group.rendered and group.rendered[0] == key:
+            cached: Block = group.rendered[1]
+            return cached
+        entries = _order_by_call(group, at_seq)
+        payloads = [entry.read(MessagePayload) for entry in entries]
+        messages = [payload.message for payload in payloads]
+        seqs = tuple(entry.seq for entry in entries)
+        block = self._make_block(messages, [entry.tokens for entry in entries], seqs, group.start)
+        if block.results:
+            answers = (payload for payload in payloads if isinstance(payload, ToolMessage))
+            block = replace(block, results=tuple(map(self._make_truncatable, answers, block.results)))
+        if is_complete:
+            group.rendered = (key, block)
+        return block
+
+    def render_snapshot(self, snapshot: StoredSnapshot, late: Iterable[Entry] = ()) -> list[Block]:
+        """Render the messages of a snapshot, in order. A result without its call is left out.
+
+        `late`: results that the lane has right after the snapshot. They may answer its last calls.
+        """
+        blocks: list[Block] = []
+        messages: list[Message] = []
+        tokens: list[int] = []
+        seqs: list[int] = []
+        open_calls: set[str] = set()
+
+        def close() -> None:
+            if messages:
+                blocks.append(self._make_block(messages, tokens, tuple(seqs), None))
+            messages.clear()
+            tokens.clear()
+            seqs.clear()
+
+        stored = zip(snapshot.shown_messages, snapshot.tokens or (), strict=True)
+        rows = chain(
+            ((message, count, ()) for message, count in stored),
+            ((entry.message, entry.tokens, (entry.seq,)) for entry in late),
+        )
+        for message, count, entry_seqs in rows:
+            if message["role"] == "tool":
+                if (call_id := message.get("tool_call_id")) not in open_calls:
+                    continue
+                open_calls.remove(call_id)
+            else:
+                close()
+                open_calls = set(list_call_ids(message))
+            messages.append(message)
+            tokens.append(count)
+            seqs += entry_seqs
+        close()
+        return blocks
+
+    def _make_block(
+        self, messages: Sequence[Message], tokens: Sequence[int], seqs: tuple[int, ...], start: int | None
+    ) -> Block:
+        first, results = self._drop_foreign_data(messages[0]), messages[1:]
+        answered = {result.get("tool_call_id") for result in results}
+        unanswered = [call for call in first.get("tool_calls", []) if call["id"] not in answered]
+        missing: list[Message] = [
+            {"role": "tool", "content": MISSING_RESULT, "tool_call_id": call["id"], "name": call["name"]}
+            for call in unanswered
+        ]
+        sizes = list(map(self.estimator.count_message, messages)) if self.estimator else tokens
+        return Block(
+            (first, *results, *missing),
+            sum(sizes) + sum(map(_count_missing_result, missing)),
+            "tool_call" if first.get("tool_calls") else "message",
+            seqs,
+            start,
+            tuple(map(Result, sizes[1:])),
+        )
+
+    def _make_truncatable(self, payload: ToolMessage, result: Result) -> Result:
+        """Add to a result of the lane's own what truncating it needs. A snapshot's results are never truncated."""
+        pieces, note = payload.pieces or (), payload.edit_note
+        if pieces and self.estimator:
+            pieces = tuple(map(self.estimator.count, split(payload.content)))
+        note_tokens = self.estimator.count(note) if self.estimator else payload.note_tokens or 0
+        return replace(result, pieces=pieces, bytes=payload.size, note=(note, note_tokens), in_doubt=payload.in_doubt)
+
+    def _drop_foreign_data(self, message: Message) -> Message:
+        """Remove `provider_data` that is another provider's."""
+        data = message.get("provider_data")
+        if data is None or data["provider"] == self.provider:
+            return message
+        rest = message.copy()
+        del rest["provider_data"]
+        return rest
+
+
+def _count_missing_result(result: Message) -> int:
+    """Tokens of a placeholder result."""
+    return _MISSING_RESULT_TOKENS + len(result.get("name", "").encode())
+
+
+def _order_by_call(group: Group, at_seq: int) -> list[Entry]:
+    """A group's entries up to a seq, with results in the order of their calls.
+
+    The thread has results in the order of arrival. A late result replaces the one that was in doubt.
+    """
+    first, *results = (entry for entry in group.entries if entry.seq <= at_seq)
+    late = (entry for entry in group.late if entry.seq <= at_seq)
+    by_call = {entry.read(ToolMessage).tool_call_id: entry for entry in chain(results, late)}
+    return [first, *(by_call[call_id] for call_id in first.read(MessagePayload).call_ids if call_id in by_call)]
+
+
+def render_newest_first(lane: Lane, rendering: Rendering, after: int, upto: int) -> Iterator[Block]:
+    """Render the lane's own groups that start after the seq `after` and up to `upto`, the newest first.
+
+    Raises:
+        Archived: The next group is only in the archive.
+    """
+    index = bisect_right(lane.group_starts, upto)
+    oldest = max(after, lane.gap.newest_seq)
+    while index and lane.group_starts[index - 1] > oldest:
+        index -= 1
+        yield rendering.render_group(lane.groups[index], upto)
+    if lane.gap.newest_seq > after:
+        raise make_archived_error(lane)
+
+
+def make_archived_error(lane: Lane) -> Archived:
+    """The error for a context that needs messages which are only in the archive."""
+    missing = (
+        f"entry {lane.gap.newest_seq} of the lane" if lane.layers.is_complete else "the earlier part of the lane"
+    )
+    return Archived(f"{missing} is in the archive: read it through ReadThread")
+
+
+# Clearing: replaces older tool results by a marker that says how to read them again.
+#
+# The thread keeps every result, and the model reads a cleared one with the tool `read_result`.
+
+
+# Tokens of a marker without the call's id and the tool's name, message framing included. With one token for each byte
+# of those it is an upper bound under every encoding, so all readers compute the same size without a vocabulary.
+_MARKER_TOKENS = 24
+
+
+def format_cleared_marker(tool_call_id: str) -> str:
+    """The content that replaces a cleared result."""
+    return f"[cleared: {READ_RESULT}(tool_call_id={tool_call_id!r}) reads it again]"
+
+
+def count_cleared_marker(message: Message) -> int:
+    """Tokens of a result after it has been cleared."""
+    id_and_name = f"{message.get('tool_call_id', '')}{message.get('name', '')}"
+    return _MARKER_TOKENS + len(id_and_name.encode())
+
+
+def clear_older(blocks: Iterable[Block], rule: ClearToolResults) -> Iterator[Block]:
+    """Clear all results but the newest `rule.keep` of blocks that come newest first.
+
+    The newest block is never cleared: the next reply answers its results.
+    """
+    keep = rule.keep
+    for number, block in enumerate(blocks):
+        older = max(len(block.results) - keep, 0)
+        yield clear_results(block, older, rule) if number and older else block
+        keep = max(keep - len(block.results), 0)
+
+
+def clear_in_steps(blocks: Sequence[Block], rule: ClearToolResults) -> tuple[list[Block], int]:
+    """Clear the oldest results of blocks that come oldest first, in whole steps.
+
+    A step is a run of consecutive results whose clearing frees `rule.min_tokens`. It is taken when its last result is
+    older than those that the rule keeps. Until the next step is taken, blocks that begin alike are cleared alike.
+
+    Returns:
+        The blocks, and the number of results up to the end of the last step.
+    """
+    newest = len(blocks[-1].results) if blocks else 0
+    older = sum(len(block.results) for block in blocks) - max(rule.keep, newest)
+    reached = freed = 0
+    for number, tokens in enumerate((tokens for block in blocks for tokens in _count_freed(block, rule)), 1):
+        freed += tokens
+        if number <= older and freed and freed >= rule.min_tokens:
+            reached, freed = number, 0
+    result, left = [], reached
+    for block in blocks:
+        result.append(clear_results(block, left, rule) if left > 0 else block)
+        left -= len(block.results)
+    return result, reached
+
+
+def _count_freed(block: Block, rule: ClearToolResults) -> list[int]:
+    """The tokens that clearing each result of a block frees; 0 for a result that is never cleared."""
+    if not block.results or block.pinned:
+        return [0] * len(block.results)
+    names = {call["id"]: call["name"] for call in block.messages[0].get("tool_calls", [])}
+    return [
+        0
+        if names.get(message.get("tool_call_id", "")) in rule.exclude_tools
+        else max(result.tokens - count_cleared_marker(message), 0)
+        for message, result in zip(block.messages[1:], block.results, strict=False)
+    ]
+
+
+def clear_results(block: Block, count: int, rule: ClearToolResults) -> Block:
+    """Clear the first `count` results of a block, except those whose clearing frees nothing."""
+    freed_by_index = {index: tokens for index, tokens in enumerate(_count_freed(block, rule)[:count]) if tokens}
+    if not freed_by_index:
+        return block
+    messages = list(block.messages)
+    results = list(block.results)
+    for index in freed_by_index:
+        message = messages[index + 1]
+        content = format_cleared_marker(message.get("tool_call_id", ""))
+        messages[index + 1] = {**message, "content": content}
+        results[index] = Result(count_cleared_marker(message))
+    freed = sum(freed_by_index.values())
+    cleared_ids = {messages[index + 1].get("tool_call_id") for index in freed_by_index}
+    return replace(
+        block,
+        messages=tuple(messages),
+        tokens=block.tokens - freed,
+        results=tuple(results),
+        cleared=len(freed_by_index),
+        freed=freed,
+        truncated=tuple(part for part in block.truncated if part[0] not in cleared_ids),
+    )

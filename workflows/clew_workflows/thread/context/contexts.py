@@ -1,0 +1,229 @@
+"""Contexts built from a thread alone: policy, prompt and tool schemas are those that its entries put in force."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from pydantic_core import to_json
+
+from clew_workflows.contract import MAX_PAGE_BYTES
+from clew_workflows.contract.messages import ToolSpec
+from clew_workflows.contract.payloads import ConfigPayload, OperationPayload, Recipe, StoredSnapshot, UserMessage
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.thread.context.projection import Projection, project
+from clew_workflows.thread.context.projection_input import ProjectionInput
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.thread import Thread
+
+T = TypeVar("T")
+
+
+def build_context(
+    thread: Thread,
+    *,
+    context_ref: str | None = None,
+    at_seq: int | None = None,
+    policy: ContextPolicy | None = None,
+    model: str | None = None,
+    output_schema: dict[str, Any] | None = None,
+    tools: Collection[str] | None = None,
+    standalone: bool = False,
+) -> Projection:
+    """Build the context of a lane with the configuration in force at a seq.
+
+    `context_ref`: the lane; None: the active one.
+    `at_seq`: the newest entry to read; None: the newest of the thread.
+    `policy`, `model`, `output_schema`, `tools`: those of a request; the policy overlays the session's, and the tools
+    are the names of some of the session's.
+    `standalone`: the context is for a session that does not have this thread.
+
+    Raises:
+        Archived: The thread does not retain enough of the lane.
+        ContextOverflow: Tool schemas, system prompt or required blocks exceed the budget.
+        InvalidInput: The policy is contradictory, or names a projector that is not registered.
+        InvalidTokenBudget: The policy leaves no budget.
+    """
+    seq = thread.last_seq if at_seq is None else min(at_seq, thread.last_seq)
+    config = thread.find_config(seq)
+    lane_name = context_ref or thread.find_active_lane(seq)
+    if config is None:
+        return project(ProjectionInput(thread, policy or ContextPolicy(), context_ref=lane_name, at_seq=seq))
+    settings = config.read(ConfigPayload)
+    anchor = thread.find_anchor(lane_name, seq)
+    system, system_tokens = _choose_system_prompt(thread.find_prompt(seq) or config, anchor, policy)
+    return project(
+        ProjectionInput(
+            thread,
+            settings.policy.overlay(policy),
+            system=system,
+            system_tokens=system_tokens,
+            tools=settings.tools if tools is None else [spec for spec in settings.tools if spec["name"] in tools],
+            # Recorded for all tools together.
+            tools_tokens=settings.tokens.tools if settings.tokens and tools is None else None,
+            selected_tools=None if tools is None else tuple(tools),
+            context_ref=lane_name,
+            at_seq=seq,
+            provider=(model or settings.model).partition(":")[0],
+            output_schema=output_schema,
+            encoding=settings.encoding,
+            standalone=standalone,
+        )
+    )
+
+
+def rebuild_context(thread: Thread, recipe: Recipe, output_schema: dict[str, Any] | None) -> Projection:
+    """Build the context of an earlier model call again, from its recipe.
+
+    `output_schema`: the schema of the call, as `find_output_schema` reads it.
+
+    Raises:
+        Archived: The thread does not retain enough of the lane.
+    """
+    return build_context(
+        thread,
+        context_ref=recipe.context_ref,
+        at_seq=recipe.basis_seq,
+        policy=recipe.policy,
+        model=recipe.model,
+        output_schema=output_schema,
+        tools=recipe.tools,
+    )
+
+
+def find_output_schema(thread: Thread, recipe: Recipe) -> dict[str, Any] | None:
+    """Find the JSON Schema that the answer to a model call had to meet; None: any text.
+
+    Raises:
+        Archived: The message that holds the schema is only in the archive.
+    """
+    seq = recipe.output_schema_seq
+    return None if seq is None else thread[seq].read(UserMessage).output_schema
+
+
+def take_page(context: Projection, first: int) -> dict[str, Any]:
+    """Take one page of a context, from the message at index `first` on. The first page has the tool schemas.
+
+    `next_page` and `at_seq` of the answer name the next page. `at_seq` makes it a page of the same context, although
+    entries may have been committed since.
+    """
+    tool_spec = context.tool_spec if first == 0 else []
+    room = MAX_PAGE_BYTES - len(to_json(tool_spec)) - (0 if first else len(to_json(context.output_schema)))
+    messages = list(_take_within(context.messages[first:], room))
+    answer = {"messages": messages, "tool_spec": tool_spec, "meta": context.meta.as_dict()}
+    if context.output_schema is not None and first == 0:
+        answer["output_schema"] = context.output_schema
+    if first + len(messages) < len(context.messages):
+        answer |= {"next_page": first + len(messages), "at_seq": context.meta.basis_last_seq}
+    return answer
+
+
+def build_window(thread: Thread, context_ref: str, token_budget: int) -> Projection:
+    """Build a context of the newest messages of a lane that fit into a budget and one page.
+
+    The policy in force chooses which kinds of entries it shows.
+    """
+    config = thread.find_config(thread.last_seq)
+    policy = config.read(ConfigPayload).policy if config else ContextPolicy()
+    while True:
+        context = project(
+            ProjectionInput(
+                thread, make_window_policy(policy, token_budget), context_ref=context_ref, request_must_fit=False
+            )
+        )
+        size = len(to_json({"messages": context.messages, "meta": context.meta.as_dict()}))
+        if size <= MAX_PAGE_BYTES:
+            return context
+        # A smaller budget drops the oldest messages.
+        token_budget = max(min(token_budget, context.meta.estimated_tokens) * MAX_PAGE_BYTES // (size + 1), 1)
+
+
+def make_window_policy(policy: ContextPolicy, token_budget: int) -> ContextPolicy:
+    """Make a policy whose whole budget is `token_budget`."""
+    return policy.model_copy(update={"max_input_tokens": token_budget, "reserve_output_tokens": 0})
+
+
+def find_lane_prompt(thread: Thread, context_ref: str) -> tuple[str | None, int]:
+    """Find the system prompt that a lane's snapshot puts in force, and its tokens; None: the session's is in force.
+
+    Raises:
+        Archived: The thread does not retain the lane's snapshot.
+    """
+    config = thread.find_prompt(thread.last_seq)
+    anchor = thread.find_anchor(context_ref, thread.last_seq)
+    snapshot = _find_prompt_snapshot(anchor, config) if config else None
+    return (snapshot.system_prompt, snapshot.system_prompt_tokens or 0) if snapshot else (None, 0)
+
+
+def _take_within(rows: Iterable[T], room: int) -> Iterable[T]:
+    """Take rows up to `room` bytes of JSON, at least one."""
+    for number, row in enumerate(rows):
+        room -= len(to_json(row)) + 1
+        if number and room < 0:
+            return
+        yield row
+
+
+def _find_prompt_snapshot(anchor: Entry | None, config: Entry) -> StoredSnapshot | None:
+    """Find the lane's snapshot if it has a system prompt that is newer than the session's."""
+    if anchor is None or anchor.seq < config.seq:
+        return None
+    snapshot = anchor.read(OperationPayload).snapshot
+    return snapshot if snapshot and snapshot.system_prompt is not None else None
+
+
+def _choose_system_prompt(
+    config: Entry, anchor: Entry | None, policy: ContextPolicy | None
+) -> tuple[str | None, int | None]:
+    """Choose the system prompt in force: the request's, else the newer of the lane's snapshot and the session's.
+
+    Returns:
+        The prompt, and its recorded tokens if the thread has them.
+    """
+    if policy and policy.system_prompt is not None:
+        return policy.system_prompt, None
+    if snapshot := _find_prompt_snapshot(anchor, config):
+        return snapshot.system_prompt, snapshot.system_prompt_tokens
+    settings = config.read(ConfigPayload)
+    return settings.prompt, settings.tokens.system_prompt if settings.tokens else None
+
+
+# Threads as they would be under another configuration.
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What a model is sent beside the messages, and what decides which messages it is sent.
+
+    Attributes:
+        model: The model, as `provider:name`.
+        system_prompt: The system prompt.
+        tools: The schemas of the tools.
+        policy: The context policy, complete.
+    """
+
+    model: str
+    system_prompt: str | None
+    tools: Sequence[ToolSpec]
+    policy: ContextPolicy
+
+
+def reconfigure(thread: Thread, settings: ModelSettings) -> Thread:
+    """Copy a complete thread, as if the settings had been in force from its beginning on.
+
+    What a single request has set, and the system prompt of a snapshot, stay in force.
+    """
+    return Thread(_change(entry, settings) if entry.kind == "config" else entry for entry in thread)
+
+
+def _change(entry: Entry, settings: ModelSettings) -> Entry:
+    payload = replace(
+        entry.read(ConfigPayload),
+        model=settings.model,
+        system_prompt=settings.system_prompt,
+        tools=list(settings.tools),
+        context_policy=settings.policy.model_dump(mode="json"),
+        tokens=None,
+    )
+    return replace(entry, payload=payload.as_dict())
