@@ -77,7 +77,7 @@ async def wait_with_heartbeats(work: Coroutine[Any, Any, T], seconds: float) -> 
 
 @activity.defn(name=OPEN_SESSION)
 async def open_session(argument: dict[str, Any]) -> dict[str, Any]:
-    """Open the session. It can be repeated. Answers the fields that an existing session has other values of."""
+    """Open the session. It can be repeated. Answers the fields whose value differs in a session that exists."""
     async with send_heartbeats(), translate_refusals():
         call = make_input(OpenSessionCall, argument)
         session = await reach_session(call, call.config)

@@ -3,7 +3,7 @@
 It speaks Temporal's remote codec protocol: `POST /decode` and `POST /encode` with `{"payloads": [...]}`. A caller
 sends the token as `Authorization: Bearer …`, or has entered it on the page `/`, which sets a cookie that the UI sends
 along. Every size, time and number of connections is bounded, and a caller without the token gets nothing read but the
-form of the page. Nothing of what passes is logged.
+form of the page. Payloads are never logged.
 """
 
 from __future__ import annotations

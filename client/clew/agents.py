@@ -159,7 +159,7 @@ class Agent:
             name: The name of the tool; by default the agent's, with `_` for each `.`.
             description: What the agent does, for the model that calls it.
             timeout_seconds: The longest time that a call waits, in seconds, also for people. Then the subagent is
-                cancelled, and the model reads of the timeout.
+                cancelled, and the model is told that it timed out.
             requires_approval: Whether a person must approve each call before the subagent starts; `round`: before any
                 call of its reply begins.
 

@@ -78,7 +78,7 @@ async def open(  # noqa: A001 - as the client's method
     """Start a session with this configuration, or resume it with its own.
 
     Returns:
-        The fields of this call that an existing session has other values of, with the values in force.
+        The fields of this call whose value differs in a session that exists, with the values in force.
 
     Raises:
         Refusal: The configuration is not valid, or the session cannot be opened.

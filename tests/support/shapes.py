@@ -29,7 +29,7 @@ from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.protocol import SessionEffect
 from clew_workflows.session import carried, checkpoints
 from clew_workflows.session.state import State
-from clew_workflows.thread.lane import Gap
+from clew_workflows.thread.lane import ArchivedPart
 from clew_workflows.values import Value
 
 Json = dict[str, Any]
@@ -74,7 +74,7 @@ class Shape:
 
 
 SHAPES: Mapping[str, Shape] = {
-    "carried state": Shape(carried.FORMAT.version, False, (State, RequestOutcome, Gap, SessionEffect)),
+    "carried state": Shape(carried.FORMAT.version, False, (State, RequestOutcome, ArchivedPart, SessionEffect)),
     "checkpoint": Shape(checkpoints.FORMAT.version, False, (Checkpoint,)),
     "archive node": Shape(index.FORMAT.version, False, (index.Ref,)),
     "archive head": Shape(head.FORMAT.version, True, (Head,)),

@@ -249,7 +249,7 @@ async def wait_for_calls(session: Session, count: int) -> Sequence[WaitingCall]:
 
 
 async def test_a_subagent_has_the_time_that_its_parent_has_left(stack: Stack) -> None:
-    """In whole seconds. After that its parent reads of the timeout."""
+    """In whole seconds. After that its parent is told that it timed out."""
     clew = make_client(stack)
     helper = Agent("helper", model=stack.add_model(lambda _body: Reply(hangs=True)))
     boss = Agent("boss", model=stack.add_model(delegate("one")), tools=[helper.as_tool()], request_timeout_seconds=2)

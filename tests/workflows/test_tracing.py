@@ -22,7 +22,7 @@ from clew import Clew, ContextPolicy, Session
 from clew.local import Reply, ToolCall
 from clew_activities.telemetry.interceptor import trace_with
 from clew_activities.telemetry.spans import Spans, TurnIds
-from clew_activities.worker.sight import read_spans
+from clew_activities.worker.observability import read_spans
 from clew_workflows.host.telemetry import read_traceparent
 from tests.support.collecting import Collector, Received, run_collector
 from tests.support.rolling import make_id

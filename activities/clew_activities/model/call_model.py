@@ -38,7 +38,7 @@ from clew_workflows.contract.messages import Message, ToolSpec, compute_digest
 from clew_workflows.contract.outcomes import Prices
 from clew_workflows.contract.outputs import Context, ContextMeta
 from clew_workflows.contract.payloads import Fitting
-from clew_workflows.host.runtime import BOARD
+from clew_workflows.host.runtime import LOCAL_CONTEXTS
 from clew_workflows.protocol import (
     OUTAGES,
     CallModel,
@@ -248,7 +248,7 @@ async def _fetch_context(call: CallModel) -> Context:
 
     A session answers page by page, and the digest of the whole is verified.
     """
-    if posted := BOARD.take(activity.info().workflow_run_id or "", call):
+    if posted := LOCAL_CONTEXTS.take(activity.info().workflow_run_id or "", call):
         return _copy_context(posted)
     session = get_own_session()
     page: int | None = 0

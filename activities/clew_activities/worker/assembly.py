@@ -34,7 +34,7 @@ from clew_workflows.contract.services import name_caller_queue
 from clew_workflows.encryption import is_encrypting
 from clew_workflows.host.agent_session import AgentSession
 from clew_workflows.host.payload_converter import make_tolerant
-from clew_workflows.host.runtime import BOARD
+from clew_workflows.host.runtime import LOCAL_CONTEXTS
 from clew_workflows.host.services import SERVICES
 from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.queues import name_model_queue, name_provider_queue, name_tool_queue
@@ -273,7 +273,7 @@ def make_side_workers(
         if unknown := parts.rate_limits.keys() - set(parts.providers):
             known = ", ".join(parts.providers) or "none"
             raise ValueError(f"{RATE_LIMITS} names {min(unknown)!r}, which is no provider of this worker ({known})")
-        BOARD.is_open = True
+        LOCAL_CONTEXTS.is_open = True
         shared = name_model_queue(task_queue)
         queues = {name_provider_queue(task_queue, name): parts.rate_limits.get(name) for name in parts.providers}
         workers += [

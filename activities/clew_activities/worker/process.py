@@ -24,8 +24,8 @@ from clew_activities.worker.capacity import MAX_RATE, MIN_RATE, make_room, parse
 from clew_activities.worker.environment import WorkerEnvironment, read_environment, split_names
 from clew_activities.worker.health import check_server, check_store, serve_health
 from clew_activities.worker.logs import log_without_secrets
+from clew_activities.worker.observability import ObservabilitySettings, read_observability_settings, read_spans
 from clew_activities.worker.runtime import WorkerLoop, make_runtime
-from clew_activities.worker.sight import SightSettings, read_sight_settings, read_spans
 from clew_workflows.contract import TASK_QUEUE
 from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.tokens import load_encodings
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str | None = None) 
     try:
         environment = read_environment(os.environ, args.tools, args.agents)
         redaction = environment.providers.redaction
-        settings = read_sight_settings(os.environ)
+        settings = read_observability_settings(os.environ)
         encryption = read_encryption(os.environ)
         log_without_secrets(redaction, settings.log_format, hides_texts=encryption.is_on)
         if encryption.is_on and encryption.accepts_plain:
@@ -130,7 +130,7 @@ def _read_work(text: str) -> tuple[Work, ...]:
 async def serve(
     task_queue: str,
     environment: WorkerEnvironment,
-    settings: SightSettings,
+    settings: ObservabilitySettings,
     *,
     serves: Collection[Work] = ALL_WORK,
     max_calls_per_second: float | None = None,

@@ -185,7 +185,7 @@ class Clew(SessionLists):
         """Resume a session with the configuration that it has, or start a new one with this configuration.
 
         A session that hibernates or was closed continues from its archive. Without an `agent` or a `model` it must
-        exist. `Session.ignored` has the fields of this call that an existing session has other values of.
+        exist. `Session.ignored` has the fields of this call whose value differs there.
 
         Args:
             session_id: The session.

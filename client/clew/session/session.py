@@ -108,8 +108,8 @@ class Session(SessionReads):
         While the session starts, or ends a run that was cancelled, it takes the message in and decides afterwards:
         then `Request.result` raises the refusal.
 
-        `answer` is the type of the answer: any type of which pydantic makes a JSON Schema, which takes the place of
-        `output_schema`. The answer must meet the schema.
+        `answer` is the type of the answer: any type that pydantic can turn into a JSON Schema, which takes the place
+        of `output_schema`. The answer must meet the schema.
 
         Raises:
             Refusal: The session refused the message. Nothing has changed.

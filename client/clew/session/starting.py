@@ -38,7 +38,7 @@ log = logging.getLogger("clew")
 
 
 async def read_ignored(handle: SessionHandle, requested: Mapping[str, Any]) -> dict[str, Any]:
-    """Find the requested fields that a session which exists already has other values of.
+    """Find the requested fields whose value differs in a session that exists already.
 
     Best effort: a session that does not answer in time is not compared.
 
@@ -62,7 +62,7 @@ async def read_ignored(handle: SessionHandle, requested: Mapping[str, Any]) -> d
 
 
 def find_ignored(session_id: str, requested: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Find the requested fields that a configuration has other values of, with these values. They are logged."""
+    """Find the requested fields whose value differs in a configuration, with its values. They are logged."""
     ignored = {name: config.get(name) for name, value in requested.items() if not _agrees(value, config.get(name))}
     if ignored:
         changeable = [f"{name}=…" for name in ignored if name in ConfigureInput.model_fields]

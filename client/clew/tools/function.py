@@ -240,7 +240,7 @@ def tool(
     Args:
         function: The function, if the decorator is used without arguments.
         name: The name of the tool; the function's own by default.
-        timeout_seconds: The longest time of one attempt, in seconds. After that the model reads of the timeout.
+        timeout_seconds: The longest time of one attempt, in seconds. After that the model is told that it timed out.
         retries: The most repetitions of an attempt that raised, before the model reads the error.
         idempotent: Whether a call may run again after its worker died. If not, the call is not repeated: the model
             reads that it is in doubt, with its idempotency key.

@@ -44,7 +44,8 @@ def external_tool(
         name: The name of the tool.
         description: What the tool does, for the model.
         parameters: The JSON Schema of the arguments, an object. Arguments are validated before a call waits.
-        timeout_seconds: The longest time that a call waits, in seconds. After that the model reads of the timeout.
+        timeout_seconds: The longest time that a call waits, in seconds. After that the model is told that it timed
+            out.
         requires_approval: Whether a person must approve each call before it waits for its result; `round`: before any
             call of its reply begins.
 
@@ -115,7 +116,7 @@ def remote_tool(
         parameters: The JSON Schema of the arguments, an object. Arguments are validated before a call is scheduled.
         task_queue: The task queue that the worker polls.
         activity: The name of the activity; the tool's name by default.
-        timeout_seconds: The longest time of one attempt, in seconds. After that the model reads of the timeout.
+        timeout_seconds: The longest time of one attempt, in seconds. After that the model is told that it timed out.
         retries: The most repetitions of an attempt that failed, before the model reads the error.
         idempotent: Whether a call may run again after its worker died. If not, the call is not repeated: the model
             reads that it is in doubt.

@@ -16,7 +16,7 @@ from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.context.loading import make_archived_thread
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import DEFAULT_LANE
-from clew_workflows.thread.lane import Gap, Layers
+from clew_workflows.thread.lane import ArchivedPart, Layers
 from clew_workflows.thread.thread import Thread
 from tests.support.threads import Writer, assistant_calls, assistant_says, tool_returns, user_says
 
@@ -32,8 +32,10 @@ def count_recalls(archived: Thread, policy: ContextPolicy) -> tuple[int, Project
         How many answers that takes, and the context.
     """
     upto = archived.last_seq
-    held = make_archived_thread(upto, archived.configs, {DEFAULT_LANE: Gap(upto, after=upto, no_user_after=upto)})
-    complete = make_archived_thread(upto, archived, {DEFAULT_LANE: Gap()})
+    held = make_archived_thread(
+        upto, archived.configs, {DEFAULT_LANE: ArchivedPart(upto, after=upto, no_user_after=upto)}
+    )
+    complete = make_archived_thread(upto, archived, {DEFAULT_LANE: ArchivedPart()})
     for answers in range(100):
         try:
             return answers, build_context(held, policy=policy)
@@ -73,10 +75,10 @@ def test_layers_that_a_session_has_lost_are_fetched() -> None:
     writer = Writer().talk(user_says("before"), assistant_says("yes"), run="r1").talk(user_says("go"), run="r2")
     archived, policy = writer.thread, ContextPolicy().complete()
     upto = archived.last_seq
-    held = make_archived_thread(upto, archived, {DEFAULT_LANE: Gap(layers=Layers(()))})
+    held = make_archived_thread(upto, archived, {DEFAULT_LANE: ArchivedPart(layers=Layers(()))})
     with pytest.raises(Archived):
         build_context(held, policy=policy)
-    complete = make_archived_thread(upto, archived, {DEFAULT_LANE: Gap()})
+    complete = make_archived_thread(upto, archived, {DEFAULT_LANE: ArchivedPart()})
     recall = Recall(
         archive=ArchiveRef(execution="e", family="f", upto=upto),
         context_ref=DEFAULT_LANE,

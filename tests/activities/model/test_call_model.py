@@ -32,7 +32,7 @@ from clew_workflows.contract.outcomes import compute_cost_usd
 from clew_workflows.contract.outputs import Context
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.host import ingress
-from clew_workflows.host.runtime import BOARD
+from clew_workflows.host.runtime import LOCAL_CONTEXTS
 from clew_workflows.protocol import ModelAnswered, Outdated
 from clew_workflows.session import views
 from clew_workflows.thread.context.contexts import take_page
@@ -103,7 +103,7 @@ async def test_a_context_from_the_board_is_the_one_that_the_session_answers() ->
     """The first attempt queries nothing; the second queries the session, and sends the same."""
     session = open_session("hello", system_prompt="Be brief.")
     queried = Queried(session)
-    BOARD.post("run-of-s-1", session.call, session.build_context(session.call))
+    LOCAL_CONTEXTS.post("run-of-s-1", session.call, session.build_context(session.call))
     first, second = [await fetch_context(queried) for _ in range(2)]
     assert len(queried.queries) == 1
     assert first == second
@@ -204,7 +204,7 @@ async def test_a_context_from_the_board_is_a_copy_of_the_one_by_query() -> None:
     session = open_session("hello", system_prompt="Be brief.")
     by_query = await fetch_context(Queried(session))
     environment, posted = await make_environment(Queried(session)), session.build_context(session.call)
-    BOARD.post(environment.info.workflow_run_id or "", session.call, posted)
+    LOCAL_CONTEXTS.post(environment.info.workflow_run_id or "", session.call, posted)
     from_board = await environment.run(call_model._fetch_context, session.call)
     assert from_board == by_query
     from_board.messages[-1]["content"] = "changed"

@@ -14,7 +14,7 @@ from clew.local.child import LOOPBACK, free_ports
 from clew_activities.telemetry.metrics import BoundedLabels
 from clew_activities.worker.assembly import WORKFLOW_TASKS
 from clew_activities.worker.backlog import report_backlog
-from clew_activities.worker.sight import read_sight_settings
+from clew_activities.worker.observability import read_observability_settings
 from tests.support.provider_calls import encode_events
 from tests.support.provider_server import run_fake_server
 from tests.support.provider_streams import HELLO_STREAM
@@ -110,4 +110,4 @@ def test_a_label_has_a_limited_number_of_values() -> None:
 def test_an_address_that_is_none_is_refused(variable: str, text: str) -> None:
     """The message names the variable."""
     with pytest.raises(ValueError, match=f"{variable} must be an IP address and a port"):
-        read_sight_settings({variable: text})
+        read_observability_settings({variable: text})

@@ -9,7 +9,7 @@ from tests.support.stack import Stack
 
 
 async def test_a_session_is_opened_with_an_agent(stack: Stack) -> None:
-    """`status` shows the agent. Options that an existing session has other values of are named on stderr."""
+    """`status` shows the agent. Options whose value differs in a session that exists are named on stderr."""
     clew, agent = make_client(stack), Agent("support", model=stack.add_model("fine"), version="1.2")
     options = {"address": stack.server.address}
     async with run_deployment(stack, clew, agent):

@@ -9,7 +9,7 @@ import pytest
 from clew.local import Reply, ToolCall
 from clew_activities.archive import thread_source
 from clew_activities.model import call_model
-from clew_workflows.host.runtime import BOARD, LocalContexts
+from clew_workflows.host.runtime import LOCAL_CONTEXTS, LocalContexts
 from tests.support.session_harness import SessionHarness
 from tests.support.stack import Stack, get_last_message
 
@@ -81,7 +81,7 @@ async def test_a_call_sends_the_same_context_from_the_board_and_by_query(
         return await ask(session, query, arguments)
 
     monkeypatch.setattr(call_model, "query_session", query_session)
-    monkeypatch.setattr(BOARD, "is_open", shares_process)
+    monkeypatch.setattr(LOCAL_CONTEXTS, "is_open", shares_process)
     session = await stack.open(script, tools=["add"], system_prompt="Add.")
     assert await session.ask("2 and 3?") == "5"
     assert queried.count(session.id) == (0 if shares_process else 2)

@@ -19,7 +19,7 @@ from clew_workflows.contract.receipts import SummaryReceipt
 from clew_workflows.host import execution
 from clew_workflows.host.duties import start_background_task
 from clew_workflows.host.execution import await_remote_result
-from clew_workflows.host.runtime import BOARD, Runtime
+from clew_workflows.host.runtime import LOCAL_CONTEXTS, Runtime
 from clew_workflows.host.tasks import Fullness, TaskBudget, TaskCommands
 from clew_workflows.protocol import (
     ArchiveRef,
@@ -301,9 +301,9 @@ class Effects:
 
     def _post_context(self, call: CallModel) -> None:
         """Leave the context for the activity, if it may run in this process. On a replay it is already scheduled."""
-        if not BOARD.is_open or workflow.unsafe.is_replaying():
+        if not LOCAL_CONTEXTS.is_open or workflow.unsafe.is_replaying():
             return
         # A context that cannot be built fails the call, not the workflow task: the activity asks for it.
         with suppress(Exception):
             context = self._runtime.project(ContextQuery(call_id=call.call_id))
-            BOARD.post(workflow.info().run_id, call, context)
+            LOCAL_CONTEXTS.post(workflow.info().run_id, call, context)

@@ -159,7 +159,7 @@ M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T", bound=BaseModel | None)
 C = TypeVar("C", bound=ContextQuery)
 
-MAX_START_BYTES = 2_000_000
+MAX_CARRIED_START_BYTES = 2_000_000
 """Largest argument of a start that carries a session, in bytes; the server takes no more either."""
 
 MAX_RESULT_BYTES = 6 * MAX_TOOL_RESULT_BYTES + 8_192
@@ -205,7 +205,7 @@ def decode_start(
     carries = len(args) == 1 and b'"carried"' in args[0].payload.data
     if is_continued:
         _check_version(args)
-    start = _decode(args, SessionStart, MAX_START_BYTES if carries else MAX_MESSAGE_BYTES)
+    start = _decode(args, SessionStart, MAX_CARRIED_START_BYTES if carries else MAX_MESSAGE_BYTES)
     if start.carried is not None and not is_continued:
         raise InvalidInput("carried: only a session's own earlier workflow run sets this field. Leave it out")
     if start.task is not None and (start.carried is not None or start.task.session_id != parent_id):

@@ -21,14 +21,14 @@ from clew_workflows.session.state import Decision, Moment, State
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.thread import Thread
 
-# The board: on it sessions leave the contexts of their model calls for the activities of the same process.
+# Local contexts: sessions leave the contexts of their model calls here, for the activities of the same process.
 #
 # An activity that runs elsewhere, or finds nothing, queries its session: one more workflow task, and two trips to the
 # server. The context is the same, since it depends on the call and on entries that never change.
 
 
 MAX_TOKENS = 4_000_000
-"""Most tokens of all contexts on a board. The oldest ones go first: their activities run elsewhere, or never."""
+"""Most tokens of all contexts together. The oldest ones go first: their activities run elsewhere, or never."""
 
 
 class LocalContexts:
@@ -55,7 +55,7 @@ class LocalContexts:
                 self._remove(next(iter(self._posted)))
 
     def take(self, run_id: str, call: CallModel) -> Projection | None:
-        """Take the context of a call from the board; None: it is not there, or that of another call with this id."""
+        """Take the context of a call; None: it is not there, or that of another call with this id."""
         with self._lock:
             call_posted, context = self._remove((run_id, call.call_id)) or (None, None)
         return context if call_posted == call else None
@@ -67,11 +67,11 @@ class LocalContexts:
         return posted
 
 
-BOARD = LocalContexts()
-"""The board of this process."""
+LOCAL_CONTEXTS = LocalContexts()
+"""The contexts that this process has made for its own model calls."""
 
 
-PREPARE_TIMEOUT = timedelta(minutes=10)
+LONGEST_PREPARATION = timedelta(minutes=10)
 
 STAMPS = Stamps(now=workflow.now, random_bits=lambda bits: workflow.random().getrandbits(bits))
 """The clock and the random numbers of the workflow."""
@@ -155,5 +155,5 @@ class Runtime:
     def time_left(self) -> timedelta:
         """The time that is left for the active run."""
         if self.state.run is None:
-            return PREPARE_TIMEOUT
+            return LONGEST_PREPARATION
         return timedelta(seconds=max(self.state.run.deadline - workflow.time(), 1))

@@ -90,7 +90,7 @@ MEMO_KEY = "clew_task"
 class TaskCommands:
     """Gives a command to workflow tasks that would have none.
 
-    Two faults of Temporal concern tasks without a command (docs/upstream/dropped-first-task.md):
+    Two faults of Temporal concern tasks without a command (docs/upstream/dropped_first_task.md and joined_tasks.md):
 
     - The server drops the first task of a run if all that it did was to refuse updates. The event ids of the dropped
       task go to the events that come next, and the worker that served it takes those for handled: signals are lost.

@@ -30,7 +30,7 @@ from clew_workflows.session.advance import Session
 from clew_workflows.session.state import Decision, Remembered, State, make_columns, read_columns
 from clew_workflows.thread.context.retention import retain
 from clew_workflows.thread.entries import Draft, Entry
-from clew_workflows.thread.lane import Gap
+from clew_workflows.thread.lane import ArchivedPart
 from clew_workflows.thread.thread import Retained, Thread
 from clew_workflows.values import Packed
 
@@ -55,8 +55,8 @@ _effects: dict[str, type[SessionEffect]] = {
     "run_tools": RunTools,
     "summarize": Summarize,
 }
-_gap: TypeAdapter[Gap] = TypeAdapter(Gap)
-_gaps: TypeAdapter[dict[str, Gap]] = TypeAdapter(dict[str, Gap])
+_gap: TypeAdapter[ArchivedPart] = TypeAdapter(ArchivedPart)
+_gaps: TypeAdapter[dict[str, ArchivedPart]] = TypeAdapter(dict[str, ArchivedPart])
 _entries: TypeAdapter[tuple[Entry, ...]] = TypeAdapter(tuple[Entry, ...])
 
 

@@ -133,7 +133,7 @@ def find_base_seq(anchor: Entry, operation: AppliedReplace) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class ArchivedPart:
     """The part of a lane that only the archive has.
 
     Attributes:
@@ -216,7 +216,7 @@ class Lane:
     layer_history: list[Layers] = field(default_factory=lambda: [Layers()])
     replies: list[Entry] = field(default_factory=list)
     late_seqs: list[int] = field(default_factory=list)
-    gap: Gap = Gap()
+    gap: ArchivedPart = ArchivedPart()
     unfolded_from_seq: int = 0
     savings: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
     _open_calls: set[str] = field(default_factory=set)

@@ -21,7 +21,7 @@ from clew_workflows.contract.payloads import (
     RunPayload,
 )
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
-from clew_workflows.thread.lane import Gap, Lane, Layers
+from clew_workflows.thread.lane import ArchivedPart, Lane, Layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Retained:
     """The archived entries that a thread retains, for contexts at every seq from `upto` on.
 
     They have the configuration in force and the active lane. Of each lane in `gaps` they have the layers, the user
-    messages of the newest run after `Gap.dropped_user_seq`, and every message after the gap. Of other lanes they have
-    nothing.
+    messages of the newest run after `ArchivedPart.dropped_user_seq`, and every message after the gap. Of other lanes
+    they have nothing.
 
     Attributes:
         upto: The seq of the newest archived entry; -1: nothing is archived.
@@ -40,7 +40,7 @@ class Retained:
 
     upto: int = -1
     entries: tuple[Entry, ...] = ()
-    gaps: Mapping[str, Gap] = field(default_factory=dict)
+    gaps: Mapping[str, ArchivedPart] = field(default_factory=dict)
 
 
 class Thread:
@@ -105,7 +105,7 @@ class Thread:
         gap = self.retained.gaps.get(name)
         if gap is None:
             newest = self.first_seq - 1
-            unknown = Gap(newest, after=newest, no_user_after=newest, summarized_to=newest)
+            unknown = ArchivedPart(newest, after=newest, no_user_after=newest, summarized_to=newest)
             return Lane(gap=unknown, layer_history=[Layers(())])
         if gap.layers is None:
             return Lane(gap=gap)

@@ -92,7 +92,7 @@ class McpTools:
         return name in self._settings.servers
 
     async def find(self, tool_name: str) -> McpTool | None:
-        """Find the tool that models call `tool_name`; None: it is none of an MCP server of the worker, or gone.
+        """Find the tool that models call `tool_name`; None: no MCP server of the worker offers it any more.
 
         Raises:
             McpUnavailable: The server cannot be used at present; the message names it.

@@ -20,7 +20,7 @@ from clew_workflows.thread.context._lane_view import choose_estimator, shows_blo
 from clew_workflows.thread.context.blocks import Rendering
 from clew_workflows.thread.context.truncation import Truncator, compute_results_share, count_saved, count_smallest
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
-from clew_workflows.thread.lane import Gap, Group, Layers, find_base_seq, is_base
+from clew_workflows.thread.lane import ArchivedPart, Group, Layers, find_base_seq, is_base
 from clew_workflows.thread.source import BackwardReader
 from clew_workflows.thread.thread import Retained, Thread
 
@@ -38,7 +38,7 @@ class LanePart:
     """
 
     entries: tuple[Entry, ...]
-    gap: Gap
+    gap: ArchivedPart
 
 
 async def load_lane(
@@ -96,7 +96,7 @@ async def load_thread(
     return make_archived_thread(reader.upto, (*in_force, *part.entries), {lane: part.gap})
 
 
-def make_archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str, Gap]) -> Thread:
+def make_archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str, ArchivedPart]) -> Thread:
     """Make a thread that is archived up to its newest entry, with the entries that were read."""
     by_seq = {entry.seq: entry for entry in entries}
     return Thread((), upto + 1, Retained(upto, tuple(by_seq[seq] for seq in sorted(by_seq)), gaps))
@@ -266,10 +266,10 @@ class _GapCounter:
                 self._savings[truncator.share] += saved
                 self._unsummarized_savings[truncator.share] += saved if is_unsummarized else 0
 
-    def make_gap(self) -> Gap:
+    def make_gap(self) -> ArchivedPart:
         """The gap, with the sums."""
         shares = sorted({truncator.share for truncator in self._truncators})
-        return Gap(
+        return ArchivedPart(
             newest_seq=self._newest_seq,
             after=self._after,
             messages=self._messages,

@@ -15,7 +15,7 @@ from clew_workflows.thread.context._lane_view import LaneView
 from clew_workflows.thread.context.projection_input import ProjectionInput
 from clew_workflows.thread.context.truncation import count_saved, count_smallest
 from clew_workflows.thread.entries import Entry
-from clew_workflows.thread.lane import Gap, Group, Layers
+from clew_workflows.thread.lane import ArchivedPart, Group, Layers
 from clew_workflows.thread.thread import Retained, Thread, find_last
 
 
@@ -34,7 +34,7 @@ def retain(
     upto = thread.last_seq if upto is None else upto
     in_force = (find_last(entries, first_seq - 1) for entries in (thread.configs, thread.prompts, thread.activations))
     retained = {entry.seq: entry for entry in in_force if entry}
-    gaps: dict[str, Gap] = {}
+    gaps: dict[str, ArchivedPart] = {}
     for name, policies in needs.items():
         try:
             views = [LaneView(ProjectionInput(thread, policy, context_ref=name, at_seq=upto)) for policy in policies]
@@ -57,7 +57,7 @@ class _RetainedLane:
         size: Bytes of JSON of the messages among them.
     """
 
-    gap: Gap
+    gap: ArchivedPart
     entries: list[Entry]
     size: int
 
@@ -93,7 +93,7 @@ def _retain_lane(views: Sequence[LaneView], first_seq: int, room: int) -> _Retai
     summarized_to, unsummarized_messages, unsummarized_tokens = _count_dropped(
         view, view.summarized_to, remaining, newest_dropped
     )
-    gap = Gap(
+    gap = ArchivedPart(
         newest_seq=newest_dropped,
         after=after,
         messages=messages,

@@ -12,7 +12,7 @@ from clew_activities.worker.logs import LogFormat, read_log_format
 
 
 @dataclass(frozen=True, kw_only=True)
-class SightSettings:
+class ObservabilitySettings:
     """The settings of what operators see of a worker process.
 
     Attributes:
@@ -26,14 +26,14 @@ class SightSettings:
     health_address: tuple[str, int] | None
 
 
-def read_sight_settings(environ: Mapping[str, str]) -> SightSettings:
+def read_observability_settings(environ: Mapping[str, str]) -> ObservabilitySettings:
     """Read `CLEW_LOG_FORMAT`, `CLEW_METRICS_ADDRESS` and `CLEW_HEALTH_ADDRESS`.
 
     Raises:
         ValueError: A value cannot be used.
     """
     metrics = _read_address(environ, "CLEW_METRICS_ADDRESS")
-    return SightSettings(
+    return ObservabilitySettings(
         log_format=read_log_format(environ),
         metrics_address=_join(*metrics) if metrics else None,
         health_address=_read_address(environ, "CLEW_HEALTH_ADDRESS"),
