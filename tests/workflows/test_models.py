@@ -34,7 +34,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from clew_workflows.contract.tokens import load_encodings
-from clew_workflows.session import AgentSession
+from clew_workflows.host.agent_session import AgentSession
 
 load_encodings()
 replayer = Replayer(
