@@ -244,7 +244,7 @@ def prepare_call(
 
 
 async def _fetch_context(call: CallModel) -> Context:
-    """Fetch the call's context: from this process's board, or from the session by query.
+    """Fetch the call's context: from this process's local contexts, or from the session by query.
 
     A session answers page by page, and the digest of the whole is verified.
     """
@@ -271,7 +271,7 @@ async def _fetch_context(call: CallModel) -> Context:
 
 
 def _copy_context(posted: Projection) -> Context:
-    """Copy a context from the board: the session's own values never change."""
+    """Copy a local context: the session's own values never change."""
     messages, tools, schema = from_json(to_json((posted.messages, posted.tool_spec, posted.output_schema)))
     return Context.model_construct(messages=messages, tool_spec=tools, meta=posted.meta, output_schema=schema)
 

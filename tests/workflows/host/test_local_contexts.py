@@ -1,4 +1,4 @@
-"""The board: each context is taken once, by the call that it was built for."""
+"""Local contexts: each is taken once, by the call that it was built for."""
 
 from __future__ import annotations
 
