@@ -108,7 +108,7 @@ async def import_session(
     )
     session = replace(session, state=replace(session.state, archive=archive_ref))
     await recovery.write_archive(archive, session, None)
-    await recovery.restart_session(client, session_id, task_queue, session.state.own)
+    await recovery.restart_session(client, session_id, task_queue, session.state.settings.own)
     return session_id, count
 
 

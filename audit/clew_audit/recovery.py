@@ -94,7 +94,7 @@ def add_recovery(
     session_after = end_open_work(session, unread)
     if not session_after.thread.rev:
         return session_after
-    entry = drafts.draft_session(session_after.state, "recovered", reason, workflow)
+    entry = drafts.draft_session("recovered", reason, workflow)
     return advance(session_after, Decision(session_after.state, (entry,)), MACHINE).session
 
 
@@ -106,7 +106,7 @@ def end_open_work(session: Session, unread: tuple[tuple[str, str], ...] = ()) ->
         unread: Names and beginnings of signals that no workflow task has handled; each gets an entry.
     """
     state = session.state
-    lost = [drafts.draft_input(state, "dropped", name, "recovered", excerpt) for name, excerpt in unread]
+    lost = [drafts.draft_input("dropped", name, "recovered", excerpt) for name, excerpt in unread]
     decision = decisions.recover(state, Moment(session.thread.rev + len(lost), time.time())).prepend(*lost)
     return replace(advance(session, decision, MACHINE).session, effect=None)
 
@@ -209,7 +209,7 @@ async def recover(
         )
         session = replace(session, state=replace(session.state, archive=archive_ref))
         await write_archive(archive, session, head)
-    await restart_session(client, session_id, own_queue or task_queue, session.state.own)
+    await restart_session(client, session_id, own_queue or task_queue, session.state.settings.own)
     return report
 
 

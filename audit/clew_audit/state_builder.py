@@ -33,12 +33,18 @@ from clew_workflows.session import budgets, carried, configuration, drafts, inpu
 from clew_workflows.session.advance import Session
 from clew_workflows.session.state import (
     MAX_KNOWN_OPS,
+    Answer,
+    Clock,
+    Counters,
     Learned,
     Listed,
+    Memory,
     Remembered,
     Request,
     RequestedCall,
     Run,
+    Settings,
+    Spent,
     State,
     note_entries,
 )
@@ -78,7 +84,7 @@ class StateBuilder:
             self._note(entry)
             self._listed = note_entries(self._listed, [entry])
         trimmed = carried.restore(carried.carry(self.build(archive_ref)))
-        self._outcomes, self.thread = trimmed.state.outcomes, trimmed.thread
+        self._outcomes, self.thread = trimmed.state.memory.outcomes, trimmed.thread
 
     def build(self, archive_ref: ArchiveRef) -> Session:
         """Build the session's state. A run without an end in the entries is open."""
@@ -178,31 +184,37 @@ class StateBuilder:
         if own.agent is None and resolve(agent=profile.policy) != policy:
             # Assume that the session's own `context_policy` sets it.
             own = own.model_copy(update={"context_policy": policy})
-        state = State(
-            self._session_id,
+        settings = Settings(
             own,
             policy,
             own_policy=own_policy,
             agent=agent,
             agent_due=own.agent is not None and agent is None,
-            phase="idle",
+            due=False,
             tools=drafts.make_unresolved_tools(self._config),
-            receipts=tuple(self._receipts.values()),
-            known_ops=tuple(self._known_ops),
-            config_due=False,
             profiles={model: profile} if model else {},
             learned=self._learned,
-            context_ref=self._context_ref,
-            usage=self._usage.plus(self._run.usage),
-            subagent_usage=self._subagent_usage,
+        )
+        counters = Counters(
             runs=self._numbers["run"],
             calls=self._numbers["call"],
             tool_calls=self._numbers["tool"],
             inputs=self._numbers["input"],
             summaries=self._numbers["summary"],
-            archive=archive_ref,
-            outcomes=self._outcomes,
+        )
+        memory = Memory(
+            receipts=tuple(self._receipts.values()), operations=tuple(self._known_ops), outcomes=self._outcomes
+        )
+        state = State(
+            self._session_id,
+            settings,
+            phase="idle",
+            context_ref=self._context_ref,
+            counters=counters,
+            spent=Spent(self._usage.plus(self._run.usage), self._subagent_usage),
+            memory=memory,
             listed=self._listed,
+            archive=archive_ref,
         )
         return replace(state, run=self._run.make_run(state))
 
@@ -255,20 +267,19 @@ class _OpenRun:
         unanswered = [request_id for request_id in self._requests if request_id not in self.ended]
         if not unanswered:
             return None
-        config = state.config
+        config = state.settings.config
         request = Request(
-            unanswered[0], "", self._context_ref, state.model, ModelOptions(), None,
+            unanswered[0], "", self._context_ref, state.settings.model, ModelOptions(), None,
             config.max_iterations, config.request_timeout_seconds,
         )  # fmt: skip
         return Run(
             self.run_id,
             request,
-            deadline=0.0,
+            Clock(0.0),
             opened_seq=self._opened_seq,
             joined=tuple(unanswered[1:]),
             iteration=self._iteration,
             tool_calls=tuple(self._requested_calls.values()),
-            answer_seq=self._answer_seq,
-            usage=self.usage,
-            subagent_usage=self.subagent_usage,
+            answer=Answer(seq=self._answer_seq),
+            spent=Spent(self.usage, self.subagent_usage),
         )

@@ -50,8 +50,8 @@ def test_a_result_is_counted_as_in_its_session(name: str, content: str, argument
     answer = ToolAnswered(content=content)
     counted = asyncio.run(run_tool._count_answer(answer, command))
     assert counted.tokens is not None
-    uncounted = drafts.draft_tool_message(session.state, run, call, answer)
-    assert commit(drafts.draft_tool_message(session.state, run, call, counted), name) == commit(uncounted, name)
+    uncounted = drafts.draft_tool_message(run, call, answer)
+    assert commit(drafts.draft_tool_message(run, call, counted), name) == commit(uncounted, name)
     doubt = drafts.make_tool_result(run, call, ToolAnswered(content="in doubt", in_doubt=True))
     late = Draft(drafts.make_late_result(doubt, counted), tokens=counted.tokens)
     assert commit(late, name) == commit(Draft(drafts.make_late_result(doubt, answer)), name)
@@ -70,8 +70,8 @@ def test_a_reply_is_counted_as_in_its_session(name: str, content: str, tools: li
     data: Any = {"provider": "scripted", "blocks": [{"text": content}]}
     reply = ModelReply(content=content, tool_calls=requested, provider_data=data)
     tokens = asyncio.run(reply_in_progress.count_reply(reply, session.call))
-    calls = tuple(call for call, _ in tool_rounds.open_calls(session.state, reply))
-    draft = drafts.draft_assistant_message(session.state, run, make_reply(**dict(reply)), calls)
+    calls = tuple(call for call, _ in tool_rounds.open_calls(session.state, run, reply))
+    draft = drafts.draft_assistant_message(run, make_reply(**dict(reply)), calls)
     assert commit(replace(draft, tokens=tokens), name) == commit(draft, name)
 
 
@@ -88,6 +88,6 @@ def test_schemas_are_counted_as_in_their_session(name: EncodingName, tools: list
         )
         for number, (text, parameters) in enumerate(tools)
     )
-    state = replace(SessionHarness(encoding=name, system_prompt="Be brief.").state, tools=resolved)
-    counted = replace(state, tools=prepare._count_schemas(resolved, name))
-    assert commit(drafts.draft_config(counted), name) == commit(drafts.draft_config(state), name)
+    settings = replace(SessionHarness(encoding=name, system_prompt="Be brief.").state.settings, tools=resolved)
+    counted = replace(settings, tools=prepare._count_schemas(resolved, name))
+    assert commit(drafts.draft_config(counted), name) == commit(drafts.draft_config(settings), name)

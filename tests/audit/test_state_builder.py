@@ -42,14 +42,16 @@ async def test_the_state_is_the_one_that_the_session_had() -> None:
         made = fold_entries(entries, pieces=len(entries))
         for name in ("policy", "context_ref", "usage", "runs", "tool_calls", "known_ops", "run"):
             assert getattr(made, name) == getattr(real, name), (history.workflow_id, name)
-        assert made.calls <= real.calls
+        assert made.counters.calls <= real.counters.calls
         ended = {entry.refs["request_id"] for entry in entries if entry.kind == "run"}
-        assert {outcome.request_id for outcome in made.outcomes.unpack()} == ended
-        assert [tool.spec for tool in made.tools or ()] == [tool.spec for tool in real.tools or ()]
-        assert made.config.model == real.config.model
-        assert (made.agent and made.agent.version) == (real.agent and real.agent.version)
-        if real.own.agent and not real.config_due:
-            assert made.own == real.own
+        assert {outcome.request_id for outcome in made.memory.outcomes.unpack()} == ended
+        assert [tool.spec for tool in made.settings.tools or ()] == [tool.spec for tool in real.settings.tools or ()]
+        assert made.settings.config.model == real.settings.config.model
+        assert (made.settings.agent and made.settings.agent.version) == (
+            real.settings.agent and real.settings.agent.version
+        )
+        if real.settings.own.agent and not real.settings.due:
+            assert made.settings.own == real.settings.own
         for size in (1, 3, 7):
             assert fold_entries(entries, pieces=size) == made
     assert compared >= 3
@@ -67,7 +69,7 @@ async def test_ids_of_any_length_are_no_numbers() -> None:
         for entry in entries
     ]
     assert strange != entries
-    assert fold_entries(strange, pieces=100).calls == fold_entries(entries, pieces=100).calls
+    assert fold_entries(strange, pieces=100).counters.calls == fold_entries(entries, pieces=100).counters.calls
 
 
 async def test_a_run_that_the_entries_leave_open_is_open(clew: Clew, long_session: Session) -> None:
@@ -90,7 +92,7 @@ async def test_a_run_that_the_entries_leave_open_is_open(clew: Clew, long_sessio
 def test_what_providers_told_is_in_the_entries() -> None:
     """Refusals, ratios of tokens, the encoding and the worker's choices; a policy that was set since starts anew."""
     session = begin_small(policy=None)
-    assert session.state.profiles == {MODEL: make_profile(MODEL)}
+    assert session.state.settings.profiles == {MODEL: make_profile(MODEL)}
     for tokens, ratio in ((4_000, 1.3), (300, 1.3)):
         take_turn(session, tokens, ratio)
     session.ask("x" * 400)
@@ -98,11 +100,14 @@ def test_what_providers_told_is_in_the_entries() -> None:
     reply(session, 1.3)
     real = session.state
     made = fold_entries(list(session.thread), pieces=2)
-    assert real.learned[made.model].budget
-    assert real.learned[made.model].ratio > 1
+    assert real.settings.learned[made.settings.model].budget
+    assert real.settings.learned[made.settings.model].ratio > 1
     for name in ("learned", "profiles", "policy"):
-        assert getattr(made, name) == getattr(real, name), name
-    assert (made.config.encoding, made.config.context_policy) == (real.config.encoding, None)
+        assert getattr(made.settings, name) == getattr(real.settings, name), name
+    assert (made.settings.config.encoding, made.settings.config.context_policy) == (
+        real.settings.config.encoding,
+        None,
+    )
     session.configure(context_policy=ContextPolicy(keep_last_turns=2))
     made = fold_entries(list(session.thread), pieces=2)
-    assert (made.learned, made.policy) == ({}, session.state.policy)
+    assert (made.settings.learned, made.settings.policy) == ({}, session.state.settings.policy)

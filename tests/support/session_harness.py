@@ -197,7 +197,7 @@ class SessionHarness:
     ) -> None:
         known = self.tools if tools is None else tools
         tools_known = tuple(make_tool(name) for name in known)
-        model = (agent.config.overlay(self.state.own).model if agent else self.state.model) or ""
+        model = (agent.config.overlay(self.state.settings.own).model if agent else self.state.settings.model) or ""
         profile = self.make_profile(model) if model else None
         self.take_event(
             Prepared(

@@ -114,7 +114,7 @@ class SessionInvariants(RuleBasedStateMachine):
         """Before, a worker's profile of its model may still change them."""
         state = self.session.state
         now = (
-            (state.run.run_id, state.run.request, state.config, state.policy, state.context_ref)
+            (state.run.run_id, state.run.request, state.settings.config, state.settings.policy, state.context_ref)
             if state.run and state.run.call
             else None
         )

@@ -38,8 +38,8 @@ def test_a_preview_commits_nothing() -> None:
     meta = shown.meta
     assert (meta.pending_count, meta.fits, meta.basis_last_seq, meta.basis_rev) == (2, True, rev - 1, rev)
     assert (meta.entries_total, meta.entries_included) == (rev, 2)
-    assert (meta.model, meta.budget) == ("openai:gpt-4o", session.state.policy.budget)
-    assert meta.max_output_tokens == session.state.policy.reserve_output_tokens
+    assert (meta.model, meta.budget) == ("openai:gpt-4o", session.state.settings.policy.budget)
+    assert meta.max_output_tokens == session.state.settings.policy.reserve_output_tokens
 
 
 def test_what_does_not_fit_is_answered() -> None:
@@ -63,12 +63,14 @@ def test_what_does_not_fit_is_answered() -> None:
 def test_it_is_priced_by_what_a_worker_has_told() -> None:
     """Input by its tokens, as the provider counts them, and at most a reply of full length; unknown is not 0."""
     session = session_harness.SessionHarness(table=True)
-    (price,) = session.state.profiles["openai:gpt-4o"].prices
+    (price,) = session.state.settings.profiles["openai:gpt-4o"].prices
     meta = views.build_projection(session.state, session.thread, query("one")).meta
     tokens, reply = meta.estimated_tokens, meta.max_output_tokens or 0
     assert meta.input_cost_usd == pytest.approx(tokens * price.input / 1e6)
     assert meta.cost_usd_at_most == pytest.approx((tokens * price.input + reply * price.output) / 1e6)
-    state = replace(session.state, learned={"openai:gpt-4o": Learned(eighths=16)})
+    state = replace(
+        session.state, settings=replace(session.state.settings, learned={"openai:gpt-4o": Learned(eighths=16)})
+    )
     assert views.build_projection(state, session.thread, query("one")).meta.input_cost_usd == pytest.approx(
         2 * tokens * price.input / 1e6
     )

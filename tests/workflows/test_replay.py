@@ -67,7 +67,7 @@ async def test_a_recorded_history_has_the_counts_of_its_texts(history: WorkflowH
     """Each entry has the tokens that counting its text gives, wherever it was counted."""
     session = (await replay_run(history)).session
     assert session
-    encoding = load_encoding(session.state.config.encoding)
+    encoding = load_encoding(session.state.settings.config.encoding)
     for entry in session.thread:
         body = replace(entry.body, tokens=None) if isinstance(entry.body, ConfigPayload) else entry.body
         assert body.count(encoding) == (entry.body, entry.tokens)

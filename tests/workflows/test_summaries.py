@@ -208,9 +208,9 @@ def test_a_summary_that_fails_stops_nothing() -> None:
     assert of.state.phase == "idle"
     take_turn(of, "again", needs_summary=True)
     for _ in range(summaries.RUNS_BEFORE_RETRY - 1):
-        assert of.state.summarizing is None
+        assert of.state.summaries.writing is None
         take_turn(of, "again", needs_summary=True)
-    assert of.state.summarizing
+    assert of.state.summaries.writing
 
 
 @pytest.mark.parametrize("ending", ["cancel", "fail", "interrupt"])
@@ -284,7 +284,7 @@ def test_an_interrupting_message_does_not_wait_for_a_compaction() -> None:
     of.operate("c-1", result_context=None, reason="compaction")
     of.ask("stop", on_busy="interrupt")
     assert isinstance(of.effect, CallModel)
-    assert [waiting.op_id for waiting in of.state.pending_ops] == ["c-1"]
+    assert [waiting.op_id for waiting in of.state.deferred.operations] == ["c-1"]
     of.reply("stopped")
     assert of.state.phase == "summarizing"
 
@@ -296,7 +296,7 @@ def test_a_message_meets_a_summary_in_the_making_as_it_meets_a_run() -> None:
     with pytest.raises(Busy, match="a summary is being written"):
         of.ask("now")
     of.ask("later", "r-1", on_busy="queue")
-    assert of.state.summarizing
+    assert of.state.summaries.writing
     of.ask("at once", "r-2", on_busy="interrupt")
     assert isinstance(of.effect, CallModel)
     assert [entry.payload["type"] for entry in of.thread.filter_by_kind("error")] == ["cancelled"]
@@ -383,7 +383,7 @@ def test_a_session_that_ends_gives_its_summary_up() -> None:
     summarize(of)
     of.apply(decisions.close(of.state, of.now))
     assert of.state.closed
-    assert not of.state.summarizing
+    assert not of.state.summaries.writing
 
 
 def test_a_summary_can_be_cancelled() -> None:

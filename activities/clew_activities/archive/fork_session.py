@@ -146,7 +146,7 @@ class ForkingActivities:
         """Start the fork's workflow, unless it was started before, and wait until it answers."""
         client = activity.client()
         if not fork.has_workflow:
-            config = (await self._threads.read_session(fork)).state.own
+            config = (await self._threads.read_session(fork)).state.settings.own
             await start_session(client, fork.session_id, config, activity.info().task_queue)
         await query_started_session(client.get_workflow_handle(fork.session_id), "transcript", {"limit": 1})
 

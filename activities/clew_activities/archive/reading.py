@@ -130,7 +130,7 @@ class ContextActivities:
 
     async def _preview_call(self, location: ThreadLocation, request: ReadContextInput) -> Projection:
         state = (await self._threads.read_session(location)).state
-        policy = make_call_policy(state, views.make_preview_request(state, request))
+        policy = make_call_policy(state.settings, views.make_preview_request(state, request))
         frozen = await self._threads.freeze(location, request.at_seq)
         thread = await load_thread(frozen, request.context_ref, lambda in_force: in_force.overlay(policy))
         return views.build_preview(state, thread, request, request.pending or ())

@@ -34,7 +34,7 @@ def list_changes(session: SessionHarness) -> list[list[str] | None]:
 
 def list_tools(session: SessionHarness) -> list[str]:
     """List the tools that the next context has, with their descriptions."""
-    return [f"{tool.spec['name']}{tool.spec['description']}" for tool in session.state.tools or ()]
+    return [f"{tool.spec['name']}{tool.spec['description']}" for tool in session.state.settings.tools or ()]
 
 
 def test_a_worker_resolves_the_agent_before_anything_is_committed() -> None:
@@ -100,7 +100,7 @@ def test_a_preparation_that_changes_nothing_commits_nothing() -> None:
     session.take_event(Outdated(deployment="d-2"))
     session.answer_preparation(agent=FIRST, tools=("add",), deployment="d-2")
     assert session.entry_names == ["config", "user"]
-    assert session.state.deployment == "d-2"
+    assert session.state.settings.deployment == "d-2"
 
 
 def test_a_new_version_may_have_another_model() -> None:
@@ -110,7 +110,7 @@ def test_a_new_version_may_have_another_model() -> None:
     session.take_event(Outdated(deployment="d-2"))
     session.answer_preparation(agent=make_agent(version="v-2", model="openai:gpt-4.1"), tools=(), deployment="d-2")
     assert session.call.model == "openai:gpt-4.1"
-    assert session.state.policy == session.make_profile("openai:gpt-4.1").policy
+    assert session.state.settings.policy == session.make_profile("openai:gpt-4.1").policy
     assert not [effect for effect in session.effects if isinstance(effect, DescribeModel)]
 
 
@@ -122,7 +122,7 @@ def test_a_problem_fails_the_request_and_the_next_one_asks_again(problem: Failur
     session.take_event(Outdated(deployment="d-2"))
     session.answer_preparation(problem, agent=None if problem is NO_AGENT else FIRST, tools=("add",))
     assert session.find_ending(failed) == ("failed", problem.type)
-    assert (session.state.agent, list_tools(session)) == (FIRST, ["add"])
+    assert (session.state.settings.agent, list_tools(session)) == (FIRST, ["add"])
     served = session.ask()
     assert isinstance(session.effect, Prepare)
     session.answer_preparation(agent=SECOND, tools=("add", "look"), deployment="d-2")
@@ -142,7 +142,7 @@ def test_an_mcp_server_that_is_down_leaves_a_prepared_session_as_it_is() -> None
     assert session.call.deployment is None
     session.reply("fine")
     assert session.find_ending(served) == ("completed", "final_answer")
-    assert (session.state.agent, list_tools(session), session.entry_names[-2:]) == (
+    assert (session.state.settings.agent, list_tools(session), session.entry_names[-2:]) == (
         FIRST,
         ["add"],
         ["assistant", "run"],
@@ -158,7 +158,7 @@ def test_a_timeout_of_the_new_preparation_ends_the_run() -> None:
     session.take_event(Outdated(deployment="d-2"))
     session.take_event(Failure(type="timeout", message="no worker"))
     assert session.find_ending(request_id) == ("failed", "timeout")
-    assert session.state.agent == FIRST
+    assert session.state.settings.agent == FIRST
 
 
 def test_a_cancelled_request_leaves_the_session_as_it_was() -> None:
@@ -179,9 +179,9 @@ def test_the_new_preparation_is_carried() -> None:
     session.take_event(Outdated(deployment="d-2"))
     carried = carry_over(session)
     assert carried.effect == Prepare(encoding="heuristic", agent="support", clears=None)
-    assert (carried.state.agent, carried.state.own) == (FIRST, session.state.own)
-    assert carried.state.config == session.state.config
-    assert carried.state.own.model_fields_set == session.state.own.model_fields_set
+    assert (carried.state.settings.agent, carried.state.settings.own) == (FIRST, session.state.settings.own)
+    assert carried.state.settings.config == session.state.settings.config
+    assert carried.state.settings.own.model_fields_set == session.state.settings.own.model_fields_set
 
 
 def test_a_pinned_session_keeps_agent_and_schemas() -> None:
@@ -193,9 +193,9 @@ def test_a_pinned_session_keeps_agent_and_schemas() -> None:
     session.configure(model="openai:gpt-4.1")
     assert session.effect == Prepare(encoding="heuristic", model="openai:gpt-4.1", tools=("add",))
     session.take_event(make_prepared(renew(make_tool("add"))))
-    assert (session.state.agent, list_tools(session)) == (FIRST, ["add"])
-    assert session.state.tools
-    assert session.state.tools[0].timeout_seconds == 5
+    assert (session.state.settings.agent, list_tools(session)) == (FIRST, ["add"])
+    assert session.state.settings.tools
+    assert session.state.settings.tools[0].timeout_seconds == 5
 
 
 def test_a_pinned_session_renews_what_configure_names() -> None:
@@ -204,15 +204,15 @@ def test_a_pinned_session_renews_what_configure_names() -> None:
     session.configure(tools=("add",))
     session.take_event(make_prepared(renew(make_tool("add"))))
     assert list_tools(session) == ["add, new"]
-    assert session.state.agent == FIRST
+    assert session.state.settings.agent == FIRST
     session.configure(agent="support")
     assert session.effect == Prepare(encoding="heuristic", agent="support", tools=("add",), clears=None)
     session.answer_preparation(NO_AGENT)
-    assert (session.state.agent, list_tools(session)) == (FIRST, ["add, new"])
+    assert (session.state.settings.agent, list_tools(session)) == (FIRST, ["add, new"])
     session.ask()
     assert session.effect == Prepare(encoding="heuristic", agent="support", tools=("add",), clears=None)
     session.answer_preparation(agent=SECOND, tools=("add",))
-    assert (session.state.agent, list_tools(session)) == (SECOND, ["add"])
+    assert (session.state.settings.agent, list_tools(session)) == (SECOND, ["add"])
     session.reply("fine")
     session.configure(model="openai:gpt-4")
     assert session.effect == Prepare(encoding="heuristic", model="openai:gpt-4", tools=("add",))
@@ -282,10 +282,10 @@ def test_configure_changes_what_is_the_sessions_own() -> None:
         version="v-2", system_prompt="two", model_options=options, context_policy=ContextPolicy(keep_last_turns=1)
     )
     session.answer_preparation(agent=agent, tools=())
-    config = session.state.config
+    config = session.state.settings.config
     assert (config.system_prompt, config.limits) == ("mine", Limits(max_total_tokens=9))
     assert config.model_options == ModelOptions(seed=1, temperature=1)
-    assert (session.state.policy.max_messages, session.state.policy.keep_last_turns) == (3, 1)
+    assert (session.state.settings.policy.max_messages, session.state.settings.policy.keep_last_turns) == (3, 1)
 
 
 def test_another_agent_takes_the_place_of_the_first() -> None:
@@ -293,16 +293,16 @@ def test_another_agent_takes_the_place_of_the_first() -> None:
     session = begin()
     session.configure(agent="billing")
     assert session.effect == Prepare(encoding="heuristic", agent="billing", clears=None)
-    assert session.state.config.system_prompt == "one"
+    assert session.state.settings.config.system_prompt == "one"
     session.answer_preparation(agent=make_agent("billing", system_prompt="bills"), tools=())
     assert session.thread[1].payload["agent"]["name"] == "billing"
-    assert session.state.config.system_prompt == "bills"
+    assert session.state.settings.config.system_prompt == "bills"
 
 
 def test_what_contradicts_the_agent_is_a_problem_until_it_is_repaired() -> None:
     """At the start it cannot be checked. Once the agent is known, `configure` refuses it at the door."""
     session = begin(context_policy=ContextPolicy(reserve_output_tokens=50_000))
-    assert (session.state.problem or UNKNOWN).type == "invalid_token_budget"
+    assert (session.state.settings.problem or UNKNOWN).type == "invalid_token_budget"
     session.configure(context_policy=ContextPolicy(reserve_output_tokens=100))
     request_id = session.ask()
     session.answer_preparation(agent=FIRST, tools=("add",))
@@ -328,13 +328,13 @@ def test_a_recorded_configuration_says_what_is_whose() -> None:
     session.configure(context_policy=ContextPolicy(max_messages=3), steering="step")
     payload = session.thread[session.thread.last_seq].read(ConfigPayload)
     own, own_policy, agent = configuration.split_config(payload)
-    assert own == session.state.own
-    assert own.model_fields_set == session.state.own.model_fields_set
+    assert own == session.state.settings.own
+    assert own.model_fields_set == session.state.settings.own.model_fields_set
     assert own_policy == ContextPolicy(max_messages=3)
     assert agent
     assert (agent.name, agent.version) == ("support", "v-1")
     in_force: SessionConfig = agent.config.overlay(own)
-    assert in_force.model_copy(update={"context_policy": None}) == session.state.config
+    assert in_force.model_copy(update={"context_policy": None}) == session.state.settings.config
 
 
 @pytest.mark.parametrize("pin", [False, True])
@@ -370,9 +370,13 @@ def test_a_fork_has_the_agent_as_it_was_at_its_entry(pin: bool) -> None:
     thread = carry_over(session).thread
     earlier = type(thread)(thread.slice(0, 0))
     state = carrying.make_fork_state(Session(session.state, session.thread), earlier, "s-2", ())
-    assert state.agent
-    assert (state.agent.version, state.config.system_prompt, state.config.max_iterations) == ("v-1", "one", 5)
-    assert state.own == session.state.own
+    assert state.settings.agent
+    assert (
+        state.settings.agent.version,
+        state.settings.config.system_prompt,
+        state.settings.config.max_iterations,
+    ) == ("v-1", "one", 5)
+    assert state.settings.own == session.state.settings.own
     names = {"model": "openai:gpt-4o", "tools": ("add",)} if pin else {"agent": "support", "clears": None}
     assert state.preparation == Prepare.model_validate({"encoding": "heuristic", **names})
 

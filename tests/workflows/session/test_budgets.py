@@ -24,7 +24,7 @@ from tests.support.session_harness import SessionHarness, carry_over
 
 
 def get_budget(session: SessionHarness, call: CallModel) -> int:
-    return session.state.policy.overlay(call.context_policy).budget
+    return session.state.settings.policy.overlay(call.context_policy).budget
 
 
 def assert_reproduced(session: SessionHarness) -> None:
@@ -125,7 +125,7 @@ def test_a_refusal_that_no_worker_of_today_tells_of_is_final() -> None:
         Failure(type="context_length_exceeded", message="too long", details={"limit": 10, "actual": 20})
     )
     assert session.find_ending(request_id) == ("failed", "context_length_exceeded")
-    assert session.state.learned == {}
+    assert session.state.settings.learned == {}
 
 
 @pytest.mark.parametrize("counted", [0, -5, 1, True, "9", 2.5, None, 10**400])
@@ -146,7 +146,7 @@ def test_whatever_a_refusal_tells_the_budget_gets_smaller(limit: Any, actual: An
     session = begin_small(model_options=ModelOptions(max_output_tokens=output))
     session.ask("hello")
     left = budgets.compute_budget_left(
-        session.state, session.call, make_refusal(session, limit=limit, actual=actual, counted=counted)
+        session.state.settings, session.call, make_refusal(session, limit=limit, actual=actual, counted=counted)
     )
     assert left is None or 1 <= left <= min(counted * 9 // 10, 1_000)
 
@@ -167,7 +167,7 @@ def test_the_budget_that_a_refusal_leaves(told: dict[str, int], left: int) -> No
     """The window less the reply, in tokens of ours, a tenth to spare; half where the provider tells too little."""
     session = begin_small()
     session.ask("hello")
-    assert budgets.compute_budget_left(session.state, session.call, make_refusal(session, **told)) == left
+    assert budgets.compute_budget_left(session.state.settings, session.call, make_refusal(session, **told)) == left
 
 
 def test_what_must_fit_and_does_not_fit_any_more_is_the_failure() -> None:
@@ -206,11 +206,11 @@ def test_a_provider_that_counts_more_gets_less() -> None:
     """From the next call on: the policy's budget is divided by the ratio, which the recipe tells."""
     session = begin_small()
     take_turn(session, 300, ratio=1.3)
-    assert session.state.learned == {}
+    assert session.state.settings.learned == {}
     take_turn(session, 500, ratio=1.3)
     ratio = 11 / EIGHTHS
     session.ask("now")
-    assert session.state.learned == {MODEL: Learned(eighths=11)}
+    assert session.state.settings.learned == {MODEL: Learned(eighths=11)}
     assert session.call.token_ratio == ratio
     assert get_budget(session, session.call) == int(1_000 / ratio)
     reply(session, 1.3)
@@ -224,7 +224,7 @@ def test_a_provider_that_counts_no_more_changes_nothing(ratio: float) -> None:
     session = begin_small()
     for _ in range(6):
         take_turn(session, 300, ratio)
-    assert session.state.learned == {}
+    assert session.state.settings.learned == {}
     session.ask("now")
     assert (session.call.context_policy, session.call.token_ratio) == (None, None)
 
@@ -233,7 +233,7 @@ def test_a_short_context_tells_nothing() -> None:
     """What a provider adds to every prompt would look like a ratio."""
     session = begin_small()
     take_turn(session, 100, ratio=4.0)
-    assert session.state.learned == {}
+    assert session.state.settings.learned == {}
 
 
 def test_a_ratio_is_steady() -> None:
@@ -257,19 +257,19 @@ def test_who_sets_a_policy_starts_anew() -> None:
     """What was refused or counted before is forgotten; another change of configuration leaves it."""
     session = begin_small()
     take_turn(session, 800, ratio=1.5)
-    learned = session.state.learned
+    learned = session.state.settings.learned
     assert learned
     session.configure(model_options=ModelOptions(seed=1))
-    assert session.state.learned == learned
+    assert session.state.settings.learned == learned
     session.configure(context_policy=ContextPolicy(max_messages=50))
-    assert session.state.learned == {}
+    assert session.state.settings.learned == {}
 
 
 def test_what_was_learned_is_carried_and_bounded() -> None:
     """To the next run of the workflow; of many models the newest."""
     session = begin_small()
     take_turn(session, 800, ratio=1.5)
-    assert carry_over(session).state.learned == session.state.learned
+    assert carry_over(session).state.settings.learned == session.state.settings.learned
     learned: Any = {}
     for number in range(40):
         learned = budgets.learn_refusal(learned, f"local:m{number % 20}", 100 + number)

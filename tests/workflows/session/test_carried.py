@@ -37,13 +37,13 @@ def test_all_that_waits_arrives() -> None:
     assert arrived.state.run == session.state.run
     assert arrived.state.inbox == session.state.inbox
     assert arrived.state.queue == session.state.queue
-    assert arrived.state.receipts == session.state.receipts
-    assert arrived.state.pending_ops == session.state.pending_ops
-    assert arrived.state.pending_config == session.state.pending_config
+    assert arrived.state.memory.receipts == session.state.memory.receipts
+    assert arrived.state.deferred.operations == session.state.deferred.operations
+    assert arrived.state.deferred.config == session.state.deferred.config
     assert arrived.effect == session.effect
     assert arrived.thread.rev == session.thread.rev
     # Which fields were given decides how policies and options overlay one another.
-    given, again = session.state.pending_config, arrived.state.pending_config
+    given, again = session.state.deferred.config, arrived.state.deferred.config
     assert given
     assert again
     assert again.model_dump(exclude_unset=True) == given.model_dump(exclude_unset=True)
@@ -58,7 +58,7 @@ def test_outcomes_are_known_when_their_entries_are_gone() -> None:
             session.take_event(_failure("y" * 5000))
         else:
             session.reply("fine")
-    outcomes = carry_over(session).state.outcomes.unpack()
+    outcomes = carry_over(session).state.memory.outcomes.unpack()
     assert [outcome.request_id for outcome in outcomes] == [f"r-{number}" for number in range(10, 1010)]
     assert outcomes[-1].error
     assert outcomes[-1].error.message == "y" * 200
@@ -88,7 +88,7 @@ def test_what_is_carried_stays_under_its_limit() -> None:
     lane = arrived.thread.get_lane("default")
     assert lane
     assert 0 < lane.gap.newest_seq < session.thread.last_seq
-    assert len(arrived.state.outcomes.unpack()) == 40
+    assert len(arrived.state.memory.outcomes.unpack()) == 40
 
 
 def test_a_session_without_outcomes_arrives() -> None:

@@ -32,7 +32,9 @@ def begin(*points: Any, **config: Any) -> SessionHarness:
 def prepare(session: SessionHarness, *points: Any) -> None:
     tools = tuple(map(make_tool, session.tools))
     session.take_event(
-        Prepared(tools=tools, profile=session.make_profile(session.state.model), deployment="d-1", hooks=points)
+        Prepared(
+            tools=tools, profile=session.make_profile(session.state.settings.model), deployment="d-1", hooks=points
+        )
     )
 
 

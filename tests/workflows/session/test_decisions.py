@@ -32,7 +32,7 @@ def test_the_configuration_is_the_first_fact_and_complete() -> None:
     assert config.kind == "config"
     assert [tool["name"] for tool in config.payload["tools"]] == ["add", "look"]
     assert config.payload["model_options"] == {"seed": 3}
-    assert config.payload["context_policy"] == session.state.policy.model_dump(mode="json")
+    assert config.payload["context_policy"] == session.state.settings.policy.model_dump(mode="json")
     # Without an agent, a pin and fallbacks none has a value; the usual priority and scope are not recorded.
     absent = {"agent", "pin", "fallbacks", "priority", "approval_scope"}
     assert set(config.payload) == {*SessionConfig.model_fields, "tokens"} - absent
@@ -42,12 +42,12 @@ def test_the_configuration_is_the_first_fact_and_complete() -> None:
 def test_a_preparation_that_only_counts_schemas_commits_nothing() -> None:
     """A session that was built from its entries has the tools' schemas without their tokens."""
     state = SessionHarness().state
-    tools = tuple(tool.model_copy(update={"tokens": 7}) for tool in state.tools or ())
+    tools = tuple(tool.model_copy(update={"tokens": 7}) for tool in state.settings.tools or ())
     uncounted = tuple(tool.model_copy(update={"tokens": None}) for tool in tools)
-    state = dataclasses.replace(state, tools=uncounted)
+    state = dataclasses.replace(state, settings=dataclasses.replace(state.settings, tools=uncounted))
     decision = decisions.take_preparation(state, Prepared(tools=tools), Moment(1, 0.0))
     assert tools
-    assert decision.state.tools == tools
+    assert decision.state.settings.tools == tools
     assert decision.commit == ()
 
 
@@ -209,8 +209,8 @@ def test_a_decision_is_a_value_of_what_it_was_given() -> None:
     answer = make_reply(tool_calls=(RequestedTool(name="add", arguments=arguments), RequestedTool(name="fly")))
     state, now = session.state, session.now
     kept = copy.deepcopy((state, answer))
-    first = runs.take_reply(state, answer, now)
-    assert first == runs.take_reply(state, answer, now)
+    first = runs.take_reply(state, now, answer)
+    assert first == runs.take_reply(state, now, answer)
     assert (state, answer) == kept
     for value in (state, first, state.run, now):
         assert value is not None
@@ -231,9 +231,9 @@ def test_a_recovered_session_lives_with_all_that_ran_and_waited_ended() -> None:
         assert session.find_ending(request_id) == ("cancelled", "recovered")
     assert {dropped["kind"] for dropped in session.events("dropped")} == {"steer", "message", "configure"}
     state = session.state
-    assert (state.phase, state.run, state.queue, state.inbox, state.pending_config) == ("idle", None, (), (), None)
+    assert (state.phase, state.run, state.queue, state.inbox, state.deferred.config) == ("idle", None, (), (), None)
     assert_valid(build_context(session.thread).messages)
     unprepared = SessionHarness(prepare=False)
     unprepared.apply(decisions.recover(unprepared.state, unprepared.now))
-    assert unprepared.state.config_due
+    assert unprepared.state.settings.due
     assert not unprepared.entry_names

@@ -188,7 +188,7 @@ def test_the_requests_clock_stands_still_while_only_external_calls_are_open() ->
     session.time = 5000
     submit(session, "tool00001")
     assert session.state.run
-    assert session.state.run.deadline == 100 + 4960
+    assert session.state.run.clock.deadline == 100 + 4960
     session.time = 5059
     session.reply("", "add")
     assert session.state.phase == "awaiting_tools"
@@ -205,7 +205,7 @@ def test_the_clock_stops_once_for_several_calls() -> None:
     session.time = 50
     submit(session, "tool00002")
     assert session.state.run
-    assert session.state.run.deadline == 150
+    assert session.state.run.clock.deadline == 150
 
 
 def test_a_request_without_time_does_not_wait_for_external_calls() -> None:
@@ -262,7 +262,7 @@ def test_waiting_calls_survive_a_rollover() -> None:
     session.time = 50
     submit(session, "tool00002")
     assert session.state.run
-    assert session.state.run.deadline == 150
+    assert session.state.run.clock.deadline == 150
 
 
 def test_a_session_with_a_waiting_call_does_not_hibernate() -> None:

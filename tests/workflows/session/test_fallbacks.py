@@ -35,7 +35,7 @@ def test_a_call_that_fails_by_an_outage_is_made_again_with_the_next_model(error_
     fail(session, error_type)
     again = session.call
     assert (again.model, again.iteration, again.call_id) == (SECOND, 1, "call-2")
-    assert again.context_policy == session.state.profiles[SECOND].policy
+    assert again.context_policy == session.state.settings.profiles[SECOND].policy
     assert again.parent_call_id is None
     error = list(session.thread)[-1]
     assert isinstance(error.body, ErrorPayload)

@@ -374,7 +374,7 @@ def test_a_follow_up_runs_under_the_configuration_in_force() -> None:
     assert run is not None
     assert (call.request_id, call.model) == ("followup:run-1", "openai:gpt-4.1")
     assert call.options.seed == 5
-    assert (run.deadline, run.request.max_iterations) == (900, 10)
+    assert (run.clock.deadline, run.request.max_iterations) == (900, 10)
     assert session.build_context(call).messages[0]["content"] == "Be kind."
 
 

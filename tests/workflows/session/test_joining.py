@@ -47,7 +47,7 @@ def test_a_message_that_joins_shares_the_outcome() -> None:
     assert first | own == second | own
     assert second["usage"] == Usage(shared_with="r-1").model_dump()
     used = Usage.model_validate(first["usage"]).plus(Usage.model_validate(second["usage"]))
-    assert used == session.state.usage == Usage(input_tokens=30, output_tokens=3, model_calls=2)
+    assert used == session.state.spent.own == Usage(input_tokens=30, output_tokens=3, model_calls=2)
 
 
 OWN_SETTINGS: dict[str, Any] = {
@@ -132,5 +132,5 @@ def test_a_joined_message_that_asks_again_runs_under_its_own_settings() -> None:
     session.fail()
     run = session.state.run
     assert run is not None
-    assert (run.request.request_id, session.call.model, run.deadline) == ("r-2", "openai:gpt-4o", 900)
+    assert (run.request.request_id, session.call.model, run.clock.deadline) == ("r-2", "openai:gpt-4o", 900)
     assert session.thread[session.call.at_seq].payload["metadata"] == {"user": "u-2"}

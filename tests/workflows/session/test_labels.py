@@ -48,7 +48,7 @@ def test_waits_name_the_calls() -> None:
 def test_texts_can_be_left_out() -> None:
     """Where texts are encrypted labels have neither texts of the conversation nor arguments."""
     session = SessionHarness(model="openai:gpt-4o")
-    session.state = replace(session.state, shows_texts=False)
+    session.state = replace(session.state, settings=replace(session.state.settings, shows_texts=False))
     session.ask("secret")
     assert ui.label_run(session.state) == "run-1"
     assert ui.make_label(session.call, session.state) == "call 1 · gpt-4o"

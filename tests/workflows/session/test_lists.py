@@ -15,7 +15,7 @@ from tests.support.session_harness import SessionHarness
 
 def register(state: State) -> State:
     """The state of a session whose namespace has the search attributes."""
-    return replace(state, attributes=tuple(SEARCH_ATTRIBUTES))
+    return replace(state, settings=replace(state.settings, attributes=tuple(SEARCH_ATTRIBUTES)))
 
 
 def is_due(harness: SessionHarness, shown: State, *, is_recent: bool = False) -> bool:

@@ -83,7 +83,7 @@ def test_while_a_run_is_active_an_operation_waits_for_its_end() -> None:
     assert session.build_context(session.call).messages[0]["content"] == "hello"
     session.reply("done")
     assert session.entry_names[-2:] == ["run", "ai_context_operation"]
-    assert not session.state.pending_ops
+    assert not session.state.deferred.operations
     session.ask("next")
     assert [message["content"] for message in session.build_context(session.call).messages] == ["told by o-1", "next"]
 
@@ -180,7 +180,7 @@ def test_a_change_of_configuration_is_an_entry() -> None:
     assert config.kind == "config"
     assert config.payload["model_options"] == {"seed": 1, "temperature": 0}
     assert (config.payload["system_prompt"], len(config.payload["tools"])) == ("Be brief.", 2)
-    assert session.state.config.on_busy == "queue"
+    assert session.state.settings.config.on_busy == "queue"
 
 
 def test_new_tools_are_resolved_before_they_are_committed() -> None:
@@ -235,19 +235,19 @@ def test_changes_that_cannot_be_made_together_are_refused_when_they_are_asked_fo
     with pytest.raises(InvalidTokenBudget):
         session.configure(context_policy=ContextPolicy(reserve_output_tokens=600))
     session.reply("done")
-    assert session.state.policy.max_input_tokens == 500
+    assert session.state.settings.policy.max_input_tokens == 500
 
 
 def test_metadata_are_replaced() -> None:
     """A change names all of them, also one that a later one is merged with."""
     session = SessionHarness(metadata={"a": "1"})
     session.configure(metadata={"b": "2"})
-    assert session.state.config.metadata == {"b": "2"}
+    assert session.state.settings.config.metadata == {"b": "2"}
     session.ask("go")
     session.configure(metadata={"c": "3"})
     session.configure(metadata={"d": "4"}, on_busy="queue")
     session.reply("done")
-    assert session.state.config.metadata == {"d": "4"}
+    assert session.state.settings.config.metadata == {"d": "4"}
 
 
 def test_metadata_are_bounded_together() -> None:
@@ -315,7 +315,7 @@ def test_marks_wait_beside_the_operation_in_order() -> None:
     session.operate("p-2", "pin", "default", seqs=[4])
     session.operate("s-2", "switch", "other")
     session.operate("u-1", "unpin", "default", seqs=[1])
-    assert [waiting.op_id for waiting in session.state.pending_ops] == ["p-1", "p-2", "s-2", "u-1"]
+    assert [waiting.op_id for waiting in session.state.deferred.operations] == ["p-1", "p-2", "s-2", "u-1"]
     assert [event["op_id"] for event in session.events("superseded")] == ["s-1"]
     assert session.operate("p-1", "pin", seqs=[1]).status == "duplicate"
     session.reply("two")
@@ -436,7 +436,7 @@ def test_a_pin_of_what_is_known_to_be_no_message_is_refused() -> None:
     session = SessionHarness()
     session.ask("one")
     session.reply("yes")
-    first_seq, needs = session.thread.rev, {"default": [session.state.policy]}
+    first_seq, needs = session.thread.rev, {"default": [session.state.settings.policy]}
     retained = retain(session.thread, first_seq, needs, room=1_000_000)
     session.thread = Thread((), first_seq, retained)
     with pytest.raises(InvalidOperation, match="entry 0 is no message"):

@@ -19,8 +19,8 @@ OTHER = "anthropic:claude-opus-4-6"
 def get_policy(session: SessionHarness) -> ContextPolicy:
     """The policy of the newest configuration, as the thread tells it."""
     payload = session.thread.filter_by_kind("config")[-1].payload
-    assert payload["context_policy"] == session.state.policy.model_dump(mode="json")
-    return session.state.policy
+    assert payload["context_policy"] == session.state.settings.policy.model_dump(mode="json")
+    return session.state.settings.policy
 
 
 def make_small_profile(model: str, tokens: int = 4_000) -> ModelProfile:
@@ -40,7 +40,7 @@ def test_a_session_begins_under_what_the_worker_answers() -> None:
     assert config.payload["tokens"]["system_prompt"] == load_encoding("cl100k_base").count_system_prompt(
         session.config.system_prompt
     )
-    assert session.state.profiles == {"openai:gpt-4": make_profile("openai:gpt-4")}
+    assert session.state.settings.profiles == {"openai:gpt-4": make_profile("openai:gpt-4")}
 
 
 def test_what_is_configured_wins() -> None:
@@ -58,20 +58,20 @@ def test_a_new_model_is_asked_about() -> None:
     session.answer_preparation()
     assert get_policy(session) == choose_policy("openai:gpt-4o")
     assert session.thread[1].payload["encoding"] == "cl100k_base"
-    before = session.state.profiles
+    before = session.state.settings.profiles
     session.configure(tools=("add",))
     session.answer_preparation(tools=("add",))
-    assert session.state.profiles == before
+    assert session.state.settings.profiles == before
 
 
 def test_a_worker_that_changes_its_mind_changes_no_session() -> None:
     """What it has told of a model stays, also after another model; only its prices are those of the newest answer."""
     session = SessionHarness(table=True, model="openai:gpt-4")
-    mine, dear = session.state.policy, (Price(input=1e6, output=1e6),)
+    mine, dear = session.state.settings.policy, (Price(input=1e6, output=1e6),)
     session.configure(tools=())
     session.take_event(Prepared(profile=make_small_profile("openai:gpt-4").model_copy(update={"prices": dear})))
     known = make_profile("openai:gpt-4").model_copy(update={"prices": dear})
-    assert (get_policy(session), session.state.profiles["openai:gpt-4"]) == (mine, known)
+    assert (get_policy(session), session.state.settings.profiles["openai:gpt-4"]) == (mine, known)
     session.configure(model="openai:gpt-4o")
     session.answer_preparation()
     session.configure(model="openai:gpt-4")
@@ -150,7 +150,7 @@ def test_a_request_fails_whose_model_no_worker_tells_of() -> None:
     first = session.ask("hello", model=OTHER)
     session.take_event(Failure(type="timeout", message="no worker", retryable=True))
     assert session.find_ending(first) == ("failed", "timeout")
-    assert (session.state.problem, session.state.phase) == (None, "idle")
+    assert (session.state.settings.problem, session.state.phase) == (None, "idle")
     second = session.ask("hello", model=OTHER)
     assert session.effect == DescribeModel(model=OTHER)
     session.cancel()
@@ -186,7 +186,7 @@ def test_a_change_that_turns_out_not_to_fit_is_dropped_with_its_reason() -> None
     (dropped,) = session.events("dropped")
     assert dropped["kind"] == "configure"
     assert "max_input_tokens (4000)" in dropped["reason"]
-    assert session.state.config.model == "openai:gpt-4o"
+    assert session.state.settings.config.model == "openai:gpt-4o"
 
 
 def test_a_bounded_number_of_models_is_remembered() -> None:
@@ -195,9 +195,9 @@ def test_a_bounded_number_of_models_is_remembered() -> None:
     for number in range(2 * requests.MAX_PROFILES):
         session.ask("hello", model=f"openai:m-{number}")
         session.reply("fine")
-    assert len(session.state.profiles) == requests.MAX_PROFILES
-    assert "openai:gpt-4o" in session.state.profiles
-    assert f"openai:m-{2 * requests.MAX_PROFILES - 1}" in session.state.profiles
+    assert len(session.state.settings.profiles) == requests.MAX_PROFILES
+    assert "openai:gpt-4o" in session.state.settings.profiles
+    assert f"openai:m-{2 * requests.MAX_PROFILES - 1}" in session.state.settings.profiles
     session.describing = False
     session.ask("hello", model="openai:m-0")
     assert session.effect == DescribeModel(model="openai:m-0")
@@ -210,11 +210,11 @@ def test_what_is_known_is_carried() -> None:
     session.reply("fine")
     session.configure(model="openai:gpt-4o")
     carried = carry_over(session)
-    assert carried.state.profiles == {name: make_profile(name) for name in ("openai:gpt-4", OTHER)}
+    assert carried.state.settings.profiles == {name: make_profile(name) for name in ("openai:gpt-4", OTHER)}
     assert carried.effect == session.effect
     session.answer_preparation()
-    assert list(carry_over(session).state.profiles) == ["openai:gpt-4", OTHER, "openai:gpt-4o"]
-    assert carry_over(session).state.config.encoding == "cl100k_base"
+    assert list(carry_over(session).state.settings.profiles) == ["openai:gpt-4", OTHER, "openai:gpt-4o"]
+    assert carry_over(session).state.settings.config.encoding == "cl100k_base"
     session.describing = False
     session.ask("hello", model="openai:gpt-4.1")
     assert carry_over(session).effect == DescribeModel(model="openai:gpt-4.1")

@@ -31,13 +31,13 @@ def test_a_request_may_bring_settings_of_its_own() -> None:
     assert call.model == "anthropic:claude-sonnet-4-5"
     assert (call.options.temperature, call.options.seed) == (0, 1)
     assert session.state.run is not None
-    assert session.state.run.deadline == 7
+    assert session.state.run.clock.deadline == 7
     session.reply("", "add")
     assert session.thread[-1 + session.thread.rev].payload["termination_reason"] == "max_iterations"
     session.ask("plain")
     assert session.call.model == "openai:gpt-4o"
     assert (session.call.options.temperature, session.call.context_policy) == (1, None)
-    assert session.state.run.deadline == 100
+    assert session.state.run.clock.deadline == 100
 
 
 def test_max_output_tokens_is_always_set() -> None:
@@ -72,14 +72,14 @@ def test_a_policy_that_the_agent_chose_holds_for_every_model() -> None:
     session = SessionHarness(context_policy=ContextPolicy(max_input_tokens=3000, include_kinds=("message",)))
     session.ask(model="openai:gpt-4.1")
     assert session.call.context_policy is None
-    assert session.build_context(session.call).meta.policy_hash == session.state.policy.hash
+    assert session.build_context(session.call).meta.policy_hash == session.state.settings.policy.hash
 
 
 def test_the_policy_of_a_request_overlays_the_sessions_field_by_field() -> None:
     """What the request does not name stays as the session has it."""
     session = SessionHarness(context_policy=ContextPolicy(max_input_tokens=3000, keep_last_turns=7))
     session.ask(context_policy=ContextPolicy(keep_last_turns=1))
-    expected = session.state.policy.model_copy(update={"keep_last_turns": 1})
+    expected = session.state.settings.policy.model_copy(update={"keep_last_turns": 1})
     assert session.build_context(session.call).meta.policy_hash == expected.hash
 
 

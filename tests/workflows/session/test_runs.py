@@ -74,7 +74,7 @@ def test_tools_of_one_round_run_together_and_are_committed_in_call_order() -> No
 def test_a_declined_call_is_made_by_a_worker_for_model_calls(calls_models: bool) -> None:
     """It is the same call. The next one is declined again only where the workers for sessions make model calls."""
     session = SessionHarness()
-    session.state = replace(session.state, calls_models=True)
+    session.state = replace(session.state, settings=replace(session.state.settings, calls_models=True))
     session.ask()
     declined = session.call
     session.take_event(Declined(calls_models=calls_models))
@@ -82,7 +82,7 @@ def test_a_declined_call_is_made_by_a_worker_for_model_calls(calls_models: bool)
     session.reply("fine")
     session.ask()
     assert (session.call.call_id, session.call.declined) == ("call-2", False)
-    assert session.state.calls_models is calls_models
+    assert session.state.settings.calls_models is calls_models
     assert session.entry_names == ["config", "user", "assistant", "run", "user"]
 
 
@@ -232,7 +232,7 @@ def test_a_session_costs_no_more_than_its_limit() -> None:
     session.reply("", "add", usage=Usage(cost_usd=0.3))
     session.answer_calls("4")
     session.reply("4", usage=Usage(cost_usd=0.3))
-    assert session.state.usage.cost_usd == 0.6
+    assert session.state.spent.own.cost_usd == 0.6
     request_id = session.ask("more")
     assert session.find_ending(request_id) == ("failed", "cost_limit")
     assert "0.6000 USD of the 0.5" in session.find_outcome(request_id)["error"]["message"]

@@ -57,9 +57,9 @@ def test_the_text_is_committed_before_the_run_ends(how: str) -> None:
     assert (reply.content, reply.interrupted) == ("half an ans", True)
     assert reply.recipe is not None
     assert reply.recipe.stop_reason == "interrupted"
-    assert entry.tokens == reply.count(load_encoding(session.state.config.encoding))[1]
+    assert entry.tokens == reply.count(load_encoding(session.state.settings.config.encoding))[1]
     counted = Usage(input_tokens=7, output_tokens=2, cost_usd=0.5, model_calls=1, estimated_calls=1)
-    assert Usage.model_validate(session.find_outcome("r-1")["usage"]) == session.state.usage == counted
+    assert Usage.model_validate(session.find_outcome("r-1")["usage"]) == session.state.spent.own == counted
     assert session.find_outcome("r-1")["answer_seq"] is None
     if how == "interrupted":
         assert isinstance(session.effect, CallModel)
@@ -85,7 +85,7 @@ def test_a_call_of_which_nothing_was_read_leaves_nothing(event: Event) -> None:
     session.take_event(event)
     assert session.entry_names == ["config", "user", "run"]
     assert session.find_ending("r-1") == ("cancelled", "cancelled")
-    assert session.state.usage == Usage()
+    assert session.state.spent.own == Usage()
     assert (session.state.phase, session.effect) == ("idle", None)
 
 
@@ -96,7 +96,7 @@ def test_a_reply_without_text_is_counted_and_leaves_no_entry(text: str) -> None:
     session.cancel()
     session.take_event(ModelStopped(answer=interrupt_reply(text)))
     assert session.entry_names == ["config", "user", "run"]
-    assert session.state.usage.estimated_calls == 1
+    assert session.state.spent.own.estimated_calls == 1
 
 
 def test_a_reply_that_was_complete_stays_as_it_is() -> None:
@@ -106,7 +106,7 @@ def test_a_reply_that_was_complete_stays_as_it_is() -> None:
     session.reply("all of it", usage=Usage(input_tokens=9, output_tokens=3))
     (reply,) = [entry for entry in session.thread if entry.payload.get("role") == "assistant"]
     assert (reply.payload["content"], "interrupted" in reply.payload) == ("all of it", False)
-    assert session.state.usage == Usage(input_tokens=9, output_tokens=3, model_calls=1)
+    assert session.state.spent.own == Usage(input_tokens=9, output_tokens=3, model_calls=1)
     assert session.find_ending("r-1") == ("cancelled", "cancelled")
 
 
@@ -119,7 +119,7 @@ def test_the_tool_calls_of_a_complete_reply_are_not_run() -> None:
     payload = session.thread[2].payload
     assert payload["interrupted"]
     assert payload.keys().isdisjoint({"tool_calls", "thinking"})
-    assert session.state.tool_calls == 0
+    assert session.state.counters.tool_calls == 0
 
 
 def test_a_failed_call_keeps_what_was_read() -> None:
@@ -129,7 +129,7 @@ def test_a_failed_call_keeps_what_was_read() -> None:
     session.take_event(FAILED)
     assert session.entry_names == ["config", "user", "assistant", "error", "run", "user"]
     assert session.find_ending("r-1") == ("failed", "truncated_stream")
-    assert session.state.usage.estimated_calls == 1
+    assert session.state.spent.own.estimated_calls == 1
     shown = session.build_context(session.call).messages
     assert [message["content"] for message in shown] == ["go", f"half{INTERRUPTED}", "and briefly"]
 
@@ -146,10 +146,10 @@ def test_a_failure_while_a_call_is_stopped_is_not_the_runs() -> None:
 def test_an_estimate_counts_for_the_limits_and_teaches_nothing() -> None:
     """The next call is refused at the limit; the ratio of the provider's tokens stays as it was."""
     session = begin(limits={"max_total_tokens": 9})
-    learned = session.state.learned
+    learned = session.state.settings.learned
     session.cancel()
     session.take_event(READ)
-    assert session.state.learned == learned
+    assert session.state.settings.learned == learned
     session.ask("again", "r-2")
     assert session.find_ending("r-2") == ("failed", "token_limit")
 

@@ -85,7 +85,7 @@ def test_a_call_waits_for_its_subagent() -> None:
     session.reply("thanks")
     outcome = session.find_outcome("r")
     assert (outcome["usage"]["input_tokens"], outcome["subagent_usage"]["input_tokens"]) == (100, 30)
-    assert session.state.subagent_usage == SPENT
+    assert session.state.spent.subagents == SPENT
     assert session.state.children == ()
 
 
@@ -105,7 +105,7 @@ def test_a_child_starts_with_the_task_and_what_its_parent_has_left() -> None:
         tool_call_id="tool00001",
         depth=1,
         timeout_seconds=100,
-        max_result_bytes=session.state.config.limits.max_tool_result_bytes,
+        max_result_bytes=session.state.settings.config.limits.max_tool_result_bytes,
     )
 
 
@@ -146,7 +146,7 @@ def test_a_result_is_taken_once_and_only_from_the_child() -> None:
     rev = session.thread.rev
     report(session, "tool00001", "again")
     assert session.thread.rev == rev
-    assert session.state.subagent_usage == SPENT
+    assert session.state.spent.subagents == SPENT
 
 
 def test_limits_are_shared_by_the_tree() -> None:
@@ -200,7 +200,7 @@ def test_working_time_counts_once_and_waiting_time_never(worked: float, deadline
     report(session, "tool00001", worked_seconds=worked)
     report(session, "tool00002", worked_seconds=worked / 2)
     assert session.state.run
-    assert session.state.run.deadline == deadline
+    assert session.state.run.clock.deadline == deadline
 
 
 def test_a_subagent_reports_how_long_it_has_worked() -> None:
@@ -271,7 +271,7 @@ def test_the_end_of_the_run_ends_its_subagents(ending: str) -> None:
         case "recover":
             session.apply(decisions.recover(session.state, session.now))
         case _:
-            session.apply(runs.fail_run(session.state, Failure(type="x", message="y"), session.now))
+            session.apply(runs.fail_run(session.state, session.now, Failure(type="x", message="y")))
     assert list_steps(session) == {"tool00001": "cancel"}
     payloads = [entry.payload for entry in session.thread if entry.payload.get("role") == "tool"]
     assert payloads[0]["content"].startswith("[not answered")
@@ -282,7 +282,7 @@ def test_the_end_of_the_run_ends_its_subagents(ending: str) -> None:
         rev = session.thread.rev
         report(session, "tool00001", status="cancelled", reason="cancelled")
         assert session.thread.rev == rev
-        assert (session.state.children, session.state.subagent_usage) == ((), SPENT)
+        assert (session.state.children, session.state.spent.subagents) == ((), SPENT)
 
 
 def test_a_session_hibernates_when_its_subagents_have_been_cancelled() -> None:
@@ -297,7 +297,7 @@ def test_a_session_hibernates_when_its_subagents_have_been_cancelled() -> None:
     assert session.state.children == ()
     rev = session.thread.rev
     report(session, "tool00001", status="cancelled")
-    assert (session.thread.rev, session.state.subagent_usage) == (rev, Usage())
+    assert (session.thread.rev, session.state.spent.subagents) == (rev, Usage())
 
 
 def test_a_call_that_ends_without_its_subagent_cancels_it() -> None:

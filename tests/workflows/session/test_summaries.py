@@ -142,7 +142,7 @@ def test_a_round_that_is_partly_in_the_archive_is_summed_up_with_all_of_its_resu
     held = [entry for entry in session.thread.filter_by_kind("ai_message") if entry.seq >= end]
     room = sum(len(to_json(entry.as_dict())) for entry in held)
     first_seq = session.thread.rev
-    retained = retain(session.thread, first_seq, {"default": [session.state.policy]}, room)
+    retained = retain(session.thread, first_seq, {"default": [session.state.settings.policy]}, room)
     assert retained.gaps["default"].newest_seq == find_seq(session, "a page")
     session.thread = Thread((), first_seq, retained)
     assert sum_up(session, to_seq).to_seq == end

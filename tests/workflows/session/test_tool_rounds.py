@@ -277,7 +277,7 @@ def test_a_call_that_the_deadline_interrupted_is_in_doubt_and_named(idempotent: 
     """The outcome names the tool whose call had not returned."""
     session = begin_round(idempotent)
     assert session.state.run
-    session.time = session.state.run.deadline
+    session.time = session.state.run.clock.deadline
     session.answer_call("tool00002", failure=Failure(type="timeout", message="the work was under way"))
     assert "in_doubt" in list_entries(session, "tool00002")[0].payload
     error = session.find_outcome("r-1")["error"]

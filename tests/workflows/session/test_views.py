@@ -310,7 +310,7 @@ def test_a_status_says_where_the_session_stands() -> None:
         "subagents": [],
         "usage": {"input_tokens": 0, "output_tokens": 0, "cached_input_tokens": 0, "model_calls": 0},
         "model": "openai:gpt-4o",
-        "config": drafts.dump_configuration(session.state),
+        "config": drafts.dump_configuration(session.state.settings),
         "metadata": {},
         "first_live_seq": 0,
         "closed": False,

@@ -203,7 +203,7 @@ class AgentSession:
         command = self._validated.pop(update_id, None)
         if command is None:
             ingress.require_key(args)
-            command = ingress.decode_update(name, args, self._runtime.state.config)
+            command = ingress.decode_update(name, args, self._runtime.state.settings.config)
         waiter = self._waiters.enter() if isinstance(command, MessageInput | AwaitRequestInput) else None
         arrival = Arrival(name, command, update_id, ingress.find_seal(args), size=ingress.measure(args))
         self._intake.take(arrival)
@@ -226,7 +226,7 @@ class AgentSession:
             if refusal := ingress.find_refusal(args):
                 raise refusal
             update_id = self._update_id()
-            command = ingress.decode_update(name, args, self._runtime.state.config)
+            command = ingress.decode_update(name, args, self._runtime.state.settings.config)
             if not self._intake.is_behind:
                 answer = self._intake.foresee(command, update_id, ingress.find_seal(args))
                 if self._rollover.full and isinstance(answer, commands.Outcome) and answer.is_new:
@@ -289,7 +289,7 @@ class AgentSession:
         if self._refusal:
             return ingress.make_query_error(self._refusal).message
         state = self._runtime.state
-        return ui.describe_session(state, self._runtime.thread, texts=state.shows_texts)
+        return ui.describe_session(state, self._runtime.thread, texts=state.settings.shows_texts)
 
     async def _serve(self) -> None:
         runtime, rollover, recalling = self._runtime, self._rollover, self._recalling
@@ -298,7 +298,7 @@ class AgentSession:
             # A model call that one of them has stopped is this coroutine's to end.
             await workflow.wait_condition(lambda: not self._intake.is_behind or runtime.state.stopping)
         # Best effort: fetch the part of the active lane that the last workflow run could not carry over.
-        await recalling.recall(runtime.state.context_ref, runtime.state.policy, ContextQuery())
+        await recalling.recall(runtime.state.context_ref, runtime.state.settings.policy, ContextQuery())
         start_background_task(
             serve_duties(self._hibernation, self._approvals, self._external_calls, self._subagents, self._visibility)
         )

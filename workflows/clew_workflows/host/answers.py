@@ -51,7 +51,7 @@ class Signing:
             ClewError: The checkpoint cannot be made, or the worker refuses to sign it.
         """
         query = ContextQuery(context_ref=checkpointing.context_ref, at_seq=checkpointing.at_seq)
-        failure = await self._recalling.recall(checkpointing.context_ref, checkpointing.state.policy, query)
+        failure = await self._recalling.recall(checkpointing.context_ref, checkpointing.state.settings.policy, query)
         if failure:
             raise _make_refusal(failure)
         # One at a time: a workflow task has room for 4 MB, which is less than ten tokens may have.
@@ -139,8 +139,10 @@ class Answers:
     async def _answer_configure(self) -> dict[str, Any]:
         """Wait until a worker has resolved the change, if it names a new model or new tools."""
         runtime = self._runtime
-        await workflow.wait_condition(lambda: not runtime.state.config_due or runtime.state.closed or runtime.rolling)
-        if not runtime.state.config_due:
+        await workflow.wait_condition(
+            lambda: not runtime.state.settings.due or runtime.state.closed or runtime.rolling
+        )
+        if not runtime.state.settings.due:
             config = runtime.thread.find_config(runtime.thread.last_seq)
             return ConfigureReceipt(seq=config.seq if config else None, status="applied").as_dict()
         if runtime.state.closed:

@@ -87,7 +87,7 @@ class Recalling:
         """
         lanes, runtime = self._runtime.changed_lanes, self._runtime
         while self.due:
-            await self.recall(lanes[0], runtime.state.policy, ContextQuery(context_ref=lanes[0]))
+            await self.recall(lanes[0], runtime.state.settings.policy, ContextQuery(context_ref=lanes[0]))
             del lanes[0]
 
     async def wait_for_changed(self) -> None:
@@ -131,9 +131,9 @@ class Recalling:
 async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -> Event:
     """Determine the range of a summary and run the activity that writes it; returns the summary or a failure."""
     lane = effect.context_ref
-    if problem := budgets.find_reached_limit(runtime.state):
+    if problem := budgets.find_reached_limit(*budgets.find_limits(runtime.state), runtime.state.spent):
         return problem
-    if failure := await recalling.recall(lane, runtime.state.policy, ContextQuery(context_ref=lane)):
+    if failure := await recalling.recall(lane, runtime.state.settings.policy, ContextQuery(context_ref=lane)):
         return failure
     try:
         ranged = summaries.find_range(runtime.state, runtime.thread, effect)
@@ -290,7 +290,7 @@ class Effects:
 
     async def _perform(self, effect: Prepare | DescribeModel | RunHooks | CallModel | Summarize) -> Event:
         if isinstance(effect, CallModel):
-            policy = self._runtime.state.policy.overlay(effect.context_policy)
+            policy = self._runtime.state.settings.policy.overlay(effect.context_policy)
             query = ContextQuery(call_id=effect.call_id)
             if failure := await self._recalling.recall(effect.context_ref, policy, query, self._runtime.time_left):
                 return failure

@@ -84,7 +84,7 @@ class TimeLimits:
 
 def make_priority(state: State) -> Priority:
     """Make the priority of what a session starts: its configuration's, and the fairness key of its tenant or user."""
-    config, inherited = state.config, workflow.info().priority.fairness_key
+    config, inherited = state.settings.config, workflow.info().priority.fairness_key
     return Priority(config.priority, find_fairness_key(state.session_id, config.metadata, inherited))
 
 
@@ -386,7 +386,7 @@ async def carry_out(effect: Effect, time_left: timedelta | None, state: State) -
 def start(effect: Effect, time_left: timedelta | None, state: State) -> workflow.ActivityHandle[Any]:
     """Start the activity of an effect. The state as it is now labels it, and says its priority and its task queue."""
     own_queue = workflow.info().task_queue
-    plan = make_plan(effect, time_left, own_queue, state.limited, calls_models=state.calls_models)
+    plan = make_plan(effect, time_left, own_queue, state.settings.limited, calls_models=state.settings.calls_models)
     stopping = workflow.ActivityCancellationType
     return workflow.start_activity(
         plan.activity,

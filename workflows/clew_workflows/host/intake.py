@@ -179,7 +179,7 @@ class Intake:
             return
         arrival.excerpt = ingress.make_excerpt(args)
         try:
-            arrival.command = ingress.decode_signal(arrival.name, args, self._runtime.state.config)
+            arrival.command = ingress.decode_signal(arrival.name, args, self._runtime.state.settings.config)
         except ClewError as refusal:
             arrival.refusal = refusal
             # What is malformed is no input of the session, such as a `steer` with the role `system`.

@@ -212,7 +212,7 @@ class Rollover:
     def _make_start(self) -> dict[str, Any]:
         """Make the argument of the next workflow run."""
         runtime = self._runtime
-        config = runtime.state.own.model_dump(mode="json", exclude_unset=True)
+        config = runtime.state.settings.own.model_dump(mode="json", exclude_unset=True)
         return {"config": config, "carried": carried.carry(runtime.session)}
 
     async def _archive(self, time_limit: timedelta | None, closed: bool = False) -> WrittenArchive | Failure:
@@ -223,7 +223,11 @@ class Rollover:
             effect = Archiving(archive=runtime.state.archive, closed=closed)
             answer = await execution.carry_out(effect, time_limit, runtime.state)
             if isinstance(answer, WrittenArchive):
-                runtime.state = replace(runtime.state, archive=answer.archive, attributes=answer.search_attributes)
+                runtime.state = replace(
+                    runtime.state,
+                    archive=answer.archive,
+                    settings=replace(runtime.state.settings, attributes=answer.search_attributes),
+                )
                 self._says_closed = self._says_closed and closed
         return answer
 
@@ -305,12 +309,12 @@ class Hibernation(LastingDuty):
         if state.busy or state.late_calls or state.closed:
             return False
         # A new version of the agent may set, change or remove it.
-        return state.config.idle_timeout_seconds is not None
+        return state.settings.config.idle_timeout_seconds is not None
 
     async def _perform(self) -> None:
         """Hibernate after the idle time; after a failure try again when it has passed once more."""
         runtime = self._runtime
-        seconds = runtime.state.config.idle_timeout_seconds or 0
+        seconds = runtime.state.settings.config.idle_timeout_seconds or 0
         left = runtime.active_at + seconds - workflow.time()
         if left <= 0 and runtime.state.phase == "idle" and not runtime.rolling:
             with suppress(Refusal):

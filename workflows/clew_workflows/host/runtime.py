@@ -156,4 +156,4 @@ class Runtime:
         """The time that is left for the active run."""
         if self.state.run is None:
             return LONGEST_PREPARATION
-        return timedelta(seconds=max(self.state.run.deadline - workflow.time(), 1))
+        return timedelta(seconds=max(self.state.run.clock.deadline - workflow.time(), 1))

@@ -99,7 +99,12 @@ class Startup:
             lambda time_limit: execution.carry_out(effect, time_limit, self._runtime.state)
         )
         session = carried.restore({"version": thawed.version, "zlib": thawed.zlib})
-        waking = replace(session.state, archive=thawed.archive or archive, phase="preparing", attributes=attributes)
+        waking = replace(
+            session.state,
+            archive=thawed.archive or archive,
+            phase="preparing",
+            settings=replace(session.state.settings, attributes=attributes),
+        )
         return replace(session, state=waking, effect=waking.preparation)
 
     async def _retry_until_answered(self, attempt: Callable[[timedelta | None], Awaitable[T | Failure]]) -> T:

@@ -58,8 +58,8 @@ def measure_seconds(before: State, entry: Entry) -> float | None:
     run = before.run
     if run is None or entry.refs.get("run_id") != run.run_id:
         return None
-    now = workflow.time() if run.paused_at is None else run.paused_at + run.worked_seconds
-    return max(now - (run.deadline - run.request.timeout_seconds), 0.0)
+    now = workflow.time() if run.clock.paused_at is None else run.clock.paused_at + run.clock.worked_seconds
+    return max(now - (run.clock.deadline - run.request.timeout_seconds), 0.0)
 
 
 def _count_turn(outcome: RunPayload, seconds: float | None) -> None:
@@ -80,7 +80,7 @@ def _trace_turn(request_id: str, outcome: RunPayload, seconds: float, before: St
         FinishedTurn(
             session_id=workflow.info().workflow_id,
             request_id=request_id,
-            agent=before.config.agent,
+            agent=before.settings.config.agent,
             status=outcome.status,
             reason=outcome.termination_reason,
             input_tokens=outcome.usage.input_tokens,

@@ -115,14 +115,14 @@ class Visibility:
 
     def end(self) -> None:
         """Show that the session has ended, in its last workflow task."""
-        if self._runtime.state.attributes:
+        if self._runtime.state.settings.attributes:
             self._upsert()
 
     def _upsert(self) -> None:
         state = self._runtime.state
         values = ui.select_attributes(state)
         # An attribute that the namespace no longer has cannot be removed from the session.
-        names = [name for name in SEARCH_ATTRIBUTES if name in state.attributes]
+        names = [name for name in SEARCH_ATTRIBUTES if name in state.settings.attributes]
         updates = [
             _make_update(name, values.get(name)) for name in names if values.get(name) != self._shown.get(name)
         ]

@@ -52,10 +52,10 @@ class Step:
 def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
     """Append a decision's drafts to the session's thread, and return the session with its next state and effect."""
     before, after = session.state, decision.state
-    encoding, entries = load_encoding(after.config.encoding), list[Entry]()
+    encoding, entries = load_encoding(after.settings.config.encoding), list[Entry]()
     after = _count_waiting(after, encoding)
     for draft in decision.commit:
-        noted = _note_changes(session.thread, draft)
+        noted = _note_changes(session.thread, draft, after.session_id)
         entry = noted.commit(session.thread.rev, stamps.make_entry_id(), stamps.make_timestamp(), encoding)
         session.thread.append(entry)
         entries.append(entry)
@@ -68,8 +68,9 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
     return Step(Session(after, session.thread, effect), tuple(entries), gave_up, stops)
 
 
-def _note_changes(thread: Thread, draft: Draft) -> Draft:
-    """Note in a configuration which fields differ from the one before."""
+def _note_changes(thread: Thread, draft: Draft, session_id: str) -> Draft:
+    """Add the session to the refs, and to a configuration which fields differ from the one before."""
+    draft = replace(draft, refs={"session_id": session_id, **draft.refs})
     before = thread.find_config(thread.last_seq) if isinstance(draft.payload, ConfigPayload) else None
     if before is None or not isinstance(draft.payload, ConfigPayload):
         return draft
@@ -105,6 +106,6 @@ def _gives_up(before: State, after: State) -> bool:
     """Whether the effect belonged to a run or a summary that is over, or the session has ended."""
     if after.closed:
         return True
-    if before.summarizing is not None and after.summarizing is not before.summarizing:
+    if before.summaries.writing is not None and after.summaries.writing is not before.summaries.writing:
         return True
     return before.run is not None and (after.run is None or after.run.run_id != before.run.run_id)

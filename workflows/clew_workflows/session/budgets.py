@@ -10,61 +10,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
 
+from clew_workflows.contract import Limits, Task
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import CallModel, Failure, ModelAnswered
-from clew_workflows.session.state import EIGHTHS, Learned, Request, State
+from clew_workflows.session.state import EIGHTHS, Learned, Request, Settings, Spent, State
 
 # Limits of a session's usage: those of its configuration, and for a subagent those of its task.
 #
 # The usage of a session's subagents counts like its own.
 
 
-N = TypeVar("N", int, float)
+def find_limits(state: State) -> tuple[int | None, float | None]:
+    """Find the most tokens and the highest cost in USD that the session and its subagents may use; None: no limit."""
+    limits: list[Limits | Task] = [state.settings.config.limits]
+    if state.assignment:
+        limits.append(state.assignment.task)
+    tokens = [limit.max_total_tokens for limit in limits if limit.max_total_tokens is not None]
+    costs = [limit.max_cost_usd for limit in limits if limit.max_cost_usd is not None]
+    return min(tokens, default=None), min(costs, default=None)
 
 
-def find_token_limit(state: State) -> int | None:
-    """Find the most tokens that the session and its subagents may use; None: there is no limit."""
-    task = state.assignment.task if state.assignment else None
-    return _lower(state.config.limits.max_total_tokens, task.max_total_tokens if task else None)
-
-
-def find_cost_limit(state: State) -> float | None:
-    """Find the highest cost of the session and its subagents, in USD; None: there is no limit."""
-    task = state.assignment.task if state.assignment else None
-    return _lower(state.config.limits.max_cost_usd, task.max_cost_usd if task else None)
-
-
-def find_reached_limit(state: State) -> Failure | None:
-    """Return a failure if the session has reached a limit."""
-    max_tokens, max_cost = find_token_limit(state), find_cost_limit(state)
-    if max_tokens is not None and (tokens := count_tokens(state)) >= max_tokens:
+def find_reached_limit(max_tokens: int | None, max_cost: float | None, spent: Spent) -> Failure | None:
+    """Return a failure if what is spent reaches a limit."""
+    if max_tokens is not None and (tokens := spent.tokens) >= max_tokens:
         message = f"the session has used {tokens} tokens of the {max_tokens} that its limits allow"
         return Failure(type="token_limit", message=message)
-    if max_cost is not None and (cost := sum_cost(state)) >= max_cost:
+    if max_cost is not None and (cost := spent.cost_usd) >= max_cost:
         message = f"the session has cost {cost:.4f} USD of the {max_cost} that its limits allow"
         return Failure(type="cost_limit", message=message)
     return None
-
-
-def count_tokens(state: State) -> int:
-    """Count the tokens that the session and its subagents have used."""
-    used = state.usage.plus(state.subagent_usage)
-    return used.input_tokens + used.output_tokens
-
-
-def sum_cost(state: State) -> float:
-    """Sum the cost of the session and its subagents, in USD."""
-    return state.usage.plus(state.subagent_usage).cost_usd or 0.0
-
-
-def _lower(one: N | None, other: N | None) -> N | None:
-    """Return the lower of two limits, either of which may be absent."""
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
 
 
 MAX_EIGHTHS = 4 * EIGHTHS
@@ -79,20 +55,21 @@ _MAX_TOKEN_COUNT = 2**53 - 1
 NOTHING_LEARNED = Learned()
 
 
-def make_call_policy(state: State, request: Request) -> ContextPolicy | None:
+def make_call_policy(settings: Settings, request: Request) -> ContextPolicy | None:
     """Return the request's policy changes, with a smaller budget if the model takes less than the policy allows."""
-    own, policy = request.context_policy, state.policy.overlay(request.context_policy)
-    budget = state.learned.get(request.model, NOTHING_LEARNED).reduce(policy.budget)
+    own, policy = request.context_policy, settings.policy.overlay(request.context_policy)
+    budget = settings.learned.get(request.model, NOTHING_LEARNED).reduce(policy.budget)
     if budget >= policy.budget:
         return own
     tighter = ContextPolicy(max_input_tokens=budget + policy.reserve_output_tokens)
     return own.overlay(tighter) if own else tighter
 
 
-def note_reply(state: State, call: CallModel, answer: ModelAnswered) -> State:
+def note_reply(settings: Settings, call: CallModel, answer: ModelAnswered) -> Settings:
     """Learn from a reply how its provider counts tokens."""
-    policy, usage = state.policy.overlay(call.context_policy), answer.reply.usage
-    return replace(state, learned=learn_ratio(state.learned, call.model, policy, answer.input_tokens, usage))
+    policy, usage = settings.policy.overlay(call.context_policy), answer.reply.usage
+    learned = learn_ratio(settings.learned, call.model, policy, answer.input_tokens, usage)
+    return settings if learned is settings.learned else replace(settings, learned=learned)
 
 
 def learn_ratio(
@@ -115,7 +92,7 @@ def learn_ratio(
     return _remember(learned, model, replace(known, eighths=measured))
 
 
-def compute_budget_left(state: State, call: CallModel, refusal: Failure) -> int | None:
+def compute_budget_left(settings: Settings, call: CallModel, refusal: Failure) -> int | None:
     """Compute the budget for another attempt after a refusal, in our tokens; None: another attempt has no chance.
 
     A worker reports how many tokens by our count were refused (`counted`). A limit that the provider reports is used
@@ -132,7 +109,7 @@ def compute_budget_left(state: State, call: CallModel, refusal: Failure) -> int 
             budget = room * ours * 9 // (theirs * 10)
         elif room < ours:
             budget = room * 9 // 10
-    policy = state.policy.overlay(call.context_policy)
+    policy = settings.policy.overlay(call.context_policy)
     budget = min(budget, ours * 9 // 10, policy.budget)
     return budget if budget > 0 else None
 

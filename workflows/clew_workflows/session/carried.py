@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -27,7 +27,17 @@ from clew_workflows.protocol import (
 )
 from clew_workflows.session import configuration, drafts, requests, tool_rounds
 from clew_workflows.session.advance import Session
-from clew_workflows.session.state import Decision, Remembered, State, make_columns, read_columns
+from clew_workflows.session.state import (
+    Decision,
+    Memory,
+    Remembered,
+    Settings,
+    Spent,
+    State,
+    Summaries,
+    make_columns,
+    read_columns,
+)
 from clew_workflows.thread.context.retention import retain
 from clew_workflows.thread.entries import Draft, Entry
 from clew_workflows.thread.lane import ArchivedPart
@@ -77,8 +87,8 @@ def carry(session: Session, *, recent_entries: int = RECENT_ENTRIES) -> dict[str
         _list_policies(state),
         4 * MAX_CARRIED_BYTES,
     )
-    written = _state.dump_python(state, mode="json", exclude_unset=True, exclude={"outcomes"})
-    written["outcomes"] = make_columns(requests.list_newest(state, thread))
+    written = _state.dump_python(state, mode="json", exclude_unset=True, exclude={"memory": {"outcomes"}})
+    written["memory"]["outcomes"] = make_columns(requests.list_newest(state, thread))
     while True:
         packed = _pack(written, thread, effect, retain(thread, first_seq, policies, room, upto), first_seq)
         if len(packed.zlib) <= MAX_CARRIED_BYTES or not room:
@@ -104,10 +114,11 @@ def restore(carried: Mapping[str, Any]) -> Session:
         thread = value["thread"]
         retained = thread["retained"]
         effect = value["effect"]
-        state = dict(value["state"])
-        known = Remembered.pack(read_columns(state.pop("outcomes")))
+        memory = dict(value["state"]["memory"])
+        outcomes = Remembered.pack(read_columns(memory.pop("outcomes")))
+        state = _state.validate_json(to_json({**value["state"], "memory": memory}))
         return Session(
-            replace(_state.validate_json(to_json(state)), outcomes=known),
+            replace(state, memory=replace(state.memory, outcomes=outcomes)),
             Thread(
                 _entries.validate_python(thread["entries"]),
                 thread["first_seq"],
@@ -171,10 +182,10 @@ def _find_first_live_seq(state: State, thread: Thread, recent_entries: int) -> i
 
 def _list_policies(state: State) -> dict[str, list[ContextPolicy]]:
     """List the lanes whose contexts will be needed, with the policies."""
-    policies = {state.context_ref: [state.policy]}
+    policies = {state.context_ref: [state.settings.policy]}
     if state.run:
         request = state.run.request
-        policies.setdefault(request.context_ref, []).append(state.policy.overlay(request.context_policy))
+        policies.setdefault(request.context_ref, []).append(state.settings.policy.overlay(request.context_policy))
     return policies
 
 
@@ -194,7 +205,7 @@ def record_fork(state: State, thread: Thread, command: ForkedInput) -> Decision:
     payload = make_fork_payload("forked_to", command.session_id, command.fork_seq, command.metadata)
     if any(entry.body == payload for entry in thread.filter_by_kind("fork")):
         return Decision(state)
-    return Decision(state, (Draft(payload, drafts.make_session_refs(state)),))
+    return Decision(state, (Draft(payload),))
 
 
 def make_fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Sequence[str]) -> State:
@@ -210,76 +221,64 @@ def make_fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Se
         op_ids: The ids of the operations in the thread.
     """
     state, at_seq = parent.state, thread.last_seq
-    config = thread.find_config(at_seq)
-    newest = parent.thread.find_config(parent.thread.last_seq)
-    if config is None:
-        state = replace(state, agent=None, agent_due=True, tools=None, config_due=True)
-    elif state.config_due or newest is None or newest.seq != config.seq:
-        state = _restore_config(state, config)
-    known = state.outcomes.unpack()
+    known = state.memory.outcomes.unpack()
     outcomes = Remembered.pack([outcome for outcome in known if outcome.last_seq <= at_seq])
     later = [outcome for outcome in known if outcome.last_seq > at_seq]
-    return replace(
-        state,
-        session_id=session_id,
+    # The fork has no children and no task: they stay with the parent. What was encrypted for the parent cannot be
+    # sent to it.
+    return State(
+        session_id,
+        replace(_find_settings(parent, thread), problem=None),
         phase="idle",
-        problem=None,
-        run=None,
-        queue=(),
-        inbox=(),
-        receipts=tuple(receipt for receipt in state.receipts if receipt.request_id in outcomes),
-        pending_ops=(),
-        late_calls=(),
-        detached_calls=(),
-        pending_config=None,
-        summarizing=None,
-        summary_due=None,
-        known_ops=tuple(op_ids),
         context_ref=thread.find_active_lane(at_seq),
-        usage=_compute_usage(state, later),
-        # Running subagents stay with the parent, and so does its own task.
-        children=(),
-        subagent_usage=_compute_subagent_usage(state, later),
-        assignment=None,
-        archive=None,
-        outcomes=outcomes,
-        # What was encrypted for the parent cannot be sent to the fork.
-        seals="",
+        summaries=Summaries(not_before=state.summaries.not_before),
+        counters=state.counters,
+        spent=_subtract_later(state, later),
+        memory=Memory(
+            receipts=tuple(receipt for receipt in state.memory.receipts if receipt.request_id in outcomes),
+            operations=tuple(op_ids),
+            answered_calls=state.memory.answered_calls,
+            outcomes=outcomes,
+        ),
+        listed=state.listed,
     )
 
 
-def _restore_config(state: State, config: Entry) -> State:
-    """Restore the configuration of an earlier `config` entry. The entry has no resolved tools, only their schemas."""
+def _find_settings(parent: Session, thread: Thread) -> Settings:
+    """Find the settings at the end of a thread that is the beginning of the parent's.
+
+    An earlier `config` entry has no resolved tools, only their schemas.
+    """
+    settings = parent.state.settings
+    config, newest = (part.find_config(part.last_seq) for part in (thread, parent.thread))
+    if config is None:
+        return replace(settings, agent=None, agent_due=True, tools=None, due=True)
+    if not settings.due and newest is not None and newest.seq == config.seq:
+        return settings
     payload = config.read(ConfigPayload)
-    policy = payload.policy
     own, own_policy, agent = configuration.split_config(payload)
     if own.agent is None:
-        own_policy = state.own_policy if policy == state.policy else policy
+        own_policy = settings.own_policy if payload.policy == settings.policy else payload.policy
     return replace(
-        state,
+        settings,
         own=own,
-        policy=policy,
+        policy=payload.policy,
         own_policy=own_policy,
         agent=agent,
         agent_due=own.agent is not None and agent is None,
         tools=drafts.make_unresolved_tools(payload),
-        config_due=False,
+        due=False,
     )
 
 
-def _compute_usage(state: State, later: Iterable[RequestOutcome]) -> Usage:
-    spent = _list_usages(later, lambda outcome: outcome.usage)
-    return _subtract(state.usage, [*spent, *([state.run.usage] if state.run else [])])
-
-
-def _compute_subagent_usage(state: State, later: Iterable[RequestOutcome]) -> Usage:
-    spent = _list_usages(later, lambda outcome: outcome.subagent_usage or Usage())
-    return _subtract(state.subagent_usage, [*spent, *([state.run.subagent_usage] if state.run else [])])
-
-
-def _list_usages(known: Iterable[RequestOutcome], usage: Callable[[RequestOutcome], Usage]) -> list[Usage]:
-    """List the usage of the outcomes' runs, each once."""
-    return list({outcome.run_id: usage(outcome) for outcome in known if outcome.usage.shared_with is None}.values())
+def _subtract_later(state: State, later: Iterable[RequestOutcome]) -> Spent:
+    """Subtract what the active run has spent, and runs whose outcomes came later. Each run counts once."""
+    runs = {outcome.run_id: outcome for outcome in later if outcome.usage.shared_with is None}.values()
+    spent = [Spent(outcome.usage, outcome.subagent_usage or Usage()) for outcome in runs]
+    if state.run:
+        spent.append(state.run.spent)
+    own = _subtract(state.spent.own, [part.own for part in spent])
+    return Spent(own, _subtract(state.spent.subagents, [part.subagents for part in spent]))
 
 
 def _subtract(total: Usage, parts: Sequence[Usage]) -> Usage:

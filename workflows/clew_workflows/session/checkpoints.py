@@ -101,17 +101,19 @@ def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int
         )
     except ValidationError as error:
         raise InvalidOperation(f"the context cannot be put under a lane again: {str(error)[:300]}") from None
-    room = state.config.limits.max_message_bytes
+    room = state.settings.config.limits.max_message_bytes
     if (size := len(to_json(operation.model_dump(exclude_unset=True)))) > room or len(
         text.encode()
     ) > _MAX_PAYLOAD_BYTES:
         raise TooLarge(f"the checkpoint has {size} bytes: a session takes {room} at once, a token {MAX_TOKEN_BYTES}")
     tools = [
         tool.spec
-        for tool in state.tools or ()
-        if any(selects(name, tool.spec["name"]) for name in state.config.tools)
+        for tool in state.settings.tools or ()
+        if any(selects(name, tool.spec["name"]) for name in state.settings.config.tools)
     ]
-    return CheckpointDraft(text, list_fingerprinted(state.config, state.policy, tools, state.agent))
+    return CheckpointDraft(
+        text, list_fingerprinted(state.settings.config, state.settings.policy, tools, state.settings.agent)
+    )
 
 
 def list_fingerprinted(
@@ -161,9 +163,9 @@ def _dump(value: Mapping[str, Any]) -> str:
 
 def _make_config(state: State) -> dict[str, Any]:
     """Make the configuration with which a new session continues as this one would."""
-    config = state.own
-    if state.own_policy is not None:
-        policy = find_agent_policy(state).overlay(state.own_policy)
+    config = state.settings.own
+    if state.settings.own_policy is not None:
+        policy = find_agent_policy(state.settings).overlay(state.settings.own_policy)
         config = config.model_copy(update={"context_policy": policy})
     value: dict[str, Any] = json.loads(config.model_dump_json(exclude_unset=True))
     return value

@@ -45,7 +45,7 @@ from clew_workflows.session import (
 )
 from clew_workflows.session.requests import is_known_request, make_request
 from clew_workflows.session.runs import FOLLOW_UP
-from clew_workflows.session.state import Decision, Moment, State, is_sealed_before, remember_seal
+from clew_workflows.session.state import Decision, Moment, State
 from clew_workflows.thread.thread import Thread
 
 _id: TypeAdapter[str] = TypeAdapter(Id)
@@ -169,9 +169,10 @@ def decide(
     is_idle = decision.state is state and not decision.commit and decision.effect is None
     if seal is None or (is_idle and not isinstance(answer, Checkpointing | Hibernating)):
         return decision, answer
-    if is_sealed_before(state, seal):
+    if state.memory.has_seal(seal):
         raise Repeated("the same encrypted input has been carried out before: encrypt it anew to send it again")
-    return replace(decision, state=remember_seal(decision.state, seal)), answer
+    after = replace(decision.state, memory=decision.state.memory.add_seal(seal))
+    return replace(decision, state=after), answer
 
 
 def _decide_first(
@@ -214,7 +215,7 @@ def _decide(  # noqa: PLR0912 - one case for each command
             return decision, ConfigureReceipt(status="deferred") if when == "deferred" else Configured()
         case SummarizeInput():
             decision = summaries.begin(state, thread, command)
-            return decision, SummaryAwaited(f"summary-{decision.state.summaries}")
+            return decision, SummaryAwaited(f"summary-{decision.state.counters.summaries}")
         case CancelInput():
             return inputs.cancel_request(state, thread, command, at)
         case ApprovalInput():
@@ -268,7 +269,7 @@ def _take_message(
     if request_id.startswith(FOLLOW_UP):
         raise InvalidInput(f"request_id: ids that begin with {FOLLOW_UP!r} are the session's own")
     request = make_request(state, command, request_id)
-    decision = inputs.take_message(state, request, command.on_busy or state.config.on_busy, at)
+    decision = inputs.take_message(state, request, command.on_busy or state.settings.config.on_busy, at)
     return decision, Outcome(request_id, is_new=True)
 
 

@@ -17,7 +17,7 @@ from clew_workflows.contract.policy import resolve
 from clew_workflows.protocol import Failure, Prepared, ResolvedAgent, ResolvedTool
 from clew_workflows.session import drafts
 from clew_workflows.session.requests import adopt_encoding, find_agent_policy, remember_profile
-from clew_workflows.session.state import Decision, Moment, State
+from clew_workflows.session.state import Decision, Moment, Settings, State
 from clew_workflows.thread.context.projection import find_projector
 from clew_workflows.thread.entries import Draft
 
@@ -32,56 +32,61 @@ def adopt_preparation(state: State, answer: Prepared) -> State:
     keeps its tools. A preparation anew that an MCP server prevents changes nothing: the next run's first call finds
     the session outdated again.
     """
-    is_anew = state.problem is None and not state.config_due
+    known = state.settings
+    is_anew = known.problem is None and not known.due
     if is_anew and answer.problem and answer.problem.type == "mcp_unavailable":
         return replace(state, phase="idle")
     tools = answer.tools
     if state.preparation.agent is not None and answer.agent is None:
-        tools = state.tools or ()
-    elif state.keeps_agent:
-        known = state.tools or ()
+        tools = known.tools or ()
+    elif known.keeps_agent:
         # Without all tools, the answer would lose the schemas of the others.
-        tools = known if answer.problem else _keep_schemas(known, tools)
-    adopted, problem = _resolve_policy(replace(state, agent=answer.agent or state.agent), answer)
+        tools = (known.tools or ()) if answer.problem else _keep_schemas(known.tools or (), tools)
+    adopted, problem = _resolve_policy(replace(known, agent=answer.agent or known.agent), answer)
     problem = answer.problem or problem
-    same_policy = adopted.policy == state.policy or adopted.model != state.model
-    return replace(
+    same_policy = adopted.policy == known.policy or adopted.model != known.model
+    settings = replace(
         adopted,
         tools=tools,
         # A new policy may fit the model: forget what it has refused under the old one.
         learned=adopted.learned if same_policy else {},
         problem=problem,
-        agent_due=state.agent_due and problem is not None,
-        deployment=answer.deployment or state.deployment,
+        agent_due=known.agent_due and problem is not None,
+        due=False,
+        deployment=answer.deployment or known.deployment,
         attributes=answer.search_attributes,
-        hooks=state.hooks if answer.hooks is None else answer.hooks,
-        limited=state.limited if answer.limited is None else answer.limited,
-        calls_models=state.calls_models if answer.calls_models is None else answer.calls_models,
-        shows_texts=state.shows_texts if answer.shows_texts is None else answer.shows_texts,
-        config_due=False,
-        phase="idle",
+        hooks=known.hooks if answer.hooks is None else answer.hooks,
+        limited=known.limited if answer.limited is None else answer.limited,
+        calls_models=known.calls_models if answer.calls_models is None else answer.calls_models,
+        shows_texts=known.shows_texts if answer.shows_texts is None else answer.shows_texts,
     )
+    return replace(state, settings=settings, phase="idle")
 
 
-def _resolve_policy(state: State, answer: Prepared) -> tuple[State, Failure | None]:
+def _resolve_policy(settings: Settings, answer: Prepared) -> tuple[Settings, Failure | None]:
     """Resolve the policy under the agent and the model's profile. What callers have set may contradict the agent.
 
     A worker's policy for the model that contradicts what callers have set is ignored.
     """
-    adopted = state
-    if (profile := answer.profile) and profile.model == state.model:
-        state = adopt_encoding(state, profile)
-        adopted = remember_profile(state, profile)
+    adopted = settings
+    if (profile := answer.profile) and profile.model == settings.model:
+        settings = adopt_encoding(settings, profile)
+        adopted = remember_profile(settings, profile)
     try:
-        policy = resolve(session=adopted.own_policy, agent=find_agent_policy(adopted))
-        find_projector(policy.projector)
+        adopted = _resolve(adopted)
         if adopted.agent:
             check_config(adopted.config)
-        return replace(adopted, policy=policy), None
+        return adopted, None
     except Refusal as refusal:
         if adopted.agent is None:
-            return state, None
+            return settings, None
         return adopted, Failure(type=refusal.type, message=refusal.message)
+
+
+def _resolve(settings: Settings) -> Settings:
+    policy = resolve(session=settings.own_policy, agent=find_agent_policy(settings))
+    find_projector(policy.projector)
+    return replace(settings, policy=policy)
 
 
 def _keep_schemas(known: Iterable[ResolvedTool], tools: Iterable[ResolvedTool]) -> tuple[ResolvedTool, ...]:
@@ -103,21 +108,19 @@ def configure(state: State, change: ConfigureInput) -> tuple[Decision, Status]:
         TooLarge: The metadata, with that of the agent, is too large.
         UnknownTool: `require_approval` names a tool that the session does not have.
     """
-    waiting = state.pending_config
+    waiting = state.deferred.config
     if not state.busy and state.phase != "preparing":
         return _configure(state, change), "applied"
     merged = _merge_changes(waiting, change)
-    change_config(state, merged)
+    change_settings(state.settings, merged)
     entries: tuple[Draft, ...] = ()
     if waiting:
-        entries = (
-            drafts.draft_input(state, "merged", "configure", "a later change adds to it", _make_excerpt(waiting)),
-        )
-    return Decision(replace(state, pending_config=merged), entries), "deferred"
+        entries = (drafts.draft_input("merged", "configure", "a later change adds to it", _make_excerpt(waiting)),)
+    return Decision(replace(state, deferred=replace(state.deferred, config=merged)), entries), "deferred"
 
 
-def change_config(state: State, change: ConfigureInput) -> State:
-    """Return the state with a change of configuration in it. Under another agent it is checked by the preparation.
+def change_settings(settings: Settings, change: ConfigureInput) -> Settings:
+    """Return the settings with a change of configuration in them. Under another agent the preparation checks it.
 
     Raises:
         InvalidInput: The policy names an unknown projector or contradicts itself.
@@ -125,26 +128,28 @@ def change_config(state: State, change: ConfigureInput) -> State:
         TooLarge: The metadata, with that of the agent, is too large.
         UnknownTool: `require_approval` names a tool that the session does not have.
     """
+    own, own_policy = settings.own, settings.own_policy
     changed = _list_fields(change)
     changed.pop("context_policy", None)
     if change.model_options:
-        changed["model_options"] = state.own.model_options.overlay(change.model_options)
+        changed["model_options"] = own.model_options.overlay(change.model_options)
     if change.limits:
-        changed["limits"] = state.own.limits.overlay(change.limits)
+        changed["limits"] = own.limits.overlay(change.limits)
+    if change.context_policy:
+        own_policy = (own_policy or ContextPolicy()).overlay(change.context_policy)
     after = replace(
-        state,
-        own=state.own.model_copy(update=changed),
-        own_policy=_overlay_policy(state.own_policy, change.context_policy),
+        settings,
+        own=own.model_copy(update=changed),
+        own_policy=own_policy,
         # A new policy may fit the models: forget what they have refused under the old one.
-        learned={} if change.context_policy else state.learned,
+        learned={} if change.context_policy else settings.learned,
     )
     if change.agent:
         return replace(after, agent_due=True)
-    policy = resolve(session=after.own_policy, agent=find_agent_policy(after))
-    find_projector(policy.projector)
+    after = _resolve(after)
     if not after.agent_due or after.own.agent is None:
         check_config(after.config)
-    return replace(after, policy=policy)
+    return after
 
 
 def check_config(config: SessionConfig) -> None:
@@ -201,44 +206,41 @@ def split_config(payload: ConfigPayload) -> tuple[SessionConfig, ContextPolicy |
 
 def apply_config(state: State, _at: Moment) -> Decision:
     """Apply the change of configuration that waited for the run to end."""
-    change = state.pending_config
+    change = state.deferred.config
     if change is None or state.phase != "idle":
         return Decision(state)
+    state = replace(state, deferred=replace(state.deferred, config=None))
     try:
-        return _configure(replace(state, pending_config=None), change)
+        return _configure(state, change)
     except Refusal as refusal:
         # It was checked before a worker had described its model.
-        entry = drafts.draft_input(state, "dropped", "configure", str(refusal), _make_excerpt(change))
-        return Decision(replace(state, pending_config=None), (entry,))
+        return Decision(state, (drafts.draft_input("dropped", "configure", str(refusal), _make_excerpt(change)),))
 
 
-def drop_config(state: State, reason: str) -> Decision:
+def drop_config(state: State, _at: Moment, reason: str) -> Decision:
     """Drop the change that waited for a run to end, and the one that a worker was to prepare."""
-    entries = []
-    if change := state.pending_config:
-        entries.append(drafts.draft_input(state, "dropped", "configure", reason, _make_excerpt(change)))
-    if state.config_due:
-        preparing = f"model {state.model}, tools {', '.join(state.config.tools) or 'none'}"
-        if state.own.agent:
-            preparing = f"agent {state.own.agent}, {preparing}"
-        entries.append(drafts.draft_input(state, "dropped", "configure", reason, preparing))
-    return Decision(replace(state, pending_config=None), tuple(entries))
+    entries, settings = [], state.settings
+    if change := state.deferred.config:
+        entries.append(drafts.draft_input("dropped", "configure", reason, _make_excerpt(change)))
+    if settings.due:
+        preparing = f"model {settings.model}, tools {', '.join(settings.config.tools) or 'none'}"
+        if settings.own.agent:
+            preparing = f"agent {settings.own.agent}, {preparing}"
+        entries.append(drafts.draft_input("dropped", "configure", reason, preparing))
+    return Decision(replace(state, deferred=replace(state.deferred, config=None)), tuple(entries))
 
 
 def _configure(state: State, change: ConfigureInput) -> Decision:
-    before = state.preparation
-    state = change_config(state, change)
-    if state.preparation == before and change.tools is None and change.agent is None:
-        return Decision(state, (drafts.draft_config(state),))
-    if change.tools is not None and state.keeps_agent:
+    changed = replace(state, settings=change_settings(state.settings, change))
+    settings = changed.settings
+    if changed.preparation == state.preparation and change.tools is None and change.agent is None:
+        return Decision(changed, (drafts.draft_config(settings),))
+    if change.tools is not None and settings.keeps_agent:
         # The schemas of the named tools are resolved anew, like those of tools that the session never had.
-        remaining = tuple(tool for tool in state.tools or () if tool.spec["name"] not in change.tools)
-        state = replace(state, tools=remaining)
-    return Decision(replace(state, phase="preparing", config_due=True), (), state.preparation)
-
-
-def _overlay_policy(own: ContextPolicy | None, change: ContextPolicy | None) -> ContextPolicy | None:
-    return own if change is None else (own or ContextPolicy()).overlay(change)
+        remaining = tuple(tool for tool in settings.tools or () if tool.spec["name"] not in change.tools)
+        settings = replace(settings, tools=remaining)
+    settings = replace(settings, due=True)
+    return Decision(replace(changed, phase="preparing", settings=settings), (), changed.preparation)
 
 
 def _list_fields(change: ConfigureInput) -> dict[str, Any]:

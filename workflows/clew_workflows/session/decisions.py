@@ -30,14 +30,14 @@ from clew_workflows.session import (
     configuration,
     drafts,
     hooks,
-    inputs,
     operations,
     requests,
     runs,
     subagents,
     summaries,
+    tool_rounds,
 )
-from clew_workflows.session.state import Decision, Ending, Moment, State, get_run
+from clew_workflows.session.state import Decision, Ending, Moment, Settings, State, get_run
 from clew_workflows.thread.context.projection import find_projector
 
 
@@ -52,13 +52,14 @@ def begin(session_id: str, config: SessionConfig, task: Task | None = None) -> S
         InvalidTokenBudget: The policy leaves no budget.
         UnknownTool: `require_approval` names a tool that the session does not have.
     """
-    state = State(session_id, config, policy=ContextPolicy())
+    settings = Settings(config, ContextPolicy())
     if config.agent:
-        state = replace(state, policy=resolve())
+        settings = replace(settings, policy=resolve())
     else:
-        state = replace(state, policy=resolve(agent=requests.find_agent_policy(state)))
-        find_projector(state.policy.projector)
+        settings = replace(settings, policy=resolve(agent=requests.find_agent_policy(settings)))
+        find_projector(settings.policy.projector)
         configuration.check_approvals(config)
+    state = State(session_id, settings)
     return subagents.assign(state, task) if task else state
 
 
@@ -72,44 +73,44 @@ def take_event(state: State, event: Event, at: Moment) -> Decision:
         case Prepared():
             return take_preparation(state, event, at)
         case ModelProfile():
-            return runs.take_profile(state, event, at)
+            return runs.take_profile(state, at, event)
         case ModelAnswered():
-            return runs.take_reply(state, event, at)
+            return runs.take_reply(state, at, event)
         case ModelStopped():
             failure = event.failure or Failure(type="internal", message="the model call was cancelled")
-            return runs.commit_unfinished(state, event).then(lambda state, at: _take_failure(state, failure, at), at)
+            return runs.commit_unfinished(state, event).then(_take_failure, at, failure)
         case Outdated():
-            return runs.prepare_for_hooks(state) if state.phase == "checking" else runs.prepare_again(state, event)
+            return runs.prepare_again(state, at, event)
         case Declined():
             return runs.call_elsewhere(state, event)
         case HooksAnswered():
-            return runs.take_check_answer(state, event, at)
+            return runs.take_check_answer(state, at, event)
         case ToolReturned():
-            return runs.take_result(state, event, at)
+            return tool_rounds.take_result(state, event).then(runs.proceed, at)
         case Summarized():
-            return _follow_summary(summaries.commit_summary(state, event, at), at)
+            return summaries.commit_summary(state, event).then(runs.follow_end, at)
         case Failure():
-            return _take_failure(state, event, at)
+            return _take_failure(state, at, event)
 
 
-def _take_failure(state: State, failure: Failure, at: Moment) -> Decision:
+def _take_failure(state: State, at: Moment, failure: Failure) -> Decision:
     if state.phase == "checking":
-        return runs.take_check_failure(state, failure, at)
+        return runs.take_check_failure(state, at, failure)
     if state.phase == "summarizing":
-        return _follow_summary(summaries.note_failure(state, failure, at), at)
+        return summaries.note_failure(state, failure).then(runs.follow_end, at)
     if state.phase == "preparing" and not state.describing:
         return take_preparation(state, _make_problem(state, failure), at)
     if failure.type == "hook_failed":
         # The worker that was to call the model has hooks that the session does not know.
         state = replace(state, run=replace(get_run(state), unchecked=True))
-        return runs.fail_run(state, failure, at)
+        return runs.fail_run(state, at, failure)
     if failure.type == "timeout":
-        return runs.fail_run(state, runs.make_timeout(get_run(state), failure.message), at)
+        return runs.fail_run(state, at, runs.make_timeout(get_run(state), failure.message))
     if failure.type == "context_length_exceeded":
-        return runs.shorten_context(state, failure, at)
+        return runs.shorten_context(state, at, failure)
     if failure.type in OUTAGES and state.phase == "awaiting_model":
-        return runs.fall_back(state, failure, at)
-    return runs.fail_run(state, failure, at)
+        return runs.fall_back(state, at, failure)
+    return runs.fail_run(state, at, failure)
 
 
 def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
@@ -117,12 +118,14 @@ def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
 
     If the worker could not resolve it, the session's requests fail for that reason, and each has a worker try again.
     """
-    before, hooks_before = None if state.config_due else drafts.make_config(state), state.hooks
+    before = state.settings
+    recorded = None if before.due else drafts.make_config(before)
     state = configuration.adopt_preparation(state, answer)
-    ready = Decision(state, () if drafts.make_config(state) == before else (drafts.draft_config(state),))
+    is_same = drafts.make_config(state.settings) == recorded
+    ready = Decision(state, () if is_same else (drafts.draft_config(state.settings),))
     if state.run:
         # The run's messages were committed under the hooks that the session knew.
-        unchecked = "request" in state.hooks and "request" not in hooks_before
+        unchecked = "request" in state.settings.hooks and "request" not in before.hooks
         state = replace(state, run=replace(state.run, unchecked=unchecked))
         return replace(ready, state=state).then(_resume_run, at)
     # Operations that wait beside a queued request arrived after it, so they wait for its end.
@@ -131,12 +134,12 @@ def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
 
 
 def _make_problem(state: State, problem: Failure) -> Prepared:
-    return Prepared(tools=state.tools or (), problem=problem, search_attributes=state.attributes)
+    return Prepared(tools=state.settings.tools or (), problem=problem, search_attributes=state.settings.attributes)
 
 
 def reject(state: State, signal: str, reason: str, content: str) -> Decision:
     """Commit an `input` entry for a refused signal: a signal has no answer that could tell its sender."""
-    return Decision(state, (drafts.draft_input(state, "rejected", signal, reason, content),))
+    return Decision(state, (drafts.draft_input("rejected", signal, reason, content),))
 
 
 def hibernate(state: State, reason: str | None) -> Decision:
@@ -161,14 +164,14 @@ def hibernate(state: State, reason: str | None) -> Decision:
         raise Busy("a subagent is being cancelled: try again in a moment")
     if state.assignment and state.assignment.step != "over":
         raise Busy("the session reports to the one that has started it, and closes then")
-    entry = drafts.draft_session(state, "hibernated", reason)
+    entry = drafts.draft_session("hibernated", reason)
     # Cancelled subagents that have not reported are forgotten: their signals do not wake the session.
     return Decision(replace(state, phase="hibernating", children=()), (entry,))
 
 
 def wake(state: State, reason: str) -> Decision:
     """Continue a session that could not be archived."""
-    return Decision(replace(state, phase="idle"), (drafts.draft_session(state, "woken", reason),))
+    return Decision(replace(state, phase="idle"), (drafts.draft_session("woken", reason),))
 
 
 def end(state: State) -> Decision:
@@ -184,10 +187,10 @@ def close(state: State, at: Moment, reason: str | None = None) -> Decision:
     if state.closed:
         return Decision(state)
     if state.phase == "awaiting_model":
-        return runs.end_run(state, Ending("closed", explanation=reason), at)
+        return runs.stop_run(state, at, Ending("cancelled", "closed", "drop", reason))
     ended = _end_all(state, "closed", at, reason)
     # A thread begins with a `config` entry: a session that was never prepared commits nothing.
-    closing = (drafts.draft_session(state, "closed", reason),) if at.rev else ()
+    closing = (drafts.draft_session("closed", reason),) if at.rev else ()
     after = replace(ended.state, phase="closed")
     if after.assignment and after.assignment.step == "reported":
         after = replace(after, assignment=replace(after.assignment, step="over"))
@@ -199,8 +202,10 @@ def recover(state: State, at: Moment) -> Decision:
 
     A configuration that no worker has resolved is still to be prepared.
     """
-    ended = _end_all(replace(state, config_due=False), "recovered", at)
-    after = replace(ended.state, phase="idle", config_due=state.config_due, late_calls=())
+    ended = _end_all(replace(state, settings=replace(state.settings, due=False)), "recovered", at)
+    after = replace(
+        ended.state, phase="idle", late_calls=(), settings=replace(ended.state.settings, due=state.settings.due)
+    )
     return Decision(after, ended.commit)
 
 
@@ -209,37 +214,24 @@ def _follow_stop(state: State, event: Event, at: Moment) -> Decision:
     kept, ending = runs.commit_unfinished(state, event), get_run(state).ending
     assert ending is not None, "a run that is stopping has an ending"
     if ending.reason == "closed":
-        return kept.then(lambda state, at: close(state, at, ending.explanation), at)
-    return kept.then(lambda state, at: runs.finish_stopped_run(state, ending, at), at)
+        return kept.then(close, at, ending.explanation)
+    return kept.then(runs.end_run, at, ending)
 
 
 def _end_all(state: State, reason: str, at: Moment, explanation: str | None = None) -> Decision:
     """Cancel the active run or summary, and drop all that waits; requests get outcomes, the rest `input` entries."""
-    decision = (
-        runs.close_run(state, state.run, "cancelled", reason, at, inputs="drop", explanation=explanation)
-        if state.run
-        else summaries.give_up(state, reason)
-    )
-    return decision.then(lambda state, at: _drop_waiting(state, reason, at), at)
-
-
-def _drop_waiting(state: State, reason: str, at: Moment) -> Decision:
-    decision = operations.drop_deferred(state, reason)
-    decision = decision.then(lambda state, _at: configuration.drop_config(state, reason), at)
-    for request in state.queue:
-        dropped = inputs.drop_request(decision.state, request, reason, at)
-        decision = Decision(dropped.state, (*decision.commit, *dropped.commit))
+    ending = Ending("cancelled", reason, "drop", explanation)
+    decision = runs.close_run(state, at, ending) if state.run else summaries.give_up(state, reason)
+    decision = decision.then(operations.drop_deferred, at, reason).then(configuration.drop_config, at, reason)
+    ending = Ending("cancelled", reason, "drop")
+    for request in decision.state.queue:
+        decision = decision.then(runs.close_unopened, at, request, ending, reason)
     return decision
 
 
-def _follow_summary(decision: Decision, at: Moment) -> Decision:
-    """Begin what waited for the summary, in the order of a run's end."""
-    return decision.then(operations.apply_deferred, at).then(runs.open_next_run, at)
-
-
 def _resume_run(state: State, at: Moment) -> Decision:
-    if state.problem:
-        return runs.fail_run(state, state.problem, at)
+    if state.settings.problem:
+        return runs.fail_run(state, at, state.settings.problem)
     run = get_run(state)
     return hooks.check_committed(state, run) if run.unchecked else runs.resume_run(state, at)
 
@@ -248,4 +240,4 @@ def _open_first_run(state: State, at: Moment) -> Decision:
     """Open the run of the request that waited for the preparation; it fails if the preparation has failed."""
     if state.phase != "idle" or not state.queue:
         return Decision(state)
-    return runs.open_run(replace(state, queue=state.queue[1:]), state.queue[0], at, prepared_now=True)
+    return runs.open_run(replace(state, queue=state.queue[1:]), at, state.queue[0], prepared_now=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ from clew_workflows.contract.payloads import (
 )
 from clew_workflows.contract.payloads.events import list_configured_names
 from clew_workflows.protocol import Failure, ModelAnswered, ResolvedAgent, ResolvedTool, ToolAnswered
-from clew_workflows.session.state import Input, Request, RequestedCall, Run, State
+from clew_workflows.session.state import Child, Ending, Input, Request, RequestedCall, Run, Settings
 from clew_workflows.thread.entries import Draft, Refs
 
 _OTHER_FIELDS = {"content", "request_id", "metadata", "output_schema", "refs"}
@@ -35,15 +36,15 @@ EXCERPT_CHARACTERS = 200
 """Characters of a rejected or dropped input in its `input` entry."""
 
 
-def draft_user_message(state: State, run: Run, content: str, unread: Input) -> Draft:
-    """Draft the user message of an input, or of a message that joins the run."""
-    refs: Refs = {"source": unread.source, "call_id": _name_next_call(state)}
+def draft_user_message(run: Run, unread: Input, call_id: str) -> Draft:
+    """Draft the user message of an input, or of a message that joins the run. `call_id` is the next model call."""
+    refs: Refs = {"source": unread.source, "call_id": call_id}
     if unread.request_id:
         refs["request_id"] = unread.request_id
     payload = UserMessage(
         context_ref=run.request.context_ref,
         role="user",
-        content=content,
+        content=unread.content,
         request_id=unread.request_id or run.request.request_id,
         run_id=run.run_id,
         input_id=unread.input_id,
@@ -51,11 +52,11 @@ def draft_user_message(state: State, run: Run, content: str, unread: Input) -> D
         metadata=unread.metadata or None,
         refs=unread.refs or None,
     )
-    return Draft(payload, make_run_refs(state, run) | refs, unread.tokens)
+    return Draft(payload, make_run_refs(run) | refs, unread.tokens)
 
 
-def draft_request_message(state: State, run: Run) -> Draft:
-    """Draft the user message that opens a run, with the message's own settings."""
+def draft_request_message(run: Run, call_id: str) -> Draft:
+    """Draft the user message that opens a run, with the message's own settings. `call_id` is its first model call."""
     request = run.request
     settings = (
         request.message.model_dump(mode="json", exclude_unset=True, exclude=_OTHER_FIELDS) if request.message else {}
@@ -71,17 +72,10 @@ def draft_request_message(state: State, run: Run) -> Draft:
         settings=settings or None,
         refs=(request.message and request.message.refs) or None,
     )
-    return Draft(payload, make_run_refs(state, run) | {"call_id": _name_next_call(state)}, request.tokens)
+    return Draft(payload, make_run_refs(run) | {"call_id": call_id}, request.tokens)
 
 
-def _name_next_call(state: State) -> str:
-    """The id of the next model call, which is the first to read a message that is committed now."""
-    return f"call-{state.calls + 1}"
-
-
-def draft_assistant_message(
-    state: State, run: Run, answer: ModelAnswered, requested: tuple[RequestedCall, ...]
-) -> Draft:
+def draft_assistant_message(run: Run, answer: ModelAnswered, requested: tuple[RequestedCall, ...]) -> Draft:
     """Draft a model's reply, with the recipe of its context."""
     reply = answer.reply
     calls: list[ToolCall] = [
@@ -99,23 +93,23 @@ def draft_assistant_message(
         interrupted=reply.stop_reason == "interrupted",
         recipe=_make_recipe(run, answer),
     )
-    return Draft(payload, make_run_refs(state, run) | make_call_refs(run), answer.tokens)
+    return Draft(payload, make_run_refs(run) | make_call_refs(run), answer.tokens)
 
 
-def draft_tool_message(state: State, run: Run, call: RequestedCall, answer: ToolAnswered) -> Draft:
-    """Draft a tool's result. If a person has edited the arguments, it holds them."""
-    refs = make_run_refs(state, run) | make_call_refs(run) | {"tool_call_id": call.tool_call_id}
+def draft_tool_message(run: Run, call: RequestedCall, answer: ToolAnswered, children: Iterable[Child] = ()) -> Draft:
+    """Draft a tool's result, with the subagent that works on the call, and arguments that a person has edited."""
+    refs = make_run_refs(run) | make_call_refs(run) | {"tool_call_id": call.tool_call_id}
     if answer.subagent is None:
-        answer = answer.model_copy(update={"subagent": _describe_child(state, call)})
+        answer = answer.model_copy(update={"subagent": _describe_child(children, call)})
     return Draft(make_tool_result(run, call, answer), refs, answer.tokens)
 
 
-def _describe_child(state: State, call: RequestedCall) -> Subagent | None:
+def _describe_child(children: Iterable[Child], call: RequestedCall) -> Subagent | None:
     """Describe the session that works on a call; None: none was started."""
     return next(
         (
             Subagent(session_id=child.session_id, agent=child.agent)
-            for child in state.children
+            for child in children
             if child.tool_call_id == call.tool_call_id and child.step != "start"
         ),
         None,
@@ -157,27 +151,27 @@ def make_late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
     )
 
 
-def make_config(state: State) -> ConfigPayload:
+def make_config(settings: Settings) -> ConfigPayload:
     """Make the configuration in force. It is complete, so that no later default can change old contexts."""
-    specs, names = [tool.spec for tool in state.tools or ()], list(state.config.tools)
-    fields = dump_configuration(state) | {
-        "agent": state.agent and make_agent_version(state.agent).as_dict(),
-        "model": state.model,
+    specs, names = [tool.spec for tool in settings.tools or ()], list(settings.config.tools)
+    fields = dump_configuration(settings) | {
+        "agent": settings.agent and make_agent_version(settings.agent).as_dict(),
+        "model": settings.model,
         "tools": specs,
         "tool_names": names if names != list_configured_names(specs) else None,
-        "own": _dump_own(state) if state.own.agent else None,
+        "own": _dump_own(settings) if settings.own.agent else None,
     }
     return ConfigPayload.from_json(fields)
 
 
-def draft_config(state: State) -> Draft:
+def draft_config(settings: Settings) -> Draft:
     """Draft a `config` entry, with the tokens of the tools' schemas if a worker has counted them."""
-    payload, tools = make_config(state), state.tools or ()
+    payload, tools = make_config(settings), settings.tools or ()
     counts = [tool.tokens for tool in tools if tool.tokens is not None]
     if len(counts) == len(tools):
         # The prompt's tokens are counted when the entry is committed.
         payload = replace(payload, tokens=ConfigTokens(system_prompt=0, tools=sum(counts)))
-    return Draft(payload, make_session_refs(state))
+    return Draft(payload)
 
 
 def make_agent_version(agent: ResolvedAgent) -> AgentVersion:
@@ -185,23 +179,24 @@ def make_agent_version(agent: ResolvedAgent) -> AgentVersion:
     return AgentVersion(name=agent.name, version=agent.version, label=agent.label)
 
 
-def _dump_own(state: State) -> dict[str, Any]:
+def _dump_own(settings: Settings) -> dict[str, Any]:
     """Dump what callers have set, their changes of the policy included."""
-    fields = state.own.model_dump(mode="json", exclude_unset=True)
+    own = settings.own
+    fields = own.model_dump(mode="json", exclude_unset=True)
     value = {name: value for name, value in fields.items() if value is not None}
-    policy = state.own.context_policy.overlay(state.own_policy) if state.own.context_policy else state.own_policy
+    policy = own.context_policy.overlay(settings.own_policy) if own.context_policy else settings.own_policy
     if policy and policy.model_fields_set:
         value["context_policy"] = policy.model_dump(mode="json", exclude_unset=True)
     return value
 
 
-def dump_configuration(state: State) -> dict[str, Any]:
+def dump_configuration(settings: Settings) -> dict[str, Any]:
     """Dump the configuration in force as JSON: every field of `SessionConfig`, the policy complete."""
-    config = state.config
+    config = settings.config
     return config.model_dump(mode="json") | {
         "model_options": config.model_options.model_dump(mode="json", exclude_none=True),
         "limits": config.limits.model_dump(mode="json", exclude_none=True),
-        "context_policy": state.policy.model_dump(mode="json"),
+        "context_policy": settings.policy.model_dump(mode="json"),
     }
 
 
@@ -212,49 +207,39 @@ def make_unresolved_tools(config: ConfigPayload) -> tuple[ResolvedTool, ...]:
     )
 
 
-def draft_error(state: State, run: Run, failure: Failure, retried: Retried | None = None) -> Draft:
+def draft_error(run: Run, failure: Failure, retried: Retried | None = None) -> Draft:
     """Draft an `error` entry of a run; `retried` names the model call that follows instead."""
     details = failure.details | ({"retried": retried.as_dict()} if retried else {})
     payload = ErrorPayload(type=failure.type, message=failure.message, details=details)
-    return Draft(payload, make_run_refs(state, run) | make_call_refs(run))
+    return Draft(payload, make_run_refs(run) | make_call_refs(run))
 
 
-def draft_run(
-    state: State,
-    run: Run,
-    request_id: str,
-    *,
-    status: Literal["completed", "failed", "cancelled"],
-    reason: str,
-    usage: Usage,
-    subagent_usage: Usage | None = None,
-    answer_seq: int | None = None,
-    failure: Failure | None = None,
-    explanation: str | None = None,
-) -> Draft:
-    """Draft the outcome of a request. `explanation` is the reason that a caller has sent with a cancellation."""
+def draft_run(run: Run, request_id: str, ending: Ending) -> Draft:
+    """Draft the outcome of a request.
+
+    The request that opened the run has the usage of all that shared the run, so that the sum over requests is right.
+    """
+    opened = run.request.request_id
+    is_own, failure = request_id == opened, ending.failure
     payload = RunPayload(
         event="finished",
-        status=status,
-        termination_reason=reason,
-        usage=usage,
+        status=ending.status,
+        termination_reason=ending.reason,
+        usage=run.spent.own if is_own else Usage(shared_with=opened),
         # Absent without subagents.
-        subagent_usage=subagent_usage if subagent_usage != Usage() else None,
+        subagent_usage=run.spent.subagents if is_own and run.spent.subagents != Usage() else None,
         iterations=run.iteration,
         fallback=run.fallback,
-        answer_seq=answer_seq,
-        error=_make_error(failure) if failure else None,
-        reason=explanation or None,
+        answer_seq=run.answer.seq,
+        error=OutcomeError(type=failure.type, message=failure.message, retryable=failure.retryable)
+        if failure
+        else None,
+        reason=ending.explanation or None,
     )
-    return Draft(payload, make_run_refs(state, run) | {"request_id": request_id})
-
-
-def _make_error(failure: Failure) -> OutcomeError:
-    return OutcomeError(type=failure.type, message=failure.message, retryable=failure.retryable)
+    return Draft(payload, make_run_refs(run) | {"request_id": request_id})
 
 
 def draft_input(
-    state: State,
     event: Literal["rejected", "dropped", "superseded", "merged"],
     kind: str,
     reason: str,
@@ -274,51 +259,46 @@ def draft_input(
         op_id=op_id,
         request_id=request_id,
     )
-    return Draft(payload, make_session_refs(state))
+    return Draft(payload)
 
 
-def draft_dropped_input(state: State, unread: Input, reason: str, request_id: str | None = None) -> Draft:
+def draft_unread(
+    unread: Input, event: Literal["rejected", "dropped"], reason: str, request_id: str | None = None
+) -> Draft:
     """Draft the `input` entry of an input that was accepted and that no model has read."""
     own = unread.request_id or request_id
-    return draft_input(
-        state, "dropped", unread.kind, reason, unread.content, input_id=unread.input_id, request_id=own
-    )
+    return draft_input(event, unread.kind, reason, unread.content, input_id=unread.input_id, request_id=own)
 
 
-def draft_withdrawal(state: State, run: Run) -> Draft:
+def draft_withdrawal(run: Run) -> Draft:
     """Draft the operation that withdraws the messages of a run, before any model has been called."""
     operation = AppliedWithdraw(type="withdraw", reason="system", from_seq=run.opened_seq)
     payload = OperationPayload(
         op_id=f"withdraw-{run.run_id}", context_ref=run.request.context_ref, operation=operation
     )
-    return Draft(payload, make_run_refs(state, run))
+    return Draft(payload, make_run_refs(run))
 
 
-def draft_dropped_request(state: State, request: Request, reason: str) -> tuple[Draft, ...]:
+def draft_unopened(request: Request, event: Literal["rejected", "dropped"], reason: str) -> tuple[Draft, ...]:
     """Draft the `input` entries of a request that never ran: its message, or the inputs of a follow-up run."""
-    if request.inputs:
-        return tuple(draft_dropped_input(state, unread, reason, request.request_id) for unread in request.inputs)
-    return (draft_input(state, "dropped", "message", reason, request.content, request_id=request.request_id),)
+    request_id = request.request_id
+    if not request.inputs:
+        return (draft_input(event, "message", reason, request.content, request_id=request_id),)
+    return tuple(draft_unread(unread, event, reason, request_id) for unread in request.inputs)
 
 
 def draft_session(
-    state: State,
     event: Literal["hibernated", "woken", "recovered", "closed"],
     reason: str | None,
     workflow: str | None = None,
 ) -> Draft:
     """Draft a `session` entry. `workflow` is how the terminated workflow had ended."""
-    return Draft(SessionPayload(event=event, workflow=workflow, reason=reason or None), make_session_refs(state))
+    return Draft(SessionPayload(event=event, workflow=workflow, reason=reason or None))
 
 
-def make_session_refs(state: State) -> Refs:
-    """Make the refs of an entry that belongs to no run."""
-    return {"session_id": state.session_id}
-
-
-def make_run_refs(state: State, run: Run) -> Refs:
+def make_run_refs(run: Run) -> Refs:
     """Make the refs of an entry that belongs to a run."""
-    return {"session_id": state.session_id, "request_id": run.request.request_id, "run_id": run.run_id}
+    return {"request_id": run.request.request_id, "run_id": run.run_id}
 
 
 def make_call_refs(run: Run) -> Refs:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Literal
 
 from pydantic_core import to_json
 
 from clew_workflows.contract import CancelInput, MessageInput, OnBusy, SubmitInput
 from clew_workflows.contract.errors import Busy, Idle, InvalidInput, QueueFull, RequestMismatch
 from clew_workflows.contract.receipts import CancelReceipt, InputReceipt
-from clew_workflows.session import drafts, operations, runs, summaries
+from clew_workflows.session import drafts, runs, summaries
 from clew_workflows.session.requests import is_known_request
 from clew_workflows.session.state import (
     MAX_WAITING,
@@ -21,7 +20,6 @@ from clew_workflows.session.state import (
     Input,
     Moment,
     Request,
-    Run,
     State,
 )
 from clew_workflows.thread.thread import Thread
@@ -46,18 +44,23 @@ def take_message(state: State, request: Request, on_busy: OnBusy, at: Moment) ->
         QueueFull: 64 messages or inputs, or 512 KiB of them, wait already.
     """
     if not state.busy:
-        return runs.open_next_run(replace(state, queue=(request,)), at)
+        if state.phase == "idle":
+            return runs.open_run(state, at, request, is_new=True)
+        return Decision(replace(state, queue=(request,)))
     _check_busy(state, request, on_busy)
     if on_busy == "steer" and state.run:
-        number = state.inputs + 1
+        number = state.counters.inputs + 1
         joining = Input(
-            f"input-{number}", "message", request.content, state.config.steering, "follow_up", "message",
+            f"input-{number}", "message", request.content, state.settings.config.steering, "follow_up", "message",
             request.request_id, request.message, refs=request.message.refs if request.message else None,
         )  # fmt: skip
         run = replace(state.run, joined=(*state.run.joined, request.request_id))
-        return Decision(replace(state, run=run, inbox=(*state.inbox, joining), inputs=number))
+        return Decision(
+            replace(state, run=run, inbox=(*state.inbox, joining), counters=replace(state.counters, inputs=number))
+        )
     if on_busy == "interrupt" and state.run:
-        return runs.end_run(replace(state, queue=(request, *state.queue)), Ending("interrupted"), at)
+        interrupted = Ending("cancelled", "interrupted", "drop")
+        return runs.stop_run(replace(state, queue=(request, *state.queue)), at, interrupted)
     if on_busy == "interrupt":
         waiting = replace(state, queue=(request, *state.queue))
         return summaries.give_up(waiting, "interrupted").then(runs.open_next_run, at)
@@ -75,7 +78,7 @@ def take_input(state: State, command: SubmitInput, input_id: str | None) -> tupl
     """
     if input_id is not None and _MINTED_ID.fullmatch(input_id):
         raise InvalidInput("input_id: ids of the form 'input-<number>' are the session's own")
-    known = next((receipt for receipt in state.receipts if receipt.input_id == input_id), None)
+    known = next((receipt for receipt in state.memory.receipts if receipt.input_id == input_id), None)
     if known:
         return Decision(state), known
     if state.request_id is None:
@@ -84,19 +87,26 @@ def take_input(state: State, command: SubmitInput, input_id: str | None) -> tupl
     if command.expected_request_id not in (None, *served):
         raise RequestMismatch(f"request {state.request_id!r} is running, not {command.expected_request_id!r}")
     _check_room(_list_waiting_sizes(state), _measure(command.content))
-    number = state.inputs + 1
+    number = state.counters.inputs + 1
     waiting = Input(
         input_id or f"input-{number}",
         command.kind,
         command.content,
-        command.at or state.config.steering,
+        command.at or state.settings.config.steering,
         command.on_failure,
         command.source or command.kind,
         refs=command.refs,
     )
     receipt = InputReceipt(input_id=waiting.input_id, request_id=state.request_id, position=len(state.inbox) + 1)
-    receipts = (*state.receipts, receipt)[-MAX_RECEIPTS:]
-    return Decision(replace(state, inbox=(*state.inbox, waiting), inputs=number, receipts=receipts)), receipt
+    receipts = (*state.memory.receipts, receipt)[-MAX_RECEIPTS:]
+    return Decision(
+        replace(
+            state,
+            inbox=(*state.inbox, waiting),
+            counters=replace(state.counters, inputs=number),
+            memory=replace(state.memory, receipts=receipts),
+        )
+    ), receipt
 
 
 def cancel_request(state: State, thread: Thread, command: CancelInput, at: Moment) -> tuple[Decision, CancelReceipt]:
@@ -111,57 +121,22 @@ def cancel_request(state: State, thread: Thread, command: CancelInput, at: Momen
             raise RequestMismatch(f"request {state.request_id!r} is running, not {command.request_id!r}")
         if not (state.busy or state.own_summary):
             raise Idle("nothing is running that could be cancelled")
-    if state.summarizing and command.request_id is None:
-        given_up = summaries.give_up(state, command.reason or "cancelled").then(operations.apply_deferred, at)
-        return given_up.then(runs.open_next_run, at), CancelReceipt(request_id="", cancelled=True)
+    if state.summaries.writing and command.request_id is None:
+        given_up = summaries.give_up(state, command.reason or "cancelled")
+        return given_up.then(runs.follow_end, at), CancelReceipt(request_id="", cancelled=True)
     request_id = command.request_id or state.request_id or ""
-    run = state.run
+    run, ending = state.run, Ending("cancelled", "cancelled", command.inputs, command.reason)
     if run and request_id in (run.request.request_id, *run.joined):
         # Of a request that has joined the run, the message may be unread: it is not to be answered later.
         own = [unread for unread in state.inbox if unread.request_id == request_id]
         kept = replace(state, inbox=tuple(unread for unread in state.inbox if unread not in own))
-        dropped = Decision(kept, tuple(drafts.draft_dropped_input(state, unread, "cancelled") for unread in own))
-        ending = Ending("cancelled", command.inputs, command.reason)
-        decision = dropped.then(lambda state, at: runs.end_run(state, ending, at), at)
-        return decision, CancelReceipt(request_id=request_id, cancelled=True)
+        dropped = Decision(kept, tuple(drafts.draft_unread(unread, "dropped", "cancelled") for unread in own))
+        return dropped.then(runs.stop_run, at, ending), CancelReceipt(request_id=request_id, cancelled=True)
     for waiting in state.queue:
         if waiting.request_id == request_id:
-            decision = drop_request(
-                state, waiting, "cancelled", at, inputs=command.inputs, explanation=command.reason
-            )
-            return decision, CancelReceipt(request_id=request_id, cancelled=True)
+            closed = runs.close_unopened(state, at, waiting, ending, ending.reason)
+            return closed, CancelReceipt(request_id=request_id, cancelled=True)
     return Decision(state), CancelReceipt(request_id=request_id, cancelled=False)
-
-
-def drop_request(
-    state: State,
-    request: Request,
-    reason: str,
-    at: Moment,
-    *,
-    inputs: Literal["drop", "follow_up"] = "drop",
-    explanation: str | None = None,
-) -> Decision:
-    """Drop a queued request: commit its content as dropped, and its outcome."""
-    run = Run(f"run-{state.runs + 1}", request, at.time, at.rev)
-    remaining = replace(state, queue=tuple(waiting for waiting in state.queue if waiting is not request))
-    # Without an active run, the waiting inputs belong to the first request of the queue.
-    is_next = state.request_id == request.request_id
-    unread = runs.leave_unread(remaining, run, reason, inputs) if is_next else Decision(remaining)
-    entries = (
-        *unread.commit,
-        *drafts.draft_dropped_request(state, request, reason),
-        drafts.draft_run(
-            state,
-            run,
-            request.request_id,
-            status="cancelled",
-            reason=reason,
-            usage=run.usage,
-            explanation=explanation,
-        ),
-    )
-    return Decision(replace(unread.state, runs=state.runs + 1), entries)
 
 
 def _check_busy(state: State, request: Request, on_busy: OnBusy) -> None:

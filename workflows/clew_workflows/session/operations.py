@@ -15,7 +15,7 @@ from clew_workflows.contract.errors import InvalidOperation, QueueFull
 from clew_workflows.contract.messages import canonicalize, compute_digest
 from clew_workflows.contract.payloads import OperationPayload
 from clew_workflows.session import configuration, drafts, summaries
-from clew_workflows.session.state import MAX_WAITING, MAX_WAITING_BYTES, Decision, Moment, State, remember_operation
+from clew_workflows.session.state import MAX_WAITING, MAX_WAITING_BYTES, Decision, Moment, State
 from clew_workflows.thread.entries import Draft, Entry
 from clew_workflows.thread.lane import Lane, Layers
 from clew_workflows.thread.thread import Thread
@@ -43,32 +43,32 @@ def take_operation(state: State, thread: Thread, command: ContextOperation, at: 
     _check(state, thread, command)
     if not _must_wait(state, command):
         return _apply(state, command, at), "deferred" if _needs_summary(command) else "applied"
-    superseded = [waiting for waiting in state.pending_ops if _supersedes(command, waiting)]
-    remaining = tuple(waiting for waiting in state.pending_ops if waiting not in superseded)
+    superseded = [waiting for waiting in state.deferred.operations if _supersedes(command, waiting)]
+    remaining = tuple(waiting for waiting in state.deferred.operations if waiting not in superseded)
     size = sum(len(_make_excerpt(waiting)) for waiting in (*remaining, command))
     if len(remaining) >= MAX_WAITING or size > MAX_WAITING_BYTES:
         raise QueueFull(f"{len(remaining)} context operations wait already: try again when the run has ended")
     entries = []
     for waiting in superseded:
         # A repetition of the superseded operation is no newer operation: answer it as a duplicate.
-        state = remember_operation(state, waiting.op_id)
+        state = replace(state, memory=state.memory.add_operation(waiting.op_id))
         reason = f"operation {command.op_id!r} came after it"
         entries.append(
-            drafts.draft_input(
-                state, "superseded", "modify_context", reason, _make_excerpt(waiting), op_id=waiting.op_id
-            )
+            drafts.draft_input("superseded", "modify_context", reason, _make_excerpt(waiting), op_id=waiting.op_id)
         )
-    return Decision(replace(state, pending_ops=(*remaining, command)), tuple(entries)), "deferred"
+    return Decision(
+        replace(state, deferred=replace(state.deferred, operations=(*remaining, command))), tuple(entries)
+    ), "deferred"
 
 
 def is_known(state: State, op_id: str) -> bool:
     """Whether an operation with this id has been applied or superseded, or waits."""
-    return op_id in state.known_ops or any(waiting.op_id == op_id for waiting in state.pending_ops)
+    return op_id in state.memory.operations or any(waiting.op_id == op_id for waiting in state.deferred.operations)
 
 
 def find_pending_op(state: State) -> ContextOperation | None:
     """Find the `replace` or `switch` that waits for the run to end."""
-    return next((waiting for waiting in state.pending_ops if waiting.operation.supersedes), None)
+    return next((waiting for waiting in state.deferred.operations if waiting.operation.supersedes), None)
 
 
 def get_lane_name(command: ContextOperation) -> str:
@@ -83,30 +83,30 @@ def apply_deferred(state: State, at: Moment) -> Decision:
     If an operation needs a summary, the rest waits until it is written.
     """
     decision = Decision(state)
-    while decision.state.phase == "idle" and decision.state.pending_ops:
+    while decision.state.phase == "idle" and decision.state.deferred.operations:
         decision = decision.then(_apply_next, at)
-    return decision.then(configuration.apply_config, at)
+    return decision.then(configuration.apply_config, at) if decision.state.deferred.config else decision
 
 
 def apply_before_interrupt(state: State, at: Moment) -> Decision:
     """Apply what waited for a run that a message interrupts. Operations that need a summary wait on."""
-    later = tuple(waiting for waiting in state.pending_ops if _needs_summary(waiting))
-    now = tuple(waiting for waiting in state.pending_ops if waiting not in later)
-    decision = apply_deferred(replace(state, pending_ops=now), at)
-    return replace(decision, state=replace(decision.state, pending_ops=later))
+    later = tuple(waiting for waiting in state.deferred.operations if _needs_summary(waiting))
+    now = tuple(waiting for waiting in state.deferred.operations if waiting not in later)
+    decision = apply_deferred(replace(state, deferred=replace(state.deferred, operations=now)), at)
+    return replace(
+        decision, state=replace(decision.state, deferred=replace(decision.state.deferred, operations=later))
+    )
 
 
-def drop_deferred(state: State, reason: str) -> Decision:
+def drop_deferred(state: State, _at: Moment, reason: str) -> Decision:
     """Drop the operations that waited for a run to end. A repetition of one is answered as a duplicate."""
     entries = []
-    for waiting in state.pending_ops:
-        state = remember_operation(state, waiting.op_id)
+    for waiting in state.deferred.operations:
+        state = replace(state, memory=state.memory.add_operation(waiting.op_id))
         entries.append(
-            drafts.draft_input(
-                state, "dropped", "modify_context", reason, _make_excerpt(waiting), op_id=waiting.op_id
-            )
+            drafts.draft_input("dropped", "modify_context", reason, _make_excerpt(waiting), op_id=waiting.op_id)
         )
-    return Decision(replace(state, pending_ops=()), tuple(entries))
+    return Decision(replace(state, deferred=replace(state.deferred, operations=())), tuple(entries))
 
 
 def _check(state: State, thread: Thread, command: ContextOperation) -> None:
@@ -151,9 +151,9 @@ def _check_pins(state: State, thread: Thread, name: str, lane: Lane | None, pinn
         if seq >= thread.rev or (group is None and known):
             raise InvalidOperation(f"entry {seq} is no message of the lane {name!r}")
         tokens += sum(entry.tokens for entry in group.entries) if group else 0
-    if tokens * 2 > state.policy.budget:
+    if tokens * 2 > (budget := state.settings.policy.budget):
         raise InvalidOperation(
-            f"the pinned entries would have {tokens} tokens, at most half of the budget of {state.policy.budget} "
+            f"the pinned entries would have {tokens} tokens, at most half of the budget of {budget} "
             "can be pinned: unpin some"
         )
 
@@ -161,9 +161,9 @@ def _check_pins(state: State, thread: Thread, name: str, lane: Lane | None, pinn
 def _find_layers(state: State, thread: Thread, name: str, lane: Lane | None) -> Layers:
     """Find the layers and pins that a lane will have once the waiting operations have been applied."""
     layers = lane.layers if lane else Layers()
-    for number, waiting in enumerate(state.pending_ops):
+    for number, waiting in enumerate(state.deferred.operations):
         if get_lane_name(waiting) == name:
-            draft = _draft_entry(state, waiting, name, thread.rev + number)
+            draft = _draft_entry(waiting, name, thread.rev + number)
             layers = layers.apply(
                 Entry(thread.rev + number, waiting.op_id, draft.kind, "", draft.payload.as_dict(), draft.refs, 0)
             )
@@ -184,14 +184,14 @@ def _needs_summary(command: ContextOperation) -> bool:
 
 
 def _apply_next(state: State, at: Moment) -> Decision:
-    first, *others = state.pending_ops
-    return _apply(replace(state, pending_ops=tuple(others)), first, at)
+    first, *others = state.deferred.operations
+    return _apply(replace(state, deferred=replace(state.deferred, operations=tuple(others))), first, at)
 
 
 def _apply(state: State, command: ContextOperation, at: Moment) -> Decision:
     lane = get_lane_name(command)
-    draft = _draft_entry(state, command, lane, at.rev)
-    state = remember_operation(state, command.op_id)
+    draft = _draft_entry(command, lane, at.rev)
+    state = replace(state, memory=state.memory.add_operation(command.op_id))
     match command.operation:
         case Replace() as operation:
             if operation.written_by_session:
@@ -205,7 +205,7 @@ def _apply(state: State, command: ContextOperation, at: Moment) -> Decision:
     return Decision(state, (draft,))
 
 
-def _draft_entry(state: State, command: ContextOperation, lane: str, seq: int) -> Draft:
+def _draft_entry(command: ContextOperation, lane: str, seq: int) -> Draft:
     """Draft the entry of an operation that will be committed at a seq."""
     operation = command.operation.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     operation.setdefault("reason", command.operation.reason)
@@ -215,7 +215,7 @@ def _draft_entry(state: State, command: ContextOperation, lane: str, seq: int) -
         # The summary is not written yet: the layer is known, its messages are not.
         operation["result_context"] = {"messages": []}
     payload = OperationPayload.from_json({"op_id": command.op_id, "context_ref": lane, "operation": operation})
-    return Draft(payload, drafts.make_session_refs(state))
+    return Draft(payload)
 
 
 def _rename_calls(message: dict[str, Any], op_id: str, seq: int) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def resolve_approval(state: State, thread: Thread, command: ApprovalInput) -> De
     _check_arguments(state, call, command)
     run = get_run(state)
     payload = ApprovalPayload.from_json(command.model_dump())
-    approval = Draft(payload, drafts.make_run_refs(state, run) | {"tool_call_id": command.tool_call_id})
+    approval = Draft(payload, drafts.make_run_refs(run) | {"tool_call_id": command.tool_call_id})
     if command.decision == "deny":
         denied = ToolAnswered(content=f"denied: {command.reason or 'no reason was given'}", is_error=True)
         decision = tool_rounds.commit_result(state, run, call, denied).prepend(approval)
@@ -127,15 +127,15 @@ def submit_result(state: State, command: ToolResultInput, at: Moment) -> tuple[D
     """
     call = _find_pending_result(state, command.tool_call_id)
     content = command.content if isinstance(command.content, str) else to_json(command.content).decode()
-    size, limit = len(content.encode()), state.config.limits.max_tool_result_bytes
+    size, limit = len(content.encode()), state.settings.config.limits.max_tool_result_bytes
     if size > limit:
         raise TooLarge(f"the result has {size} bytes of text, at most {limit} are taken")
     if data := find_data_url(content):
         raise InvalidInput(f"content: it holds a data URL ({data}): a model reads text only, submit a description")
-    answered = (*state.answered_calls, call.tool_call_id)[-MAX_KNOWN_ANSWERS:]
+    answered = (*state.memory.answered_calls, call.tool_call_id)[-MAX_KNOWN_ANSWERS:]
     answer = ToolAnswered(content=content, is_error=command.is_error, by=command.by)
     receipt = ToolResultReceipt(tool_call_id=call.tool_call_id, seq=at.rev)
-    return _end_call(replace(state, answered_calls=answered), call, answer), receipt
+    return _end_call(replace(state, memory=replace(state.memory, answered_calls=answered)), call, answer), receipt
 
 
 def expire_calls(state: State, at: Moment) -> Decision:
@@ -165,10 +165,10 @@ def _find_pending_result(state: State, tool_call_id: str) -> RequestedCall:
     for call in tool_rounds.list_outside(state):
         if call.tool_call_id == tool_call_id:
             return call
-    if tool_call_id in state.answered_calls:
+    if tool_call_id in state.memory.answered_calls:
         raise AlreadyAnswered(f"a result of tool call {tool_call_id!r} has been submitted before")
     number = TOOL_CALL_ID.fullmatch(tool_call_id)
     current = [call.tool_call_id for call in state.run.tool_calls if not call.returned] if state.run else []
-    if tool_call_id in current or number is None or int(number[1]) > state.tool_calls:
+    if tool_call_id in current or number is None or int(number[1]) > state.counters.tool_calls:
         raise UnknownToolCall(f"no external tool call {tool_call_id!r} waits for a result")
     raise CallEnded(f"tool call {tool_call_id!r} waits for no result: it has timed out, or its run has ended")

@@ -9,7 +9,7 @@ from clew_workflows.contract.errors import InvalidInput, UnknownTool
 from clew_workflows.contract.outcomes import RequestOutcome, Usage
 from clew_workflows.contract.payloads import RunPayload
 from clew_workflows.protocol import ModelProfile
-from clew_workflows.session.state import Input, Request, Run, State
+from clew_workflows.session.state import Input, Request, Run, Settings, State
 from clew_workflows.thread.context.projection import find_projector
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
@@ -24,41 +24,40 @@ MAX_PROFILES = 16
 """Profiles that a session keeps: those of its configuration's model and of the newest others."""
 
 
-def find_agent_policy(state: State) -> ContextPolicy:
+def find_agent_policy(settings: Settings) -> ContextPolicy:
     """Find the configuration's policy: its own, or else the one that a worker has chosen for its model.
 
     Until a worker has described the model, it is the policy in force.
     """
-    config = state.config
-    if config.context_policy:
-        return config.context_policy
-    profile = state.profiles.get(state.model)
-    return profile.policy if profile else state.policy
+    if settings.config.context_policy:
+        return settings.config.context_policy
+    profile = settings.profiles.get(settings.model)
+    return profile.policy if profile else settings.policy
 
 
-def has_profile(state: State, model: str) -> bool:
+def has_profile(settings: Settings, model: str) -> bool:
     """Whether a run need not wait for a profile of the model: there is one, or the configuration names the model."""
-    return model == state.model or model in state.profiles
+    return model in settings.profiles or model == settings.model
 
 
-def adopt_encoding(state: State, profile: ModelProfile) -> State:
+def adopt_encoding(settings: Settings, profile: ModelProfile) -> Settings:
     """Use a worker's encoding, unless the configuration has one.
 
     The encoding is chosen once, before any entry is committed, because all entries are counted under one.
     """
-    if state.has_encoding:
-        return state
-    return replace(state, own=state.own.model_copy(update={"encoding": profile.encoding}))
+    if settings.has_encoding:
+        return settings
+    return replace(settings, own=settings.own.model_copy(update={"encoding": profile.encoding}))
 
 
-def remember_profile(state: State, profile: ModelProfile) -> State:
+def remember_profile(settings: Settings, profile: ModelProfile) -> Settings:
     """Remember a profile. Of a model that is known already only the prices change."""
-    if known := state.profiles.get(profile.model):
+    if known := settings.profiles.get(profile.model):
         profile = known.model_copy(update={"prices": profile.prices})
-    profiles = {name: other for name, other in state.profiles.items() if name != profile.model}
+    profiles = {name: other for name, other in settings.profiles.items() if name != profile.model}
     if len(profiles) >= MAX_PROFILES:
-        del profiles[next(name for name in profiles if name != state.model)]
-    return replace(state, profiles={**profiles, profile.model: profile})
+        del profiles[next(name for name in profiles if name != settings.model)]
+    return replace(settings, profiles={**profiles, profile.model: profile})
 
 
 # Outcomes of requests, read from the thread's `run` entries; the state holds those of archived entries.
@@ -73,7 +72,7 @@ MAX_ERROR_CHARACTERS = 200
 def find_outcome(state: State, thread: Thread, request_id: str) -> RequestOutcome | None:
     """Find the outcome of a request; None if it has none yet, or is not known."""
     ended = thread.find_outcome(request_id)
-    return _read_outcome(request_id, ended) if ended else state.outcomes.find(request_id)
+    return _read_outcome(request_id, ended) if ended else state.memory.outcomes.find(request_id)
 
 
 def is_known_request(state: State, thread: Thread, request_id: str) -> bool:
@@ -83,7 +82,7 @@ def is_known_request(state: State, thread: Thread, request_id: str) -> bool:
 
 def has_ended(state: State, thread: Thread, request_id: str) -> bool:
     """Whether a request has an outcome."""
-    return thread.find_outcome(request_id) is not None or request_id in state.outcomes
+    return thread.find_outcome(request_id) is not None or request_id in state.memory.outcomes
 
 
 def make_running_outcome(state: State, thread: Thread, request_id: str) -> RequestOutcome:
@@ -99,19 +98,19 @@ def make_running_outcome(state: State, thread: Thread, request_id: str) -> Reque
         iterations=run.iteration if run else 0,
         fallback=run.fallback if run else None,
         usage=_find_usage(run, request_id),
-        subagent_usage=run.subagent_usage if run and run.subagent_usage != Usage() else None,
+        subagent_usage=run.spent.subagents if run and run.spent.subagents != Usage() else None,
     )
 
 
 def _find_usage(run: Run | None, request_id: str) -> Usage:
     if run is None:
         return Usage()
-    return run.usage if request_id == run.request.request_id else Usage(shared_with=run.request.request_id)
+    return run.spent.own if request_id == run.request.request_id else Usage(shared_with=run.request.request_id)
 
 
 def list_newest(state: State, thread: Thread) -> list[RequestOutcome]:
     """List the newest outcomes, oldest first, to be carried to the next workflow run."""
-    remembered = {outcome.request_id: outcome for outcome in state.outcomes.unpack()}
+    remembered = {outcome.request_id: outcome for outcome in state.memory.outcomes.unpack()}
     ended = {name: _shorten_error(_read_outcome(name, entry)) for name, entry in thread.outcomes.items()}
     return sorted({**remembered, **ended}.values(), key=lambda outcome: outcome.last_seq)[-MAX_OUTCOMES:]
 
@@ -162,24 +161,31 @@ def make_request(
         InvalidTokenBudget: The policy leaves no budget.
         UnknownTool: `tools` names a tool that the session does not have.
     """
-    config, policy = state.config, message.context_policy
+    settings, policy = state.settings, message.context_policy
+    config = settings.config
     fallbacks = config.fallbacks if message.fallbacks is None else message.fallbacks
-    first = message.model or state.model
+    first = message.model or settings.model
     remaining = [model for model in dict.fromkeys((first, *fallbacks)) if model not in failed_models]
     model, *remaining = remaining or [first]
-    own = state.profiles.get(model)
-    if own and model != state.model and config.context_policy is None:
+    own = settings.profiles.get(model)
+    if own and model != settings.model and config.context_policy is None:
         policy = own.policy.overlay(policy)
-    in_force = state.policy.overlay(policy)
-    if has_profile(state, model) or config.context_policy is not None:
+    in_force = settings.policy.overlay(policy)
+    if own or model == settings.model or config.context_policy is not None:
         in_force.ensure_usable()
     find_projector(in_force.projector)
     options = config.model_options.overlay(message.model_options)
-    tools = _select_tools(state, message.tools)
-    _check_tool_choice(state, options.tool_choice, tools)
+    tools = None if message.tools is None else _select_tools(settings, message.tools)
+    if options.tool_choice not in (None, *TOOL_CHOICES):
+        _check_tool_choice(settings, options.tool_choice, tools)
     if options.max_output_tokens is None:
         reserved = in_force.reserve_output_tokens or DEFAULT_OUTPUT_TOKENS
         options = options.model_copy(update={"max_output_tokens": reserved})
+    timeout_seconds = message.timeout_seconds or config.request_timeout_seconds
+    task = state.assignment.task if state.assignment else None
+    if task and task.request_id == request_id:
+        # A subagent has at most the time that its parent has left.
+        timeout_seconds = min(timeout_seconds, task.timeout_seconds)
     return Request(
         request_id,
         message.content,
@@ -188,7 +194,7 @@ def make_request(
         options,
         policy,
         message.max_iterations or config.max_iterations,
-        _find_timeout(state, message, request_id),
+        timeout_seconds,
         message.metadata,
         message.output_schema,
         message,
@@ -197,17 +203,17 @@ def make_request(
     )
 
 
-def _select_tools(state: State, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Select a request's tools, in the order of the session's; None: all of them.
+def _select_tools(settings: Settings, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Select a request's tools, in the order of the session's.
 
     Until a worker has said which tools the session has, the names are taken unchecked.
 
     Raises:
         UnknownTool: The session has no tool of a name.
     """
-    if names is None or state.tools is None:
+    if settings.tools is None:
         return names
-    known = [tool.spec["name"] for tool in state.tools]
+    known = [tool.spec["name"] for tool in settings.tools]
     if unknown := [name for name in names if name not in known]:
         raise UnknownTool(
             f"tools: {', '.join(map(repr, unknown))[:1000]} are no tools of the session: its tools are "
@@ -216,23 +222,16 @@ def _select_tools(state: State, names: tuple[str, ...] | None) -> tuple[str, ...
     return tuple(name for name in known if name in names or (names and name == READ_RESULT))
 
 
-def _check_tool_choice(state: State, choice: str | None, tools: tuple[str, ...] | None) -> None:
+def _check_tool_choice(settings: Settings, choice: str | None, tools: tuple[str, ...] | None) -> None:
     """Refuse a choice of a tool that the request does not have, once a worker has said which tools there are."""
-    if choice in (None, *TOOL_CHOICES) or state.tools is None:
+    if settings.tools is None:
         return
-    names = [tool.spec["name"] for tool in state.tools] if tools is None else tools
+    names = [tool.spec["name"] for tool in settings.tools] if tools is None else tools
     if choice not in names:
         raise InvalidInput(
             f"model_options.tool_choice: {choice!r} is no tool of the request: one of "
             f"{', '.join((*TOOL_CHOICES, *names))[:1000]}"
         )
-
-
-def _find_timeout(state: State, message: MessageInput, request_id: str) -> int:
-    """Find the time of a request. That of a subagent's task is at most what its parent has left."""
-    seconds = message.timeout_seconds or state.config.request_timeout_seconds
-    task = state.assignment.task if state.assignment else None
-    return min(seconds, task.timeout_seconds) if task and task.request_id == request_id else seconds
 
 
 def make_follow_up(

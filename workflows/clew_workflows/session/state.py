@@ -6,8 +6,8 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from typing import Any, Literal
+from functools import cached_property, reduce
+from typing import Any, Concatenate, Literal, ParamSpec
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import SkipJsonSchema
@@ -248,17 +248,130 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run is to end before its time.
+    """How a run ends, or is to end once its model call has stopped.
 
     Attributes:
-        reason: `cancelled`; `interrupted` by a message, the first in the queue; `closed`, with the session.
+        status: The status of its requests' outcomes.
+        reason: Their termination reason. A run that is to end: `cancelled`; `interrupted` by a message, the first in
+            the queue; `closed`, with the session.
         inputs: What becomes of the inputs that the run has not read.
         explanation: The reason that the caller has sent.
+        failure: Why the run has failed.
     """
 
-    reason: Literal["cancelled", "interrupted", "closed"]
-    inputs: Literal["drop", "follow_up"] = "drop"
+    status: Literal["completed", "failed", "cancelled"]
+    reason: str
+    inputs: Literal["drop", "follow_up"] = "follow_up"
     explanation: str | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The time of a request. It stands still while the run waits for nothing but people, or results from outside.
+
+    Attributes:
+        deadline: When the run times out, in seconds of the workflow's clock.
+        paused_at: When the clock began to stand still, in seconds of the workflow's clock; None: it goes.
+        worked_seconds: The most seconds that a subagent of the newest round has worked, which count meanwhile.
+    """
+
+    deadline: float
+    paused_at: float | None = None
+    worked_seconds: float = 0.0
+
+    def is_over(self, now: float) -> bool:
+        """Whether the run has timed out."""
+        return now >= self.deadline
+
+    def measure_left(self, now: float) -> float:
+        """Measure the seconds that are left."""
+        return self.deadline - (now if self.paused_at is None else self.paused_at)
+
+    def stop(self, now: float) -> Clock:
+        """Stop the clock, if it does not stand still already."""
+        return self if self.paused_at is not None else replace(self, paused_at=now)
+
+    def resume(self, now: float) -> Clock:
+        """Let the clock go on: the time in which it stood still does not count, but for a subagent's work."""
+        if self.paused_at is None:
+            return self if self.worked_seconds == 0 else replace(self, worked_seconds=0.0)
+        waited = max(now - self.paused_at - self.worked_seconds, 0.0)
+        return Clock(self.deadline + waited)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The newest reply as the answer of its run.
+
+    Attributes:
+        seq: The seq of the newest reply that has text; with an `output_schema`, of the newest that also has no tool
+            calls.
+        reason: The termination reason of the run if its newest reply is the answer.
+        schema_problem: How the newest reply without tool calls violates the request's `output_schema`.
+        checked_seq: The seq of the newest answer that the hooks have accepted.
+    """
+
+    seq: int | None = None
+    reason: str = ""
+    schema_problem: str | None = None
+    checked_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What a run has tried, so that it is not tried for ever.
+
+    Attributes:
+        prepared: The configuration was prepared anew during the run, which happens once a run.
+        shortened: A refused context was shortened, which happens once for each model.
+        failed_models: The models of the run that had an outage. The request's model is the next one.
+        cut_replies: The newest replies that ended within a tool call, without another between them.
+        repeats: The newest model call has failed, and the next one repeats it.
+    """
+
+    prepared: bool = False
+    shortened: bool = False
+    failed_models: tuple[str, ...] = ()
+    cut_replies: int = 0
+    repeats: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Tokens and cost.
+
+    Attributes:
+        own: Those of the session or the run.
+        subagents: Those of its subagents, and of theirs.
+    """
+
+    own: Usage = Usage()
+    subagents: Usage = Usage()
+
+    @property
+    def total(self) -> Usage:
+        """The sum of both."""
+        return self.own.plus(self.subagents)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of both, of prompts and replies."""
+        used = self.total
+        return used.input_tokens + used.output_tokens
+
+    @property
+    def cost_usd(self) -> float:
+        """The cost of both, in USD."""
+        return self.total.cost_usd or 0.0
+
+    def add(self, usage: Usage) -> Spent:
+        """Add usage of the session's or the run's own."""
+        return Spent(self.own.plus(usage), self.subagents)
+
+    def add_subagent(self, usage: Usage) -> Spent:
+        """Add the usage of a subagent."""
+        return Spent(self.own, self.subagents.plus(usage))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,64 +381,49 @@ class Run:
     Attributes:
         run_id: The id of the run.
         request: The request that opened the run.
-        deadline: When the run times out, in seconds of the workflow's clock.
+        clock: The time of the request.
         opened_seq: The seq of the message that opened the run.
         joined: The ids of the requests that have joined the run.
-        paused_at: When the run began to wait for nothing but approvals, or results from outside, in seconds of the
-            workflow's clock; None if it does not.
-        tightened: A refused context was shortened, which happens once a run.
-        prepared: The configuration was prepared anew during the run, which happens once a run.
         describing: A worker is asked to describe the model that the request names.
         iteration: The number of the newest model call; 0 before the first.
         call: The newest model call.
         tool_calls: The tool calls of the newest reply.
         timed_out_calls: The tool calls that the deadline interrupted, for the message of the timeout.
-        answer_seq: The seq of the newest reply that has text; with an `output_schema`, of the newest that also has no
-            tool calls.
-        usage: The tokens and the cost of the run.
-        subagent_usage: Those of the subagents that the run has started.
-        worked_seconds: The most seconds that a subagent of the newest round has worked.
+        answer: The newest reply as the answer.
+        tried: What the run has tried.
+        spent: The tokens and the cost of the run.
         ending: How the run ends once its model call has stopped; None: it is not to end.
-        failed_models: The models of the run that had an outage. The request's model is the next one.
-        reply_reason: The termination reason of the run if its newest reply is the answer.
-        schema_problem: How the newest reply without tool calls violates the request's `output_schema`.
-        cut_replies: The newest replies that ended within a tool call, without another between them.
         checking: What hooks are checking; None: nothing.
-        checked_seq: The seq of the newest answer that the hooks have accepted.
         unchecked: Hooks have to check the run's messages, which were committed before the session knew of the hooks.
             No model has been called.
     """
 
     run_id: str
     request: Request
-    deadline: float
+    clock: Clock
     opened_seq: int
     joined: tuple[str, ...] = ()
-    paused_at: float | None = None
-    tightened: bool = False
-    prepared: bool = False
     describing: bool = False
     iteration: int = 0
     call: CallModel | None = None
     tool_calls: tuple[RequestedCall, ...] = ()
     timed_out_calls: tuple[str, ...] = ()
-    answer_seq: int | None = None
-    usage: Usage = Usage()
-    subagent_usage: Usage = Usage()
-    worked_seconds: float = 0.0
+    answer: Answer = Answer()
+    tried: Tried = Tried()
+    spent: Spent = Spent()
     ending: Ending | None = None
-    failed_models: tuple[str, ...] = ()
-    reply_reason: str = ""
-    schema_problem: str | None = None
-    cut_replies: int = 0
     checking: Checking | None = None
-    checked_seq: int | None = None
     unchecked: bool = False
 
     @property
     def fallback(self) -> str | None:
         """The fallback that the run uses; None: its model has had no outage."""
-        return self.request.model if self.failed_models else None
+        return self.request.model if self.tried.failed_models else None
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the run makes no other model call."""
+        return self.iteration >= self.request.max_iterations
 
 
 # What a session learns of a model from the answers of its provider.
@@ -567,17 +665,18 @@ class Summarizing:
         return self.refs is not None
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """The session's state beside its thread.
+@dataclass(frozen=True)
+class Settings:
+    """The configuration in force, as a worker has resolved it, and what is known of the models that it names.
 
     Attributes:
-        session_id: The id of the session.
         own: The configuration that callers have set, by the start and by `configure`.
         policy: The context policy in force, complete.
-        phase: The status that the query `status` reports.
+        own_policy: The policy fields that `configure` has set, over those of the configuration's policy.
         agent: The agent as a worker has resolved it; None until one has, and in a session without an agent.
         agent_due: The agent that `own` names has not been resolved, also where the session is pinned.
+        due: The configuration has been changed and its `config` entry not been committed.
+        problem: Why a worker could not resolve the configuration.
         tools: The tools as a worker has resolved them; None until one has.
         deployment: The deployment of the worker that has resolved the configuration; None until one has.
         hooks: The points for which the workers have hooks.
@@ -585,91 +684,29 @@ class State:
         calls_models: The workers for sessions make model calls, too.
         shows_texts: Labels, details, titles and search attributes may hold texts of the conversation: a worker that
             does not encrypt has said so.
-        problem: Why a worker could not resolve the configuration.
-        run: The active run.
-        own_policy: The policy fields that `configure` has set, over those of the configuration's policy.
-        queue: The requests that wait for the active run to end, in order.
-        inbox: The inputs that wait to be committed, in order.
-        receipts: The receipts of the newest inputs, to recognize a repetition.
-        pending_ops: Context operations that wait for the run to end, in order; at most one `replace` or `switch`.
-        pending_config: A change of configuration that waits for the run to end.
-        known_ops: The ids of the newest applied or superseded operations, to recognize a repetition.
-        config_due: The configuration has been changed and its `config` entry not been committed.
+        attributes: The search attributes that the namespace has.
         profiles: Workers' profiles of models, by model: the configuration's, and those that requests name.
         learned: Measurements of providers' token counts, by model.
-        context_ref: The active lane.
-        usage: The tokens and the cost of the session.
-        children: The subagents that the session has started and that have not reported.
-        subagent_usage: The tokens and the cost of the session's subagents, and of theirs.
-        assignment: The task that the session works on as a subagent; None in a session that a caller has started.
-        runs: The number of runs so far, for ids that are unique in the thread.
-        calls: The number of model calls so far.
-        tool_calls: The number of tool calls so far.
-        inputs: The number of inputs so far.
-        late_calls: Tool calls of ended runs that may still return.
-        detached_calls: Those of earlier workflow runs. Their results come by the signal `late_result`, or never:
-            nothing waits for them.
-        answered_calls: The ids of the newest external calls whose results were submitted, to recognize a repetition.
-        archive: The session's archive; None if the worker that began it had no store.
-        outcomes: Outcomes of requests whose `run` entries may be in the archive alone; `carried` writes them as
-            columns.
-        summarizing: The summary that is being written.
-        summaries: The number of summaries so far.
-        summary_due: A lane that has reached the policy's threshold for a summary.
-        no_summary_before: The number of runs before which no automatic summary is tried, because one has failed.
-        listed: What lists of sessions show of the entries.
-        attributes: The search attributes that the namespace has.
-        seals: The ids in the encrypted texts of the newest `MAX_SEALS` inputs, one after the other, to recognize a
-            repetition.
     """
 
-    session_id: str
     own: SessionConfig
     policy: ContextPolicy
-    phase: Phase = "preparing"
+    own_policy: ContextPolicy | None = None
     agent: ResolvedAgent | None = None
     agent_due: bool = True
+    due: bool = True
+    problem: Failure | None = None
     tools: tuple[ResolvedTool, ...] | None = None
     deployment: str | None = None
     hooks: tuple[HookPoint, ...] = ()
     limited: tuple[str, ...] = ()
     calls_models: bool = False
     shows_texts: bool = False
-    problem: Failure | None = None
-    run: Run | None = None
-    own_policy: ContextPolicy | None = None
-    queue: tuple[Request, ...] = ()
-    inbox: tuple[Input, ...] = ()
-    receipts: tuple[InputReceipt, ...] = ()
-    pending_ops: tuple[ContextOperation, ...] = ()
-    pending_config: ConfigureInput | None = None
-    known_ops: tuple[str, ...] = ()
-    config_due: bool = True
+    attributes: tuple[str, ...] = ()
     profiles: Mapping[str, ModelProfile] = field(default_factory=dict)
     learned: Mapping[str, Learned] = field(default_factory=dict)
-    context_ref: str = "default"
-    usage: Usage = Usage()
-    children: tuple[Child, ...] = ()
-    subagent_usage: Usage = Usage()
-    assignment: Assignment | None = None
-    runs: int = 0
-    calls: int = 0
-    tool_calls: int = 0
-    inputs: int = 0
-    late_calls: tuple[LateCall, ...] = ()
-    detached_calls: tuple[LateCall, ...] = ()
-    answered_calls: tuple[str, ...] = ()
-    archive: ArchiveRef | None = None
-    outcomes: SkipJsonSchema[Remembered] = field(default_factory=Remembered)
-    summarizing: Summarizing | None = None
-    summaries: int = 0
-    summary_due: str | None = None
-    no_summary_before: int = 0
-    listed: Listed = field(default_factory=Listed)
-    attributes: tuple[str, ...] = ()
-    seals: str = ""
 
-    @property
+    @cached_property
     def config(self) -> SessionConfig:
         """The configuration in force: the agent's, with the fields that callers have set."""
         return self.agent.config.overlay(self.own) if self.agent else self.own
@@ -683,6 +720,143 @@ class State:
     def keeps_agent(self) -> bool:
         """Whether a preparation keeps the agent and the tools' schemas that the session has."""
         return self.own.pin and not self.agent_due
+
+    @property
+    def has_encoding(self) -> bool:
+        """Whether the encoding is chosen: by the caller, or by the first worker that has answered."""
+        return self.tools is not None or "encoding" in self.own.model_fields_set
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """What callers have ordered that waits for the run to end.
+
+    Attributes:
+        operations: Context operations, in order; at most one `replace` or `switch`.
+        config: A change of configuration.
+    """
+
+    operations: tuple[ContextOperation, ...] = ()
+    config: ConfigureInput | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summaries:
+    """The work on summaries.
+
+    Attributes:
+        writing: The summary that is being written.
+        due: A lane that has reached the policy's threshold for a summary.
+        not_before: The number of runs before which no automatic summary is tried, because one has failed.
+    """
+
+    writing: Summarizing | None = None
+    due: str | None = None
+    not_before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The numbers of all that has had an id so far, for ids that are unique in the thread.
+
+    Attributes:
+        runs: Runs.
+        calls: Model calls.
+        tool_calls: Tool calls.
+        inputs: Inputs.
+        summaries: Summaries.
+    """
+
+    runs: int = 0
+    calls: int = 0
+    tool_calls: int = 0
+    inputs: int = 0
+    summaries: int = 0
+
+    @property
+    def next_call_id(self) -> str:
+        """The id of the next model call, which is the first to read a message that is committed now."""
+        return f"call-{self.calls + 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a session remembers to recognize a repetition, and to answer it.
+
+    Attributes:
+        receipts: The receipts of the newest inputs.
+        operations: The ids of the newest applied or superseded operations.
+        answered_calls: The ids of the newest external calls whose results were submitted.
+        outcomes: Outcomes of requests whose `run` entries may be in the archive alone; `carried` writes them as
+            columns.
+        seals: The ids in the encrypted texts of the newest `MAX_SEALS` inputs, one after the other. All have the same
+            length.
+    """
+
+    receipts: tuple[InputReceipt, ...] = ()
+    operations: tuple[str, ...] = ()
+    answered_calls: tuple[str, ...] = ()
+    outcomes: SkipJsonSchema[Remembered] = field(default_factory=Remembered)
+    seals: str = ""
+
+    def has_seal(self, seal: str) -> bool:
+        """Whether an input with this id in its encrypted text has been accepted before."""
+        return f"{seal} " in self.seals
+
+    def add_seal(self, seal: str) -> Memory:
+        """Remember the id in the encrypted text of an input, as the newest."""
+        return replace(self, seals=f"{self.seals}{seal} "[-MAX_SEALS * (len(seal) + 1) :])
+
+    def add_operation(self, op_id: str) -> Memory:
+        """Remember the id of an operation, as the newest."""
+        others = (known for known in self.operations if known != op_id)
+        return replace(self, operations=(*others, op_id)[-MAX_KNOWN_OPS:])
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The session's state beside its thread.
+
+    Attributes:
+        session_id: The id of the session.
+        settings: The configuration in force.
+        phase: The status that the query `status` reports.
+        context_ref: The active lane.
+        run: The active run.
+        queue: The requests that wait for the active run to end, in order.
+        inbox: The inputs that wait to be committed, in order.
+        deferred: Operations and configuration that wait for the active run to end.
+        summaries: The work on summaries.
+        children: The subagents that the session has started and that have not reported.
+        assignment: The task that the session works on as a subagent; None in a session that a caller has started.
+        late_calls: Tool calls of ended runs that may still return.
+        detached_calls: Those of earlier workflow runs. Their results come by the signal `late_result`, or never:
+            nothing waits for them.
+        counters: The numbers of runs, calls and inputs.
+        spent: The tokens and the cost of the session.
+        memory: What recognizes a repetition.
+        listed: What lists of sessions show of the entries.
+        archive: The session's archive; None if the worker that began it had no store.
+    """
+
+    session_id: str
+    settings: Settings
+    phase: Phase = "preparing"
+    context_ref: str = "default"
+    run: Run | None = None
+    queue: tuple[Request, ...] = ()
+    inbox: tuple[Input, ...] = ()
+    deferred: Deferred = Deferred()
+    summaries: Summaries = Summaries()
+    children: tuple[Child, ...] = ()
+    assignment: Assignment | None = None
+    late_calls: tuple[LateCall, ...] = ()
+    detached_calls: tuple[LateCall, ...] = ()
+    counters: Counters = Counters()
+    spent: Spent = Spent()
+    memory: Memory = Memory()
+    listed: Listed = Listed()
+    archive: ArchiveRef | None = None
 
     @property
     def closed(self) -> bool:
@@ -704,12 +878,12 @@ class State:
     @property
     def busy(self) -> bool:
         """Whether a run is active, a request waits, or a summary is being written that a caller asked for."""
-        return self.run is not None or bool(self.queue) or (self.summarizing is not None and not self.own_summary)
+        return bool(self.run or self.queue or (self.summaries.writing and not self.own_summary))
 
     @property
     def own_summary(self) -> bool:
         """Whether an automatic summary is being written. The session gives it up when it gets other work."""
-        return self.summarizing is not None and self.summarizing.automatic
+        return self.summaries.writing is not None and self.summaries.writing.automatic
 
     @property
     def at_rest(self) -> bool:
@@ -722,31 +896,26 @@ class State:
         return self.phase == "preparing" and self.run is not None and self.run.describing
 
     @property
-    def has_encoding(self) -> bool:
-        """Whether the encoding is chosen: by the caller, or by the first worker that has answered."""
-        return self.tools is not None or "encoding" in self.own.model_fields_set
-
-    @property
     def preparation(self) -> Prepare:
         """The effect that resolves the configuration in force, with the agent that `own` names."""
-        archived = self.archive is not None
-        encoding = self.config.encoding if self.has_encoding else None
-        if self.own.agent is None or self.keeps_agent:
-            clears = self.policy.clear_tool_results is not None
+        settings, archived = self.settings, self.archive is not None
+        own, config, policy = settings.own, settings.config, settings.policy
+        encoding = config.encoding if settings.has_encoding else None
+        if own.agent is None or settings.keeps_agent:
             return Prepare(
-                model=self.model,
-                fallbacks=self.config.fallbacks or None,
-                tools=self.config.tools,
+                model=settings.model,
+                fallbacks=config.fallbacks or None,
+                tools=config.tools,
                 archived=archived,
-                clears=clears,
+                clears=policy.clear_tool_results is not None,
                 encoding=encoding,
             )
-        policy = (self.own.context_policy or ContextPolicy()).overlay(self.own_policy)
+        policy = (own.context_policy or ContextPolicy()).overlay(settings.own_policy)
         return Prepare(
-            agent=self.own.agent,
-            model=self.own.model,
-            fallbacks=self.own.fallbacks if "fallbacks" in self.own.model_fields_set else None,
-            tools=self.own.tools if "tools" in self.own.model_fields_set else None,
+            agent=own.agent,
+            model=own.model,
+            fallbacks=own.fallbacks if "fallbacks" in own.model_fields_set else None,
+            tools=own.tools if "tools" in own.model_fields_set else None,
             archived=archived,
             clears=policy.clear_tool_results is not None if "clear_tool_results" in policy.model_fields_set else None,
             encoding=encoding,
@@ -759,22 +928,6 @@ class State:
         return (*served, *(request.request_id for request in self.queue))
 
 
-def remember_operation(state: State, op_id: str) -> State:
-    """Remember the id of an operation, as the newest."""
-    others = (known for known in state.known_ops if known != op_id)
-    return replace(state, known_ops=(*others, op_id)[-MAX_KNOWN_OPS:])
-
-
-def is_sealed_before(state: State, seal: str) -> bool:
-    """Whether an input with this id in its encrypted text has been accepted before."""
-    return f"{seal} " in state.seals
-
-
-def remember_seal(state: State, seal: str) -> State:
-    """Remember the id in the encrypted text of an input, as the newest. All ids have the same length."""
-    return replace(state, seals=f"{state.seals}{seal} "[-MAX_SEALS * (len(seal) + 1) :])
-
-
 def get_run(state: State) -> Run:
     """Return the active run; there must be one."""
     assert state.run is not None, "no run is active"
@@ -782,6 +935,8 @@ def get_run(state: State) -> Run:
 
 
 # A decision: the consequences of an event or a command, as data.
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -802,23 +957,13 @@ class Decision:
         """Commit other entries before those of this decision."""
         return replace(self, commit=(*drafts, *self.commit))
 
-    def then(self, follow: Callable[[State, Moment], Decision], at: Moment) -> Decision:
+    def then(
+        self,
+        follow: Callable[Concatenate[State, Moment, P], Decision],
+        at: Moment,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Decision:
         """Chain another decision, made from this one's state. `at` is the moment of this decision."""
-        more = follow(self.state, Moment(at.rev + len(self.commit), at.time))
+        more = follow(self.state, Moment(at.rev + len(self.commit), at.time), *args, **kwargs)
         return Decision(more.state, (*self.commit, *more.commit), more.effect or self.effect)
-
-
-# The clock of a request: it stands still while the run waits for nothing but people, or results from outside.
-
-
-def stop_clock(run: Run, at: Moment) -> Run:
-    """Stop the request's clock, if it does not stand still already."""
-    return run if run.paused_at is not None else replace(run, paused_at=at.time)
-
-
-def resume_clock(run: Run, at: Moment) -> Run:
-    """Let the request's clock go on: the time in which it stood still does not count, but for a subagent's work."""
-    if run.paused_at is None:
-        return replace(run, worked_seconds=0.0)
-    waited = max(at.time - run.paused_at - run.worked_seconds, 0.0)
-    return replace(run, deadline=run.deadline + waited, paused_at=None, worked_seconds=0.0)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from clew_workflows.contract import (
     MAX_SUBAGENT_DEPTH,
@@ -33,13 +31,14 @@ def assign(state: State, task: Task) -> State:
     return replace(state, queue=(request,))
 
 
-def note_work(state: State, run: Run, at: Moment) -> State:
-    """Note how long the request of the task has taken, as its run ends."""
+def end_work(state: State, run: Run, at: Moment) -> State:
+    """Note how long the request of the task has taken, as its run ends, and let the children of the run end."""
+    for child in state.children:
+        state = release_child(state, child.tool_call_id)
     assignment = state.assignment
     if assignment is None or run.request.request_id != assignment.task.request_id:
         return state
-    now = at.time if run.paused_at is None else run.paused_at
-    worked = max(now - (run.deadline - run.request.timeout_seconds), 0.0)
+    worked = max(run.request.timeout_seconds - run.clock.measure_left(at.time), 0.0)
     return replace(state, assignment=replace(assignment, worked_seconds=worked))
 
 
@@ -62,7 +61,7 @@ def find_task_result(state: State, thread: Thread) -> SubagentResultInput | None
         status=outcome.status,
         reason=(outcome.termination_reason or "")[:200],
         content=text,
-        usage=state.usage.plus(state.subagent_usage),
+        usage=state.spent.total,
         worked_seconds=assignment.worked_seconds,
     )
 
@@ -111,7 +110,7 @@ def make_child_id(session_id: str, tool_call_id: str) -> str:
     return f"{prefix}.{tool_call_id}"
 
 
-def open_children(state: State, at: Moment) -> Decision:
+def open_children(state: State) -> Decision:
     """Add a child for each open call of the round that needs one, with its share of what may still be spent.
 
     Calls of the round that still wait for an approval keep their shares. If the session may not have subagents at its
@@ -128,7 +127,11 @@ def open_children(state: State, at: Moment) -> Decision:
         return Decision(state)
     tokens, cost = _share(state, len(without_child))
     if problem := _find_problem(state, tokens, cost):
-        return _refuse(state, [call for call, _ in calls], problem, at)
+        answer, decision = ToolAnswered(content=f"error: {problem}", is_error=True), Decision(state)
+        for call, _ in calls:
+            committed = tool_rounds.commit_result(decision.state, get_run(decision.state), call, answer)
+            decision = committed.prepend(*decision.commit)
+        return decision
     children = (
         Child(
             call.tool_call_id,
@@ -144,9 +147,9 @@ def open_children(state: State, at: Moment) -> Decision:
 
 def _share(state: State, parts: int) -> tuple[int | None, float | None]:
     """Divide the tokens and the cost that are neither used nor reserved; None: there is no limit."""
-    max_tokens, max_cost = budgets.find_token_limit(state), budgets.find_cost_limit(state)
-    tokens = sum(child.max_total_tokens or 0 for child in state.children) + budgets.count_tokens(state)
-    cost = sum(child.max_cost_usd or 0.0 for child in state.children) + budgets.sum_cost(state)
+    max_tokens, max_cost = budgets.find_limits(state)
+    tokens = sum(child.max_total_tokens or 0 for child in state.children) + state.spent.tokens
+    cost = sum(child.max_cost_usd or 0.0 for child in state.children) + state.spent.cost_usd
     return (
         None if max_tokens is None else max(max_tokens - tokens, 0) // parts,
         None if max_cost is None else max(max_cost - cost, 0.0) / parts,
@@ -161,18 +164,6 @@ def _find_problem(state: State, tokens: int | None, cost: float | None) -> str |
     if cost == 0:
         return "cost_limit: the limits of the session leave no cost for a subagent"
     return None
-
-
-def _refuse(state: State, calls: Sequence[RequestedCall], problem: str, at: Moment) -> Decision:
-    answer = ToolAnswered(content=f"error: {problem}", is_error=True)
-    decision = Decision(state)
-    for call in calls:
-        decision = decision.then(partial(_refuse_call, call, answer), at)
-    return decision
-
-
-def _refuse_call(call: RequestedCall, answer: ToolAnswered, state: State, _at: Moment) -> Decision:
-    return tool_rounds.commit_result(state, state.run, call, answer) if state.run else Decision(state)
 
 
 def find_child(state: State, tool_call_id: str) -> Child | None:
@@ -198,13 +189,6 @@ def release_child(state: State, tool_call_id: str) -> State:
     return update_child(state, child, None if child.step == "start" else replace(child, step="cancel"))
 
 
-def release_children(state: State) -> State:
-    """Let all children end, because the run has ended whose calls they work on."""
-    for child in state.children:
-        state = release_child(state, child.tool_call_id)
-    return state
-
-
 TASK_REQUEST = "task"
 """The id of the request with which a subagent serves its task."""
 CANCELLED = "the session that started this subagent no longer waits for it"
@@ -216,10 +200,9 @@ def make_start(state: State, child: Child, at: Moment) -> SessionStart | None:
     run, call = state.run, _find_open_call(state, child)
     if run is None or call is None:
         return None
-    now = at.time if run.paused_at is None else run.paused_at
     config = SessionConfig(agent=child.agent)
-    if state.config.metadata:
-        config = SessionConfig(agent=child.agent, metadata=state.config.metadata)
+    if state.settings.config.metadata:
+        config = SessionConfig(agent=child.agent, metadata=state.settings.config.metadata)
     depth = state.assignment.task.depth if state.assignment else 0
     task = Task(
         content=str(call.arguments.get("task", "")),
@@ -227,8 +210,8 @@ def make_start(state: State, child: Child, at: Moment) -> SessionStart | None:
         session_id=state.session_id,
         tool_call_id=child.tool_call_id,
         depth=depth + 1,
-        timeout_seconds=max(int(run.deadline - now), 1),
-        max_result_bytes=state.config.limits.max_tool_result_bytes,
+        timeout_seconds=max(int(run.clock.measure_left(at.time)), 1),
+        max_result_bytes=state.settings.config.limits.max_tool_result_bytes,
         max_total_tokens=child.max_total_tokens,
         max_cost_usd=child.max_cost_usd,
     )
@@ -257,14 +240,14 @@ def take_result(state: State, command: SubagentResultInput) -> Decision:
             return Decision(state)
         raise UnknownToolCall(f"session {command.session_id!r} is no subagent of tool call {command.tool_call_id!r}")
     state = update_child(state, child, None)
-    state = replace(state, subagent_usage=state.subagent_usage.plus(command.usage))
+    state = replace(state, spent=state.spent.add_subagent(command.usage))
     run, call = state.run, _find_open_call(state, child)
     if run is None or call is None:
         return Decision(state)
     run = replace(
         run,
-        subagent_usage=run.subagent_usage.plus(command.usage),
-        worked_seconds=max(run.worked_seconds, command.worked_seconds),
+        spent=run.spent.add_subagent(command.usage),
+        clock=replace(run.clock, worked_seconds=max(run.clock.worked_seconds, command.worked_seconds)),
     )
     subagent = Subagent(session_id=child.session_id, agent=child.agent, usage=command.usage)
     answer = ToolAnswered(content=_make_text(command), is_error=command.status != "completed", subagent=subagent)

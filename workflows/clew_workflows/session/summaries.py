@@ -26,10 +26,9 @@ from clew_workflows.contract.payloads import (
     StoredSnapshot,
     SummaryPayload,
 )
-from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import Failure, Summarize, Summarized
 from clew_workflows.session import budgets
-from clew_workflows.session.state import Decision, Moment, State, Summarizing, remember_operation
+from clew_workflows.session.state import Decision, Moment, State, Summarizing
 from clew_workflows.thread.entries import Draft, Refs
 from clew_workflows.thread.lane import Group, Lane
 from clew_workflows.thread.thread import Thread
@@ -49,34 +48,33 @@ def begin(state: State, thread: Thread, command: SummarizeInput) -> Decision:
     if not state.at_rest:
         raise Busy("the session is busy: wait for it, or cancel the run")
     lane = command.context_ref or state.context_ref
-    effect = _make_effect(state, state.policy, lane)
+    effect = _make_effect(state, lane)
     # If the range cannot be determined without the archive, `find_range` determines it when that has been read.
     with suppress(Archived):
         find_bounds(state, thread, effect.model_copy(update={"from_seq": command.from_seq, "to_seq": command.to_seq}))
-    return _begin(state, state.policy, lane, from_seq=command.from_seq, to_seq=command.to_seq)
+    return _begin(state, lane, from_seq=command.from_seq, to_seq=command.to_seq)
 
 
 def begin_compaction(state: State, operation: ContextOperation, to_seq: int | None) -> Decision:
     """Start the summary of a `replace` operation that brings no context."""
     assert operation.context_ref is not None, "an accepted operation names its lane"
     lane = operation.context_ref
-    return _begin(state, state.policy, lane, operation=operation, to_seq=to_seq)
+    return _begin(state, lane, operation=operation, to_seq=to_seq)
 
 
-def begin_due(state: State, refs: Refs) -> Decision:
+def begin_due(state: State, _at: Moment, refs: Refs) -> Decision:
     """Start the automatic summary that is due, if the session is idle. `refs`: those of the run that it follows."""
-    lane, policy = state.summary_due, state.policy
+    lane, policy = state.summaries.due, state.settings.policy
     if lane is None or state.phase != "idle" or state.busy:
         return Decision(state)
-    state = replace(state, summary_due=None)
-    if not policy.writes_summaries or state.runs < state.no_summary_before:
+    state = replace(state, summaries=replace(state.summaries, due=None))
+    if not policy.writes_summaries or state.counters.runs < state.summaries.not_before:
         return Decision(state)
-    return _begin(state, policy, lane, refs=refs)
+    return _begin(state, lane, refs=refs)
 
 
 def _begin(
     state: State,
-    policy: ContextPolicy,
     lane: str,
     *,
     operation: ContextOperation | None = None,
@@ -84,24 +82,26 @@ def _begin(
     from_seq: int | None = None,
     to_seq: int | None = None,
 ) -> Decision:
-    making = Summarizing(f"summary-{state.summaries + 1}", operation, refs)
-    compacts = operation is not None or (making.automatic and policy.summarization == "compact")
-    changes = {"compacts": compacts, "from_seq": from_seq, "to_seq": to_seq}
-    effect = _make_effect(state, policy, lane).model_copy(update=changes)
-    state = replace(state, phase="summarizing", summarizing=making, summaries=state.summaries + 1)
-    return Decision(state, (), effect)
+    effect = _make_effect(state, lane)
+    making = Summarizing(effect.summary_id, operation, refs)
+    compacts = operation is not None or (making.automatic and state.settings.policy.summarization == "compact")
+    effect = effect.model_copy(update={"compacts": compacts, "from_seq": from_seq, "to_seq": to_seq})
+    counters = replace(state.counters, summaries=state.counters.summaries + 1)
+    summaries = replace(state.summaries, writing=making)
+    return Decision(replace(state, phase="summarizing", summaries=summaries, counters=counters), (), effect)
 
 
-def _make_effect(state: State, policy: ContextPolicy, lane: str) -> Summarize:
+def _make_effect(state: State, lane: str) -> Summarize:
     """Make the effect of a summary, without its range."""
+    policy = state.settings.policy
     max_output_tokens = max(min(policy.budget // 4, policy.reserve_output_tokens or policy.budget), 1)
-    model = policy.summarization_model or state.model
-    learned = state.learned.get(model, budgets.NOTHING_LEARNED)
+    model = policy.summarization_model or state.settings.model
+    learned = state.settings.learned.get(model, budgets.NOTHING_LEARNED)
     return Summarize(
-        summary_id=f"summary-{state.summaries + 1}",
+        summary_id=f"summary-{state.counters.summaries + 1}",
         context_ref=lane,
         model=model,
-        encoding=state.config.encoding,
+        encoding=state.settings.config.encoding,
         max_input_tokens=policy.max_input_tokens,
         max_output_tokens=max_output_tokens,
         learned_budget=learned.budget,
@@ -118,8 +118,8 @@ def find_range(state: State, thread: Thread, effect: Summarize) -> Summarize:
         NothingToSummarize: There is no message between the last summary and the turns that stay as they are, or too
             few for an automatic summary.
     """
-    policy, lane = state.policy, _require_lane(thread, effect.context_ref)
-    automatic = state.summarizing is not None and state.summarizing.automatic
+    policy, lane = state.settings.policy, _require_lane(thread, effect.context_ref)
+    automatic = state.summaries.writing is not None and state.summaries.writing.automatic
     keep_tokens = int(policy.budget * policy.low_water) if automatic else 0
     first, last, builds_on = find_bounds(state, thread, effect, keep_tokens)
     # Without a threshold in the policy, a window that drops messages would cause a summary after every run.
@@ -153,7 +153,9 @@ def find_bounds(state: State, thread: Thread, effect: Summarize, keep_tokens: in
     again = from_seq is not None and from_seq <= top.summarized_to
     after = top.after if again else top.summarized_to
     builds_on = top.anchor if again or top.summary < 0 else top.summary
-    last = _find_end_before_turns(lane, state.policy.keep_last_turns, keep_tokens) if to_seq is None else to_seq
+    last = to_seq
+    if last is None:
+        last = _find_end_before_turns(lane, state.settings.policy.keep_last_turns, keep_tokens)
     # A new summary covers at least the range of the last one.
     last = max(last, top.summarized_to)
     last = max(last, _find_group_end(lane, last))
@@ -218,9 +220,9 @@ def _find_group_end(lane: Lane, seq: int) -> int:
     return max((other for other in seqs if upto is None or other < upto), default=end)
 
 
-def commit_summary(state: State, event: Summarized, _at: Moment) -> Decision:
+def commit_summary(state: State, event: Summarized) -> Decision:
     """Commit a summary; the session is idle then."""
-    effect, answer, making = event.effect, event.summary, state.summarizing
+    effect, answer, making = event.effect, event.summary, state.summaries.writing
     assert effect.from_seq is not None, "the range is known once it is written"
     assert effect.to_seq is not None, "the range is known once it is written"
     summary = SummaryPayload(
@@ -235,13 +237,14 @@ def commit_summary(state: State, event: Summarized, _at: Moment) -> Decision:
         pinned=effect.pinned,
         usage=answer.usage,
     )
-    refs: Refs = {
-        "session_id": state.session_id,
-        **((making.refs if making else None) or {}),
-        "summary_id": effect.summary_id,
-    }
+    refs: Refs = {**((making.refs if making else None) or {}), "summary_id": effect.summary_id}
     operation = making.operation if making else None
-    state = replace(state, phase="idle", summarizing=None, usage=state.usage.plus(answer.usage))
+    state = replace(
+        state,
+        phase="idle",
+        summaries=replace(state.summaries, writing=None),
+        spent=state.spent.add(answer.usage),
+    )
     if not effect.compacts:
         return Decision(state, (Draft(summary, refs, answer.tokens),))
     applied = AppliedReplace(
@@ -260,40 +263,45 @@ def commit_summary(state: State, event: Summarized, _at: Moment) -> Decision:
     )
     op_id = operation.op_id if operation else f"compaction:{effect.summary_id}"
     compaction = OperationPayload(op_id=op_id, context_ref=effect.context_ref, operation=applied)
-    return Decision(remember_operation(state, op_id), (Draft(compaction, refs, answer.tokens),))
+    return Decision(
+        replace(state, memory=state.memory.add_operation(op_id)), (Draft(compaction, refs, answer.tokens),)
+    )
 
 
-def note_failure(state: State, failure: Failure, _at: Moment) -> Decision:
+def note_failure(state: State, failure: Failure) -> Decision:
     """Commit why there is no summary; the session is idle then.
 
     That there is too little for an automatic summary is not committed.
     """
-    making = state.summarizing
+    making = state.summaries.writing
     assert making is not None, "no summary is being written"
-    state = replace(state, phase="idle", summarizing=None)
+    state = replace(state, phase="idle", summaries=replace(state.summaries, writing=None))
     if making.automatic:
         if failure.type == NothingToSummarize.type:
             return Decision(state)
-        state = replace(state, no_summary_before=state.runs + RUNS_BEFORE_RETRY)
-    return Decision(state, (_draft_error(state, making, failure),))
+        state = replace(state, summaries=replace(state.summaries, not_before=state.counters.runs + RUNS_BEFORE_RETRY))
+    return Decision(state, (_draft_error(making, failure),))
 
 
-def _draft_error(state: State, making: Summarizing, failure: Failure) -> Draft:
+def _draft_error(making: Summarizing, failure: Failure) -> Draft:
     details = failure.details | ({"op_id": making.operation.op_id} if making.operation else {})
     payload = ErrorPayload(type=failure.type, message=failure.message, details=details)
-    refs: Refs = {"session_id": state.session_id, **(making.refs or {}), "summary_id": making.summary_id}
+    refs: Refs = {**(making.refs or {}), "summary_id": making.summary_id}
     return Draft(payload, refs)
 
 
 def is_making(state: State, summary_id: str) -> bool:
     """Whether a summary is still being written."""
-    return state.summarizing is not None and state.summarizing.summary_id == summary_id
+    return state.summaries.writing is not None and state.summaries.writing.summary_id == summary_id
 
 
 def give_up(state: State, reason: str) -> Decision:
     """Give up the summary that is being written. An automatic one is tried again after a later run."""
-    making = state.summarizing
+    making = state.summaries.writing
     if making is None:
         return Decision(state)
     failure = Failure(type="cancelled", message=f"the summary was given up: {reason}")
-    return Decision(replace(state, phase="idle", summarizing=None), (_draft_error(state, making, failure),))
+    return Decision(
+        replace(state, phase="idle", summaries=replace(state.summaries, writing=None)),
+        (_draft_error(making, failure),),
+    )

@@ -193,25 +193,25 @@ _UNKNOWN_OUTCOME = ("timeout", "worker_lost", "cancelled")
 """Failures after which it is not known whether the tool has run."""
 
 
-def open_calls(state: State, reply: ModelReply) -> list[tuple[RequestedCall, ToolAnswered | None]]:
+def open_calls(state: State, run: Run, reply: ModelReply) -> list[tuple[RequestedCall, ToolAnswered | None]]:
     """Number the tool calls of a reply. A call that cannot be run has its answer beside it, an error."""
-    tools, allowed = reply.tool_calls, state.run.request.tools if state.run else None
+    tools, allowed = reply.tool_calls, run.request.tools
     known = {
         resolved.spec["name"]: resolved
-        for resolved in state.tools or ()
+        for resolved in state.settings.tools or ()
         if allowed is None or resolved.spec["name"] in allowed
     }
     calls: list[tuple[RequestedCall, ToolAnswered | None]] = []
     checks = ArgumentChecks(len(tools))
-    for tool, numbered in zip(tools, number_tool_calls(tools, state.tool_calls), strict=True):
-        problem = _describe_cut(state, reply) if tool.cut else _find_problem(known, tool, checks)
+    for tool, numbered in zip(tools, number_tool_calls(tools, state.counters.tool_calls), strict=True):
+        problem = _describe_cut(run, reply) if tool.cut else _find_problem(known, tool, checks)
         answer = ToolAnswered(content=f"error: {problem}", is_error=True) if problem else None
         call = RequestedCall(numbered["id"], tool.name, tool.arguments, returned=answer is not None)
         if answer is None:
             resolved = known[tool.name]
-            selected = any(selects(name, tool.name) for name in state.config.require_approval)
+            selected = any(selects(name, tool.name) for name in state.settings.config.require_approval)
             needs_approval = bool(resolved.requires_approval) or selected
-            as_whole = "round" in (resolved.requires_approval, state.config.approval_scope)
+            as_whole = "round" in (resolved.requires_approval, state.settings.config.approval_scope)
             call = replace(
                 call,
                 needs_approval=needs_approval,
@@ -223,9 +223,9 @@ def open_calls(state: State, reply: ModelReply) -> list[tuple[RequestedCall, Too
     return calls
 
 
-def _describe_cut(state: State, reply: ModelReply) -> str:
+def _describe_cut(run: Run, reply: ModelReply) -> str:
     """Describe, for the model, why a call that ended within its arguments was not run."""
-    call = state.run.call if state.run else None
+    call = run.call
     limit = f" of {call.options.max_output_tokens} tokens" if call and call.options.max_output_tokens else ""
     reason = f"the reply reached its limit{limit}" if reply.stop_reason == "length" else "the reply ended"
     return f"{reason} within the arguments of this call, so it was not run: call again with shorter arguments"
@@ -247,7 +247,7 @@ def _find_problem(known: Mapping[str, ResolvedTool], tool: RequestedTool, checks
 
 def get_tool(state: State, name: str) -> ResolvedTool:
     """Return a tool of the session; there must be one of this name."""
-    return next(tool for tool in state.tools or () if tool.spec["name"] == name)
+    return next(tool for tool in state.settings.tools or () if tool.spec["name"] == name)
 
 
 def list_outside(state: State) -> tuple[RequestedCall, ...]:
@@ -303,15 +303,15 @@ def _plan_call(state: State, run: Run, call: RequestedCall) -> PlannedCall:
         name=call.name,
         arguments=call.arguments,
         edited=call.edited,
-        encoding=state.config.encoding,
-        max_result_bytes=state.config.limits.max_tool_result_bytes,
+        encoding=state.settings.config.encoding,
+        max_result_bytes=state.settings.config.limits.max_tool_result_bytes,
         family=state.archive.family if state.archive else None,
         iteration=run.iteration,
     )
     if isinstance(tool.route, FunctionRoute) and tool.route.takes_context:
         context = {
-            "agent": state.agent.name if state.agent else None,
-            "metadata": state.config.metadata or None,
+            "agent": state.settings.agent.name if state.settings.agent else None,
+            "metadata": state.settings.config.metadata or None,
             "request_metadata": run.request.metadata or None,
         }
         run_tool = run_tool.model_copy(update=context)
@@ -367,7 +367,7 @@ def commit_result(state: State, run: Run, call: RequestedCall, answer: ToolAnswe
     calls = tuple(
         replace(call, returned=True) if other.tool_call_id == call.tool_call_id else other for other in run.tool_calls
     )
-    result = drafts.draft_tool_message(state, run, call, answer)
+    result = drafts.draft_tool_message(run, call, answer, state.children)
     return Decision(replace(state, run=replace(run, tool_calls=calls)), (result,))
 
 
@@ -381,10 +381,10 @@ def close_calls(state: State, run: Run, reason: str) -> tuple[tuple[Draft, ...],
         if not call.scheduled:
             content = NOT_RUN if call.expires_at is None else NOT_ANSWERED
             answer = ToolAnswered(content=content.format(reason=reason), is_error=True)
-            results.append(drafts.draft_tool_message(state, run, call, answer))
+            results.append(drafts.draft_tool_message(run, call, answer, state.children))
             continue
         answer = _make_doubtful_answer(state, call, reason)
-        draft = drafts.draft_tool_message(state, run, call, answer)
+        draft = drafts.draft_tool_message(run, call, answer, state.children)
         results.append(draft)
         late.append(LateCall(drafts.make_tool_result(run, call, answer), draft.refs))
     return tuple(results), tuple(late)

@@ -146,21 +146,21 @@ def _describe(effect: Effect, state: State) -> str:
 def _label_call(effect: CallModel, state: State) -> tuple[str, ...]:
     """Describe a model call: its number in the session, its model, the message, and what was spent before it."""
     return (
-        f"call {state.calls}",
+        f"call {state.counters.calls}",
         effect.model.partition(":")[2][:40],
         _quote_question(state) if effect.iteration == 1 else "",
-        f"so far {describe_usage(state.usage)}" if state.usage.model_calls else "",
+        f"so far {describe_usage(state.spent.own)}" if state.spent.own.model_calls else "",
     )
 
 
 def _quote_question(state: State) -> str:
-    if state.run is None or not state.run.request.content or not state.shows_texts:
+    if state.run is None or not state.run.request.content or not state.settings.shows_texts:
         return ""
     return f"“{shorten(state.run.request.content, MAX_QUESTION)}”"
 
 
 def _name_call(name: str, arguments: object, state: State) -> str:
-    return f"{name} {format_arguments(arguments, MAX_LABEL_ARGUMENTS)}" if state.shows_texts else name
+    return f"{name} {format_arguments(arguments, MAX_LABEL_ARGUMENTS)}" if state.settings.shows_texts else name
 
 
 def _label_wait(what: str, calls: Sequence[RequestedCall], state: State) -> str:
@@ -215,9 +215,9 @@ def describe_session(state: State, thread: Thread, *, texts: bool) -> str:
 
 def _describe_status(state: State) -> str:
     parts = [f"**{state.phase.replace('_', ' ')}**", f"lane {format_code(state.context_ref, 80)}"]
-    if state.model:
-        parts.insert(1, format_code(state.model, 80))
-    if agent := state.agent:
+    if state.settings.model:
+        parts.insert(1, format_code(state.settings.model, 80))
+    if agent := state.settings.agent:
         parts.insert(1, f"agent {format_code(agent.name, 80)} {escape(agent.label or agent.version, 40)}")
     if run := state.run:
         parts.append(
@@ -239,7 +239,7 @@ def _describe_waits(state: State, texts: bool) -> Iterator[str]:
     waiting = {
         "queued messages": len(state.queue),
         "inputs": len(state.inbox),
-        "context operations": len(state.pending_ops),
+        "context operations": len(state.deferred.operations),
     }
     if any(waiting.values()):
         yield "Waits for its turn: " + " · ".join(f"{count} {name}" for name, count in waiting.items() if count)
@@ -257,12 +257,12 @@ def _describe_failures(state: State, thread: Thread, texts: bool) -> Iterator[st
     works = state.phase in ("checking", "awaiting_model", "stopping", "awaiting_tools", "preparing", "summarizing")
     if works or tool_rounds.list_running(state):
         yield "Attempts and their failures: tab **Pending Activities**"
-    if state.run and state.run.tightened:
+    if state.run and state.run.tried.shortened:
         yield "⚠ The model is called again with a shorter context: the provider refused the longer one."
     if state.run and state.run.fallback:
-        failed = ", ".join(format_code(model, 80) for model in state.run.failed_models)
+        failed = ", ".join(format_code(model, 80) for model in state.run.tried.failed_models)
         yield f"⚠ The run goes on with {format_code(state.run.fallback, 80)}: {failed} had an outage."
-    if problem := state.problem:
+    if problem := state.settings.problem:
         yield f"⚠ {format_code(problem.type, 80)} {escape(problem.message, MAX_TEXT)}"
     newest = next(reversed(thread.outcomes.values()), None)
     outcome = newest.read(RunPayload) if newest else None
@@ -301,12 +301,12 @@ def _describe_message(message: MessagePayload) -> str:
 def _describe_usage(state: State, thread: Thread) -> str:
     parts = [
         f"{thread.rev} entries",
-        f"{state.runs} runs",
-        f"{state.usage.model_calls} model calls",
-        describe_usage(state.usage),
+        f"{state.counters.runs} runs",
+        f"{state.spent.own.model_calls} model calls",
+        describe_usage(state.spent.own),
     ]
-    if state.subagent_usage != Usage():
-        parts.append(f"subagents {describe_usage(state.subagent_usage)}")
+    if state.spent.subagents != Usage():
+        parts.append(f"subagents {describe_usage(state.spent.subagents)}")
     if state.archive and state.archive.upto >= 0:
         parts.append(f"entries up to {state.archive.upto} are in the archive")
     return " · ".join(parts)
@@ -353,14 +353,14 @@ FIGURES = frozenset({"ClewTokens", "ClewCostUsd", "ClewLastActive"})
 
 def summarize_session(state: State) -> SessionSummary:
     """Summarize the session for lists."""
-    metadata, listed = state.config.metadata, state.listed
-    usage = state.usage.plus(state.subagent_usage)
+    metadata, listed = state.settings.config.metadata, state.listed
+    usage = state.spent.own.plus(state.spent.subagents)
     return SessionSummary(
         session_id=state.session_id,
         status=find_status(state),
         title=find_title(state),
-        agent=state.config.agent,
-        model=state.model or None,
+        agent=state.settings.config.agent,
+        model=state.settings.model or None,
         user=metadata.get("user") or None,
         tags=split_tags(metadata),
         tokens=usage.input_tokens + usage.output_tokens,
@@ -394,13 +394,13 @@ def find_status(state: State) -> ListedStatus:
 
 def find_title(state: State) -> str | None:
     """Find the title; None: there is none."""
-    return choose_title(state.config.metadata, state.listed.opening)
+    return choose_title(state.settings.config.metadata, state.listed.opening)
 
 
 def select_attributes(state: State) -> dict[str, AttributeValue]:
     """Make the values of the search attributes that the namespace has."""
     values = make_attributes(summarize_session(state))
-    return {name: value for name, value in values.items() if name in state.attributes}
+    return {name: value for name, value in values.items() if name in state.settings.attributes}
 
 
 def is_update_due(state: State, shown: Mapping[str, AttributeValue], finished: int, *, is_recent: bool) -> bool:
@@ -415,7 +415,7 @@ def is_update_due(state: State, shown: Mapping[str, AttributeValue], finished: i
         finished: The number of requests that had ended by then.
         is_recent: The last update was a moment ago: what can wait for the next one waits.
     """
-    if not state.attributes or state.phase in ("hibernating", "closed"):
+    if not state.settings.attributes or state.phase in ("hibernating", "closed"):
         return False
     if not shown:
         # The agent and the model are known once a worker has resolved the configuration.
@@ -439,7 +439,7 @@ def is_update_due(state: State, shown: Mapping[str, AttributeValue], finished: i
 
 def make_memo(state: State) -> dict[str, Any]:
     """Make the memo; empty until the title is known, so that one update has all of it."""
-    metadata, listed = state.config.metadata, state.listed
+    metadata, listed = state.settings.config.metadata, state.listed
     if listed.opening is None and "title" not in metadata:
         return {}
     fields = {"title": find_title(state), "metadata": metadata, "started_at": listed.started_at}

@@ -66,14 +66,14 @@ def build_preview(state: State, thread: Thread, query: ContextQuery, pending: Se
     request = make_preview_request(state, query)
     upto = thread.last_seq if query.at_seq is None else min(query.at_seq, thread.last_seq)
     lane = query.context_ref or thread.find_active_lane(upto)
-    policy = budgets.make_call_policy(state, request)
+    policy = budgets.make_call_policy(state.settings, request)
     extended = _commit_pending(state, thread, upto, lane, pending)
     effective = _find_policy(extended, policy)
     try:
         context = build_context(extended, context_ref=lane, policy=policy, model=request.model)
     except ContextOverflow as error:
         context = _make_overflow(error, effective)
-    ratio = state.learned.get(request.model, budgets.NOTHING_LEARNED).ratio
+    ratio = state.settings.learned.get(request.model, budgets.NOTHING_LEARNED).ratio
     meta = context.meta.model_copy(
         update={
             "basis_rev": upto + 1,
@@ -103,7 +103,7 @@ def make_preview_request(state: State, query: ContextQuery) -> Request:
 
 def _add_costs(state: State, request: Request, meta: ContextMeta) -> ContextMeta:
     """Add the costs to a preview's `meta`, if the context fits and the model's prices are known."""
-    profile = state.profiles.get(request.model)
+    profile = state.settings.profiles.get(request.model)
     if profile is None or not meta.fits:
         return meta
     prompt = Usage(input_tokens=math.ceil(meta.estimated_tokens * (meta.token_ratio or 1)))
@@ -121,8 +121,8 @@ def _commit_pending(state: State, thread: Thread, upto: int, lane: str, pending:
     if upto < thread.retained.upto:
         raise Archived(f"entry {upto} is in the archive: read it through ReadContext")
     extended = Thread(thread.slice(thread.first_seq, upto), thread.first_seq, thread.retained)
-    count = load_encoding(state.config.encoding)
-    refs: Refs = {"run_id": f"run-{state.runs + 1}"}
+    count = load_encoding(state.settings.config.encoding)
+    refs: Refs = {"run_id": f"run-{state.counters.runs + 1}"}
     for message in pending:
         draft = Draft(UserMessage(context_ref=lane, role="user", content=message.content), refs)
         extended.append(draft.commit(extended.rev, "pending", "", count))
@@ -166,21 +166,21 @@ def answer_status(state: State, thread: Thread) -> dict[str, Any]:
         rev=thread.rev,
         projection_cursor_seq=_find_cursor(state, thread),
         pending_context_op=_describe_operation(pending) if (pending := operations.find_pending_op(state)) else None,
-        pending_operations=[_describe_operation(waiting) for waiting in state.pending_ops],
+        pending_operations=[_describe_operation(waiting) for waiting in state.deferred.operations],
         pending_inputs=len(state.inbox),
         queued_messages=len(state.queue),
         queued_request_ids=[request.request_id for request in state.queue],
-        pending_config=sorted(state.pending_config.model_fields_set) if state.pending_config else [],
+        pending_config=sorted(state.deferred.config.model_fields_set) if state.deferred.config else [],
         pending_approvals=[_describe_call(call) for call in outside.list_pending_approvals(state)],
         pending_external_calls=[_describe_external(call) for call in outside.list_pending_results(state)],
         subagents=[_describe_child(child) for child in state.children],
         parent=_describe_parent(state),
-        usage=state.usage,
-        subagent_usage=state.subagent_usage if state.subagent_usage != Usage() else None,
-        agent=state.agent and drafts.make_agent_version(state.agent),
-        model=state.model,
-        config=drafts.dump_configuration(state),
-        metadata=state.config.metadata,
+        usage=state.spent.own,
+        subagent_usage=state.spent.subagents if state.spent.subagents != Usage() else None,
+        agent=state.settings.agent and drafts.make_agent_version(state.settings.agent),
+        model=state.settings.model,
+        config=drafts.dump_configuration(state.settings),
+        metadata=state.settings.config.metadata,
         first_live_seq=thread.first_seq,
         closed=state.closed,
     ).as_dict()
