@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, BinaryIO
 
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -237,10 +237,8 @@ class _Audit:
             self._add_difference(Difference("history", "the run does not continue the run before it", run.run_id))
             return
         state, effect = rebuilt.handed_over
-        fields_differing = [
-            f.name for f in fields(state) if getattr(state, f.name) != getattr(carried_on.state, f.name)
-        ]
-        for name in (*fields_differing, *(["effect"] if effect != carried_on.effect else [])):
+        differing = [*_list_differing(state, carried_on.state)]
+        for name in (*differing, *(["effect"] if effect != carried_on.effect else [])):
             problem = "the run starts with another value than the run before it ended with"
             self._add_difference(Difference("history", problem, run.run_id, field=f"carried.{name}"))
 
@@ -338,3 +336,13 @@ def _make_thread(entries: dict[int, Entry], retained: Retained) -> Thread:
     first = max(first, 0)
     rows: Iterator[Entry] = (entries[seq] for seq in range(first, len(entries) and max(entries) + 1))
     return Thread(rows, first, retained if first else None)
+
+
+def _list_differing(one: Any, other: Any, prefix: str = "") -> Iterator[str]:
+    """List the fields of two states that differ, down to the fields of their parts."""
+    for part in fields(one):
+        ours, theirs = getattr(one, part.name), getattr(other, part.name)
+        if is_dataclass(ours) and type(ours) is type(theirs):
+            yield from _list_differing(ours, theirs, f"{prefix}{part.name}.")
+        elif ours != theirs:
+            yield f"{prefix}{part.name}"

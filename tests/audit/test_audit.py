@@ -181,12 +181,12 @@ async def test_a_state_that_no_run_has_left_is_named(archive: Archive, saved: by
             return None
         start = json.loads(text)
         carried = Packed(zlib=start["carried"]["zlib"]).value
-        carried["state"]["usage"]["input_tokens"] -= 1
+        carried["state"]["spent"]["own"]["input_tokens"] -= 1
         start["carried"]["zlib"] = Packed.pack(carried).zlib
         return json.dumps(start)
 
     report = await from_file(change_history(saved, change_usage), archive)
-    assert "carried.usage" in {difference.field for difference in report.differences}
+    assert "carried.spent.own" in {difference.field for difference in report.differences}
 
 
 async def test_a_wrong_digest_is_named(archive: Archive, saved: bytes) -> None:

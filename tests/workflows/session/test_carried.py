@@ -115,8 +115,8 @@ def make_carried(**changes: Any) -> dict[str, Any]:
         {"version": 1, **Packed.pack({}).model_dump()},
         {"version": 1, **Packed.pack({"state": {}, "effect": None, "thread": 3}).model_dump()},
         {"version": 1, **Packed.pack([]).model_dump()},
-        make_carried(outcomes={"request_id": ["r-1"]}),
-        make_carried(outcomes={"request_id": ["r-1"], "run_id": [], "answer_seq": [], "last_seq": []}),
+        make_carried(memory={"outcomes": {"request_id": ["r-1"]}}),
+        make_carried(memory={"outcomes": {"request_id": ["r-1"], "run_id": [], "answer_seq": [], "last_seq": []}}),
     ],
 )
 def test_what_clew_has_not_written_is_refused(value: dict[str, Any]) -> None:
