@@ -34,10 +34,10 @@ from temporalio.worker import (
 from temporalio.workflow import ActivityHandle
 
 from clew.local import TemporalServer, temporal_server
-from clew.session.transport import wait_at_most
 from clew.testing.scripts import Stuck
 from clew_activities.worker import SessionWorker
 from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
+from clew_workflows.temporal_faults.cancelled_calls import wait_at_most
 
 # An event loop in a thread of its own, with a Temporal server that all stacks of the process share.
 #

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from clew_activities.query_guard import QueryGuard
 from temporalio import workflow
 from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.taskqueue.v1 import TaskQueue
@@ -31,7 +32,6 @@ from clew.errors import ClewError
 from clew.local import Reply
 from clew.testing import replay
 from clew_activities import query_guard
-from clew_activities.query_guard import QueryGuard
 from clew_activities.worker import assembly
 from clew_workflows.contract.queries import QUERY_AHEAD
 from tests.support.rolling import list_runs, make_id, run_rolling_worker

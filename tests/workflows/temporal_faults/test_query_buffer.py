@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from clew.session._query_retry import retry_queries_soon
 from temporalio.client import (
     Client,
     Interceptor,
@@ -23,7 +24,6 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew import Clew
 from clew.errors import Starting, WorkerUnavailable
 from clew.session import starting
-from clew.session._query_retry import retry_queries_soon
 from clew.session.handle import SessionHandle
 from clew.session.reading import read_status
 from clew_workflows.contract.queries import QUERY_AHEAD
