@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from clew.session._query_retry import retry_queries_soon
 from temporalio.client import (
     Client,
     Interceptor,
@@ -26,7 +25,8 @@ from clew.errors import Starting, WorkerUnavailable
 from clew.session import starting
 from clew.session.handle import SessionHandle
 from clew.session.reading import read_status
-from clew_workflows.contract.queries import QUERY_AHEAD
+from clew_workflows.temporal_faults.query_ahead import QUERY_AHEAD
+from clew_workflows.temporal_faults.query_buffer import retry_queries_soon
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 

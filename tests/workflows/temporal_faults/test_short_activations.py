@@ -9,10 +9,10 @@ from concurrent.futures import CancelledError
 from contextvars import ContextVar
 
 import pytest
-from clew_activities.worker.workflow_executor import SHORT_BYTES, WorkflowExecutor
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
 
 from clew_activities.worker.runtime import WorkerLoop
+from clew_workflows.temporal_faults.short_activations import SHORT_BYTES, WorkflowExecutor
 
 _trace = ContextVar("_trace", default="none")
 

@@ -39,7 +39,7 @@ except ImportError as error:
 
 __all__ = ["UnsupportedTemporal", "WorkflowActivation", "WorkflowActivationCompletion", "check_private_parts"]
 
-_FIELDS = {
+_FIELDS: dict[Any, tuple[str, ...]] = {
     WorkflowActivation: (
         *("run_id", "history_length", "history_size_bytes", "is_replaying", "timestamp", "jobs.remove_from_cache"),
         *("jobs.signal_workflow", "jobs.fire_timer", "jobs.query_workflow.query_id"),
@@ -91,7 +91,7 @@ def _list_missing_attributes(client: Client, worker: Worker) -> Iterator[str]:
 def _list_missing_fields() -> Iterator[str]:
     for message, paths in _FIELDS.items():
         for path in paths:
-            descriptor: Any = message.DESCRIPTOR
+            descriptor = message.DESCRIPTOR
             for name in path.split("."):
                 field = descriptor.fields_by_name.get(name) if descriptor else None
                 if field is None:
