@@ -4,7 +4,7 @@ The SDK has two seconds, waits for a thread included, and no option. A burst of 
 than that, and a failed task begins again from its start.
 
 Seen in: temporalio 1.35.0.
-Reproduction: docs/upstream/deadlock_timeout.md.
+Reproduction: docs/upstream/no_public_way.md#deadlock_timeout.
 Can go: when a worker has a public option for it.
 """
 

@@ -4,7 +4,7 @@
 does, which would wait for the end of an accepted update; that the outcome is known already is in a private attribute.
 
 Seen in: temporalio 1.35.0.
-Reproduction: docs/upstream/refused_updates.md.
+Reproduction: docs/upstream/no_public_way.md#refused_updates.
 Can go: when `start_update` raises, or when a handle says that its outcome is known.
 """
 
@@ -21,5 +21,10 @@ async def raise_refusal(update: WorkflowUpdateHandle[Any]) -> None:
     Raises:
         WorkflowUpdateFailedError: The update was refused, or has failed.
     """
-    if update._known_outcome is not None:
+    if has_outcome(update):
         await update.result()
+
+
+def has_outcome(update: WorkflowUpdateHandle[Any]) -> bool:
+    """Whether the outcome of an update came with the answer to its start: `result` calls no server then."""
+    return update._known_outcome is not None

@@ -4,7 +4,7 @@
 cancels its tasks, and with them goes the state that the history has led to.
 
 Seen in: temporalio 1.35.0.
-Reproduction: docs/upstream/replayed_state.md.
+Reproduction: docs/upstream/no_public_way.md#replayed_state.
 Can go: when the replayer answers queries, or hands out the replayed workflow.
 """
 

@@ -4,7 +4,7 @@ What a cached session does next takes a millisecond, and all threads share one p
 thread and back, a turn takes 7 % less of the worker's CPU.
 
 Seen in: temporalio 1.35.0.
-Reproduction: docs/upstream/short_activations.md.
+Reproduction: docs/upstream/no_public_way.md#short_activations.
 Can go: when the SDK runs short activations without a hand-over. To leave it out, make the worker with a
 `ThreadPoolExecutor(THREADS)`: nothing else depends on it.
 """

@@ -4,7 +4,7 @@ With the conflict policy `USE_EXISTING`, `start_workflow` returns a handle of a 
 new one. The server's answer says which, and is only in a private attribute of the handle.
 
 Seen in: temporalio 1.35.0.
-Reproduction: docs/upstream/started_workflows.md.
+Reproduction: docs/upstream/no_public_way.md#started_workflows.
 Can go: when a `WorkflowHandle` has a public way to tell.
 """
 

@@ -5,7 +5,7 @@ without end. The slots of these workflows' tasks stay taken until the process en
 true.
 
 Seen in: temporalio 1.35.0.
-Reproduction: docs/upstream/stuck_evictions.md.
+Reproduction: docs/upstream/no_public_way.md#stuck_evictions.
 Can go: when a worker says publicly that it is stuck, or gives up such a workflow.
 """
 

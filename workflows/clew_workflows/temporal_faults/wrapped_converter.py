@@ -4,7 +4,7 @@ The SDK wraps the converter that the worker was made with, and `workflow.payload
 What the class of the worker's converter says, here whether inputs must be encrypted, is in a private attribute.
 
 Seen in: temporalio 1.35.0.
-Reproduction: docs/upstream/wrapped_converter.md.
+Reproduction: docs/upstream/no_public_way.md#wrapped_converter.
 Can go: when `workflow.payload_converter()` is of the worker's own class.
 """
 
