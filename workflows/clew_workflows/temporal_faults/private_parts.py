@@ -76,7 +76,8 @@ def _list_missing_attributes(client: Client, worker: Worker) -> Iterator[str]:
     owners: list[tuple[Any, tuple[str, ...]]] = [
         (handle, ("_start_workflow_response",)),  # started_workflows
         (handle.get_update_handle("none"), ("_known_outcome",)),  # refused_updates
-        (client.data_converter, ("_decode_reference_payload_sequence", "_external_retrieve_payload_sequence")),
+        # storage_references
+        (DataConverter.default, ("_decode_reference_payload_sequence", "_external_retrieve_payload_sequence")),
         (DataConverter.default.payload_converter, ("_inner_payload_converter",)),  # wrapped_converter
         (worker, ("_bridge_worker", "_workflow_worker")),
         (getattr(worker, "_bridge_worker", None), ("request_workflow_eviction",)),  # query_ahead
