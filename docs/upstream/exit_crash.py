@@ -13,7 +13,7 @@ import sys
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-PROGRAMS, AT_ONCE = 200, 8
+PROGRAMS, AT_ONCE = 100, 8
 
 
 async def connect(address: str) -> None:

@@ -73,12 +73,14 @@ def check_private_parts(client: Client, worker: Worker) -> None:
 
 def _list_missing_attributes(client: Client, worker: Worker) -> Iterator[str]:
     handle = client.get_workflow_handle("none")
+    converter = DataConverter.default.payload_converter
+    is_wrapped = not isinstance(converter, DataConverter.default.payload_converter_class)
     owners: list[tuple[Any, tuple[str, ...]]] = [
         (handle, ("_start_workflow_response",)),  # started_workflows
         (handle.get_update_handle("none"), ("_known_outcome",)),  # refused_updates
         # storage_references
         (DataConverter.default, ("_decode_reference_payload_sequence", "_external_retrieve_payload_sequence")),
-        (DataConverter.default.payload_converter, ("_inner_payload_converter",)),  # wrapped_converter
+        (converter if is_wrapped else None, ("_inner_payload_converter",)),  # wrapped_converter
         (worker, ("_bridge_worker", "_workflow_worker")),
         (getattr(worker, "_bridge_worker", None), ("request_workflow_eviction",)),  # query_ahead
         # deadlock_timeout, stuck_evictions. A worker without workflows has none.
