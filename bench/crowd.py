@@ -4,7 +4,7 @@
 
 Four callers talk to one session, and a fifth queries its status. While a workflow task runs, the server lets one
 query wait and refuses the others. The SDK's client retries after a second, Clew's after milliseconds
-(`clew.session._query_retry`). Worker and client are of the same kind; the two kinds take turns.
+(`clew_workflows.temporal_faults.query_buffer`). Worker and client are of the same kind; the two kinds take turns.
 
 Prints a table of milliseconds: median, p95 and maximum of a turn and of a status query, and their ratio. Takes some
 minutes.

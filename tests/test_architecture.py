@@ -20,6 +20,7 @@ SOURCES = {
 ORDER = (
     "clew_workflows.contract",
     "clew_workflows.encryption",
+    "clew_workflows.temporal_faults",
     "clew_workflows.thread",
     "clew_workflows.values",
     "clew_workflows.queues",
@@ -69,8 +70,22 @@ WITH_EFFECTS = (
     "clew_workflows.contract.tokens",
     # What a process is started with: keys, nonces, the environment.
     "clew_workflows.encryption",
+    # For clients.
+    "clew_workflows.temporal_faults.exit_crash",
+    "clew_workflows.temporal_faults.query_buffer",
 )
 """The modules that have them although they lie beside what workflows run."""
+IN_WORKFLOWS = (
+    "task_commands",
+    "noted_task",
+    "slow_timers",
+    "wrapped_converter",
+    "storage_references",
+    "failure_details",
+)
+"""The modules of `clew_workflows.temporal_faults` that workflows and their converters import, and no others."""
+PYTHONS_OWN = {"_exit", "_current_frames", "_set_running_loop", "_Hash"}
+"""Private parts of Python's modules that the sources use."""
 VAGUE_NAMES = {"asked", "given", "told", "whole", "found", "place", "world", "ground", "facts"}
 """Words that do not say what a value is."""
 
@@ -168,6 +183,61 @@ def test_replayed_code_has_no_effects() -> None:
         assert not imported & EFFECTS, name
         calls = [ast.unparse(node.func) for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
         assert not [call for call in calls if call in ("open", "datetime.now", "datetime.utcnow")], name
+
+
+def test_workflows_import_only_the_workarounds_that_run_in_them() -> None:
+    """What clients and workers need of `clew_workflows.temporal_faults` is no part of the replayed code."""
+    package = "clew_workflows.temporal_faults"
+    assert not [
+        f"{name} imports {imported}"
+        for name, module in list_modules().items()
+        if name.startswith("clew_workflows.") and not name.startswith(package)
+        for imported in list_imports(module)
+        if imported.startswith(package) and imported.removeprefix(f"{package}.") not in IN_WORKFLOWS
+    ]
+
+
+def test_only_workarounds_touch_private_parts_of_temporal() -> None:
+    """`temporalio.bridge`, private modules and attributes: what a version of the SDK may change unannounced."""
+    modules = [module for name, module in list_modules().items() if ".temporal_faults" not in name]
+    own = {name for module in list_modules().values() for name in _list_private_definitions(module)} | PYTHONS_OWN
+    touched = [
+        f"{module.name} imports {imported}"
+        for module in modules
+        for imported in list_imports(module)
+        if imported.startswith("temporalio.bridge") or (imported.startswith("temporalio.") and "._" in imported)
+    ]
+    touched += [
+        f"{module.name}, line {line}: {name}"
+        for module in modules
+        for line, name in _list_private_uses(module)
+        if name not in own
+    ]
+    assert not touched
+
+
+def _list_private_definitions(module: Module) -> Iterator[str]:
+    """List the private names that a module defines: functions, methods, fields and attributes."""
+    yield from (name for _, name in _list_definitions(module) if _is_private(name))
+    for node in ast.walk(module.tree):
+        # As a field's name in a call, or in `__slots__`.
+        if isinstance(node, ast.keyword) and node.arg and _is_private(node.arg):
+            yield node.arg
+
+
+def _list_private_uses(module: Module) -> Iterator[tuple[int, str]]:
+    """List the private attributes that a module reads or sets, each with its line; by `getattr` and the like, too."""
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Attribute(attr=name) if _is_private(name):
+                yield node.lineno, name
+            case ast.Call(func=ast.Name(id="getattr" | "setattr" | "hasattr"), args=[_, ast.Constant(str(name)), *_]):
+                if _is_private(name):
+                    yield node.lineno, name
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
 
 
 def test_only_the_worker_modules_of_the_client_import_the_workers_packages() -> None:

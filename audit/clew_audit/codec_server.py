@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from html import escape
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
@@ -21,6 +20,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from temporalio.api.common.v1 import Payloads
 from temporalio.converter import PayloadCodec
 
+from clew_activities.http_server import Request, Response
 from clew_workflows.contract.errors import Refusal
 from clew_workflows.encryption import is_encrypted
 
@@ -41,40 +41,8 @@ PREFLIGHT_SECONDS = 600
 _JSON = "application/json"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request.
-
-    Attributes:
-        method: The method, in upper case.
-        path: The path, without the query.
-        headers: The headers, by their names in lower case.
-        body: The body.
-    """
-
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    body: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """A response.
-
-    Attributes:
-        status: The status code.
-        headers: The headers, beside those of the connection.
-        body: The body.
-    """
-
-    status: int
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-
-
 class CodecServer:
-    """Answers requests. It knows nothing of connections.
+    """Answers requests.
 
     `origins` are the origins of the UIs that browsers may send requests from, each exactly as in `https://host:port`.
     """

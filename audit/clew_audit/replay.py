@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,20 +12,12 @@ from typing import Any
 from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.bridge.proto.workflow_activation import WorkflowActivation
-from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.client import WorkflowHistory
 from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.runtime import Runtime, TelemetryConfig
-from temporalio.worker import (
-    Replayer,
-    UnsandboxedWorkflowRunner,
-    WorkflowInstance,
-    WorkflowInstanceDetails,
-    WorkflowRunner,
-)
+from temporalio.worker import Replayer
 
 from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.tokens import load_encodings
@@ -35,6 +28,7 @@ from clew_workflows.host.runtime import Runtime as SessionRuntime
 from clew_workflows.protocol import SessionEffect
 from clew_workflows.session.advance import Session
 from clew_workflows.session.state import State
+from clew_workflows.temporal_faults.replayed_state import ObservedRunner
 from clew_workflows.thread.thread import Thread
 
 
@@ -80,7 +74,7 @@ async def replay_run(history: WorkflowHistory, converter: DataConverter = pydant
     replayer = Replayer(
         workflows=[_Replayed],
         data_converter=converter,
-        workflow_runner=_Runner(observer),
+        workflow_runner=ObservedRunner(observer.watch, observer.note_state),
         runtime=_make_quiet_runtime(),
         # No deadlock detection: on a busy machine a workflow task may take long, and no caller waits for it.
         debug_mode=True,
@@ -122,11 +116,20 @@ def _make_quiet_runtime() -> Runtime:
 
 
 class _Observer:
-    """Records a session's state when its workflow starts and when it is evicted."""
+    """Records a session's state when its workflow starts, and before it is evicted."""
 
     def __init__(self) -> None:
         self.rebuilt = ReplayedRun()
         self._runtime: SessionRuntime | None = None
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Be the observer of the workflow that runs in this context."""
+        token = _observer.set(self)
+        try:
+            yield
+        finally:
+            _observer.reset(token)
 
     def note_start(self, session: AgentSession) -> None:
         if session._refusal is None:
@@ -154,32 +157,3 @@ class _Replayed(AgentSession):
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> dict[str, Any]:
         return await super().run(args)
-
-
-class _Runner(WorkflowRunner):
-    """Runs workflow code without a sandbox: a sandbox imports its own copy, which the observer cannot read."""
-
-    def __init__(self, observer: _Observer) -> None:
-        self._runner = UnsandboxedWorkflowRunner()
-        self._watch = observer
-
-    def prepare_workflow(self, defn: Any) -> None:
-        self._runner.prepare_workflow(defn)
-
-    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-        instance = self._runner.create_instance(det)
-        activate = instance.activate
-
-        def activate_and_observe(act: WorkflowActivation) -> WorkflowActivationCompletion:
-            # At the end the worker evicts the workflow, which cancels its tasks: read the state before that.
-            evicted = any(job.HasField("remove_from_cache") for job in act.jobs)
-            if evicted:
-                self._watch.note_state()
-            token = _observer.set(self._watch)
-            try:
-                return activate(act)
-            finally:
-                _observer.reset(token)
-
-        instance.activate = activate_and_observe  # type: ignore[method-assign]
-        return instance

@@ -8,13 +8,13 @@ Raises:
 
 try:
     from clew_activities.archive import Archive, open_store
+    from clew_activities.http_server import serve_http
     from clew_activities.model.model_table import find_prices, read_own_models
     from clew_audit.audit import Report, audit_file, audit_session
     from clew_audit.codec_server import CodecServer
     from clew_audit.evaluation import Evaluation, Turn, TurnReply, evaluate_thread, load_evaluation_settings
     from clew_audit.exports import export_session, import_session, read_export
     from clew_audit.histories import SavedHistories
-    from clew_audit.http_server import serve_http
     from clew_audit.recovery import recover
     from clew_audit.verification import rekey_archive, verify_archive
 except ModuleNotFoundError as error:

@@ -13,15 +13,13 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.converter import WorkflowSerializationContext
 
+from clew_activities.http_server import MAX_CONNECTIONS, Request, Response, serve_http
 from clew_audit.codec_server import (
     MAX_BODY_BYTES,
     MAX_LOGIN_BYTES,
     PROBLEM_FIELD,
     CodecServer,
-    Request,
-    Response,
 )
-from clew_audit.http_server import MAX_CONNECTIONS, serve_http
 from clew_workflows.encryption import EncryptionCodec
 from tests.support.encrypted import Reversing, make_encryption
 

@@ -11,7 +11,6 @@ from clew.contract import (
     MAX_TOOL_RESULT_BYTES,
     SessionConfig,
 )
-from clew.session.transport import MAX_AWAITING, MAX_SENDING
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
 from clew_activities.model import prepare
 from clew_activities.providers import reply
@@ -27,6 +26,7 @@ from clew_workflows.session.inputs import MAX_RECEIPTS
 from clew_workflows.session.requests import MAX_OUTCOMES
 from clew_workflows.session.state import MAX_KNOWN_OPS, MAX_WAITING, MAX_WAITING_BYTES
 from clew_workflows.session.tool_rounds import MAX_PATTERN_BYTES, MAX_PATTERNS
+from clew_workflows.temporal_faults.updates_in_flight import MAX_AWAITING, MAX_SENDING
 from docs.generate import DOCS
 
 KIB, MIB = 1024, 1024 * 1024

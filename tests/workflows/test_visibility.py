@@ -18,8 +18,8 @@ from clew.local import Reply, ToolCall, temporal_server
 from clew.session.namespace import setup_namespace
 from clew_activities.archive import listing
 from clew_workflows.contract.lists import SEARCH_ATTRIBUTES
-from clew_workflows.host.tasks import MEMO_KEY
 from clew_workflows.protocol import RolloverThresholds
+from clew_workflows.temporal_faults.task_commands import MEMO_KEY
 from tests.support.impatient import IMPATIENT, UNHURRIED
 from tests.support.rolling import SlowModel, list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message

@@ -20,7 +20,6 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.session.namespace import find_registered
-from clew.session.transport import wait_at_most
 from clew_activities.archive import Archive, ObjectDamaged, ObjectMissing
 from clew_activities.archive.errors import KeyMissing
 from clew_activities.archive.thread_source import ThreadLocation, Threads, find_last_attempt
@@ -32,6 +31,7 @@ from clew_workflows.contract.lists import SEARCH_ATTRIBUTES, ListSessionsInput, 
 from clew_workflows.contract.payloads import ToolMessage
 from clew_workflows.contract.receipts import DeleteReceipt
 from clew_workflows.session.subagents import make_child_id
+from clew_workflows.temporal_faults.cancelled_calls import wait_at_most
 
 # Which search attributes of sessions the Temporal namespace has. Setting one that it lacks would block a session.
 

@@ -83,7 +83,7 @@ def list_ids(args: Sequence[Any]) -> dict[str, Any]:
 
 log = logging.getLogger("clew.retry")
 
-MODULES = "clew_activities."
+MODULES = ("clew_activities.", "clew_workflows.")
 """Where Clew's own activities are. Those of a team are left alone."""
 RETRY = "the attempt failed and is repeated"
 """The message of a log line for a retry."""

@@ -20,7 +20,6 @@ from clew_activities.checkpoints import Keys
 from clew_activities.heartbeats import INTERVAL_SECONDS
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels
 from clew_activities.providers import Providers
-from clew_activities.query_guard import QueryGuard
 from clew_activities.telemetry.interceptor import TelemetryInterceptor
 from clew_activities.tools.mcp.settings import McpSettings
 from clew_activities.tools.mcp.tools import McpTools
@@ -28,7 +27,6 @@ from clew_activities.tools.registry import Registry, Tools, make_registry
 from clew_activities.tools.run_tool import ToolActivities
 from clew_activities.worker.capacity import RATE_LIMITS, Capacity
 from clew_activities.worker.parts import NO_LIMITS, Parts, make_parts
-from clew_activities.worker.workflow_executor import THREADS, WorkflowExecutor
 from clew_workflows.contract.hooks import Hook
 from clew_workflows.contract.services import name_caller_queue
 from clew_workflows.encryption import is_encrypting
@@ -38,6 +36,11 @@ from clew_workflows.host.runtime import LOCAL_CONTEXTS
 from clew_workflows.host.services import SERVICES
 from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.queues import name_model_queue, name_provider_queue, name_tool_queue
+from clew_workflows.temporal_faults.deadlock_timeout import wait_for_activations
+from clew_workflows.temporal_faults.private_parts import check_private_parts
+from clew_workflows.temporal_faults.query_ahead import QueryGuard
+from clew_workflows.temporal_faults.short_activations import THREADS, WorkflowExecutor
+from clew_workflows.temporal_faults.stuck_evictions import count_stuck
 
 GRACE = timedelta(seconds=20)
 """Time that running activities have to finish at a shutdown by default; then another worker retries them."""
@@ -52,11 +55,6 @@ second or more, and the server takes a task back after 10 seconds: of many such 
 all would begin again.
 """
 
-ACTIVATION_SECONDS = 9
-"""Seconds within which a workflow task must go on, waits for a thread included. The server takes it back after 10.
-
-The SDK has 2, which is less than a burst of inputs to many sessions takes, and a failed task begins again.
-"""
 STUCK_SECONDS = 20.0
 """Seconds after which the worker gives a session up that the SDK cannot remove from its cache."""
 
@@ -105,7 +103,7 @@ class SessionWorker:
         """Check that all workers poll; returns why not."""
         if self._is_stopping:
             return "the worker is stopping"
-        if stuck := self._count_stuck():
+        if stuck := count_stuck(self._workers):
             return f"{stuck} sessions cannot be removed from the cache"
         stopped = [worker.task_queue for worker in self._workers if not worker.is_running]
         return f"no poller of {', '.join(stopped)}" if stopped else None
@@ -113,21 +111,15 @@ class SessionWorker:
     async def wait_for_stuck(self) -> int:
         """Wait until sessions cannot be removed from the cache for `STUCK_SECONDS`; returns how many.
 
-        The SDK tries it again for ever, and the slots of these sessions' workflow tasks stay taken until the process
-        ends.
+        They keep slots of workflow tasks until the process ends.
         """
         since: float | None = None
         while True:
-            stuck, now = self._count_stuck(), time.monotonic()
+            stuck, now = count_stuck(self._workers), time.monotonic()
             since = (since or now) if stuck else None
             if since is not None and now - since >= STUCK_SECONDS:
                 return stuck
             await asyncio.sleep(1)
-
-    def _count_stuck(self) -> int:
-        # The SDK counts them only here.
-        workflows = (worker._workflow_worker for worker in self._workers)
-        return sum(worker._could_not_evict_count for worker in workflows if worker)
 
     async def __aenter__(self) -> Self:
         """Start all workers. If one fails fatally, the body is cancelled and the error is raised."""
@@ -201,6 +193,7 @@ def make_worker(
     Raises:
         AgentsUnusable: Two agents, or two tools, have one name, or an agent names a tool that is not there.
         EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
+        UnsupportedTemporal: The SDK lacks a private part that Clew needs.
         ValueError: A rate limit is of no provider of the worker.
     """
     direct_calls = capacity.direct_calls if {"sessions", "models"} <= set(serves) else 0
@@ -356,17 +349,19 @@ def _make_queue_worker(
         interceptors=[TelemetryInterceptor()],
         deployment_config=deployment,
     )
-    guard.watch(worker)
-    wait_for_activations(worker)
+    work_around_faults(worker, guard)
     return worker
 
 
-def wait_for_activations(worker: Worker) -> None:
-    """Have a worker's workflow tasks fail as deadlocked after `ACTIVATION_SECONDS`, not after the SDK's two."""
-    # There is no public way. The SDK has no limit in its debug mode.
-    workflows = worker._workflow_worker
-    if workflows and workflows._deadlock_timeout_seconds is not None:
-        workflows._deadlock_timeout_seconds = max(workflows._deadlock_timeout_seconds, ACTIVATION_SECONDS)
+def work_around_faults(worker: Worker, guard: QueryGuard) -> None:
+    """Change a worker, before it starts, so that faults of the SDK do no harm.
+
+    Raises:
+        UnsupportedTemporal: The SDK lacks a private part for that.
+    """
+    check_private_parts(worker.client, worker)
+    guard.watch(worker)
+    wait_for_activations(worker)
 
 
 def _make_tolerant_client(client: Client) -> Client:

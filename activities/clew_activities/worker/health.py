@@ -6,13 +6,14 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from http import HTTPStatus
 
 from temporalio.client import Client
 
 from clew_activities.archive import ObjectMissing, Store
+from clew_activities.http_server import Request, Response, serve_http
 
 Check = Callable[[], Awaitable[str | None]]
 """Returns why a part is not ready; None: it is."""
@@ -21,11 +22,6 @@ CHECK_SECONDS = 3.0
 """Time for all checks together. A part that has not answered by then is not ready."""
 CACHED_SECONDS = 1.0
 """Time for which the result of the checks is repeated: probes cost the server and the store little."""
-MAX_CONNECTIONS = 16
-"""Requests answered at the same time. Further connections are closed."""
-READ_SECONDS = 5.0
-"""Time in which a request must arrive, and in which its answer must be taken."""
-MAX_HEADER_BYTES = 8192
 
 
 class Health:
@@ -34,24 +30,23 @@ class Health:
     def __init__(self, checks: Mapping[str, Check], *, check_seconds: float = CHECK_SECONDS) -> None:
         self._checks = checks
         self._check_seconds = check_seconds
-        self._connections = 0
         self._checking = asyncio.Lock()
         self._problems: dict[str, str] = {}
         self._checked_at: float | None = None
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request and close the connection."""
-        self._connections += 1
-        try:
-            if self._connections <= MAX_CONNECTIONS:
-                with suppress(
-                    TimeoutError, OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
-                ):
-                    async with asyncio.timeout(READ_SECONDS + self._check_seconds):
-                        await self._answer(reader, writer)
-        finally:
-            self._connections -= 1
-            writer.close()
+    def admit(self, request: Request) -> Response | int:
+        """Refuse all but a `GET` or `HEAD` of the two paths, without a body."""
+        if request.path not in ("/live", "/ready"):
+            return _make_response(HTTPStatus.NOT_FOUND, {"status": "this port has /live and /ready"})
+        if request.method not in ("GET", "HEAD"):
+            return _make_response(HTTPStatus.METHOD_NOT_ALLOWED, {"status": "use GET"})
+        return 0
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a request that was admitted."""
+        if request.path == "/ready" and (problems := await self.find_problems()):
+            return _make_response(HTTPStatus.SERVICE_UNAVAILABLE, {"status": "not ready", **problems})
+        return _make_response(HTTPStatus.OK, {"status": "ok"})
 
     async def find_problems(self) -> dict[str, str]:
         """Run the checks, unless that was done a moment ago; returns why a part is not ready, by its name."""
@@ -72,31 +67,10 @@ class Health:
             # A part may fail with any error of its library. The message may hold an address with credentials.
             return type(error).__name__
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        header = await reader.readuntil(b"\r\n\r\n")
-        method, target, *_ = [*header.split(b"\r\n", 1)[0].decode("ascii").split(" "), "", ""]
-        path = target.partition("?")[0]
-        status, body = HTTPStatus.OK, {"status": "ok"}
-        if path == "/ready":
-            if problems := await self.find_problems():
-                status, body = HTTPStatus.SERVICE_UNAVAILABLE, {"status": "not ready", **problems}
-        elif path != "/live":
-            status, body = HTTPStatus.NOT_FOUND, {"status": "this port has /live and /ready"}
-        if method not in ("GET", "HEAD"):
-            status, body = HTTPStatus.METHOD_NOT_ALLOWED, {"status": "use GET"}
-        data = json.dumps(body).encode() + b"\n"
-        lines = (
-            f"HTTP/1.1 {status.value} {status.phrase}",
-            "Content-Type: application/json",
-            f"Content-Length: {len(data)}",
-            "Cache-Control: no-store",
-            "Connection: close",
-        )
-        # uvloop refuses to write to a connection that the client has closed.
-        if writer.is_closing():
-            return
-        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if method == "HEAD" else data))
-        await writer.drain()
+
+def _make_response(status: HTTPStatus, body: Mapping[str, str]) -> Response:
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+    return Response(status.value, headers, json.dumps(body).encode() + b"\n")
 
 
 def check_server(client: Client) -> Check:
@@ -131,11 +105,9 @@ async def serve_health(address: tuple[str, int] | None, checks: Mapping[str, Che
         yield
         return
     host, port = address
-    try:
-        server = await asyncio.start_server(Health(checks).handle, host, port, limit=MAX_HEADER_BYTES)
-    except OSError as error:
-        raise ValueError(f"the health port {host}:{port} cannot be opened: {error.strerror or error}") from None
-    try:
+    async with AsyncExitStack() as serving:
+        try:
+            await serving.enter_async_context(serve_http(Health(checks), host, port))
+        except OSError as error:
+            raise ValueError(f"the health port {host}:{port} cannot be opened: {error.strerror or error}") from None
         yield
-    finally:
-        server.close()

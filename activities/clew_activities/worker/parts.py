@@ -15,7 +15,6 @@ from clew_activities.archive.hibernation import ArchiveActivities, RecallActivit
 from clew_activities.archive.listing import DeletionActivities, ListingActivities, SearchAttributes
 from clew_activities.archive.reading import ContextActivities, ReadingActivities
 from clew_activities.archive.thread_source import Threads
-from clew_activities.begin_task import begin_task
 from clew_activities.callers import await_request, open_session, read_last_seq, send_message, submit_input
 from clew_activities.checkpoints import Keys, OpeningActivities, RestoringActivities, SigningActivities
 from clew_activities.deployment import Deployment
@@ -33,6 +32,7 @@ from clew_activities.tools.run_tool import ToolActivities
 from clew_activities.tools.stored_results import Results
 from clew_workflows.contract.tokens import load_encodings
 from clew_workflows.protocol import RolloverThresholds
+from clew_workflows.temporal_faults.slow_timers import begin_task
 
 Activity = Callable[..., Any]
 NO_LIMITS: Mapping[str, float] = {}

@@ -21,7 +21,6 @@ from clew.session.connection import Clew
 from clew.tools import ToolDefinition
 from clew_activities.archive import Store, open_store
 from clew_activities.providers import Providers, make_http_client
-from clew_activities.query_guard import QueryGuard
 from clew_activities.telemetry.interceptor import TelemetryInterceptor
 from clew_activities.tools.registry import collect_tools, make_registry
 from clew_activities.worker.assembly import (
@@ -33,7 +32,7 @@ from clew_activities.worker.assembly import (
     SessionWorker,
     make_side_workers,
     make_workflow_sandbox,
-    wait_for_activations,
+    work_around_faults,
 )
 from clew_activities.worker.capacity import Capacity
 from clew_activities.worker.environment import read_environment
@@ -41,6 +40,7 @@ from clew_activities.worker.parts import Parts, make_parts
 from clew_workflows.contract.hooks import Hook
 from clew_workflows.encryption import encrypt_payloads, is_encrypting, read_encryption
 from clew_workflows.host.payload_converter import make_shared
+from clew_workflows.temporal_faults.query_ahead import QueryGuard
 
 DEFAULT_SLOTS = 100
 """Activity slots of a worker that sets none."""
@@ -164,8 +164,7 @@ class ClewPlugin(SimplePlugin):
         parts = serving.parts
         # The SDK gives activities the client that the team made the worker with, which cannot decrypt.
         worker.client = serving.client
-        serving.guard.watch(worker)
-        wait_for_activations(worker)
+        work_around_faults(worker, serving.guard)
         side_workers = make_side_workers(
             serving.client,
             worker.task_queue,

@@ -13,10 +13,11 @@ typer, rich and prompt_toolkit come with the extra `cli`: they are imported only
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
+
+from clew_workflows.temporal_faults.exit_crash import exit_at_once
 
 _MISSING = "the command line needs typer, rich and prompt_toolkit: pip install 'clew[cli]'"
 
@@ -44,6 +45,4 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.flush()
     except BrokenPipeError:
         code = 1  # the reader of the output has exited
-    # The SDK's threads may crash the interpreter while it shuts down soon after a call (temporalio/sdk-python#300):
-    # exit without that shutdown.
-    os._exit(code)
+    exit_at_once(code)

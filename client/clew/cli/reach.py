@@ -15,10 +15,11 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew.session.connection import Clew
 from clew.session.session import Session
-from clew.session.transport import translate_error, wait_at_most
+from clew.session.transport import translate_error
 from clew_workflows.contract import WORKFLOW_TYPE
 from clew_workflows.contract.errors import ClewError, InvalidInput, NotFound, ServerUnreachable, WorkerUnavailable
 from clew_workflows.contract.outputs import SessionStatus
+from clew_workflows.temporal_faults.cancelled_calls import wait_at_most
 
 T = TypeVar("T")
 

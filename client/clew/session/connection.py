@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
-import functools
 import shlex
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -23,7 +21,6 @@ from temporalio.service import RPCError, TLSConfig
 
 from clew.agents import Agent
 from clew.session._encryption import encrypt_client
-from clew.session._query_retry import retry_queries_soon
 from clew.session._tokens import decrypt_token
 from clew.session.handle import SessionHandle, run_service
 from clew.session.listing import SessionLists
@@ -52,21 +49,14 @@ from clew_workflows.contract.payloads import ConfigPayload
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.receipts import DeleteReceipt, RestoreReceipt
 from clew_workflows.encryption import Encryption
+from clew_workflows.temporal_faults.exit_crash import delay_exit
+from clew_workflows.temporal_faults.query_buffer import retry_queries_soon
 from clew_workflows.thread.entries import Entry
 
 CONNECT_SECONDS = 10
 """Seconds within which a server must accept the connection."""
 POLLER_SECONDS = 75
 """Seconds since its last poll after which a worker counts as stopped. A poll lasts at most 60 seconds."""
-
-
-@functools.cache
-def _exit_quietly() -> None:
-    """Give the SDK's threads time to stop before the interpreter exits.
-
-    A program that exits right after it connected may crash otherwise (temporalio/sdk-python#300).
-    """
-    atexit.register(time.sleep, 0.02)
 
 
 class Clew(SessionLists):
@@ -154,7 +144,7 @@ class Clew(SessionLists):
             raise ServerUnreachable(
                 f"no Temporal server answers at {config['target_host']}: {str(error)[:300]}"
             ) from error
-        _exit_quietly()
+        delay_exit()
         return cls(client, task_queue, encryption=encryption)
 
     async def open(

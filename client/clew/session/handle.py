@@ -127,7 +127,9 @@ class SessionHandle:
         """
         async with self.explain_end():
             update_id = update_id or make_id()
-            return await send_update(self.workflow, name, argument, update_id, awaits_answer=awaits_answer)
+            return await send_update(
+                self.client, self.session_id, name, argument, update_id, awaits_answer=awaits_answer
+            )
 
     async def call(self, name: str, argument: BaseModel, answer: type[Answer]) -> Answer:
         """Send an update and wait for its answer.

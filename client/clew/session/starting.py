@@ -27,6 +27,7 @@ from clew_workflows.contract.errors import (
     WorkerUnavailable,
 )
 from clew_workflows.contract.services import make_start_arguments
+from clew_workflows.temporal_faults.started_workflows import has_started
 
 # Comparing the configuration of `Clew.open` with that of a session that exists already.
 
@@ -112,9 +113,7 @@ async def start_session(
         # For the session's workflow tasks. The session sets those of its activities.
         priority=Priority(config.priority, find_fairness_key(session_id, config.metadata)),
     )
-    # The SDK has the server's answer only here.
-    response = handle._start_workflow_response
-    return response is not None and response.started
+    return has_started(handle)
 
 
 async def start_or_resume(client: Client, session_id: str, config: SessionConfig, task_queue: str) -> bool:

@@ -6,12 +6,11 @@ import asyncio
 import inspect
 import json
 import random
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pydantic import BaseModel, ValidationError
 from temporalio import exceptions
@@ -19,7 +18,6 @@ from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
     WorkflowFailureError,
-    WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
     WorkflowUpdateFailedError,
@@ -45,6 +43,9 @@ from clew_workflows.contract.errors import (
     make_refusal,
 )
 from clew_workflows.contract.validation import translate_validation_error
+from clew_workflows.temporal_faults.cancelled_calls import keep_cancellations
+from clew_workflows.temporal_faults.refused_updates import raise_refusal
+from clew_workflows.temporal_faults.updates_in_flight import MAX_AWAITING, Room, find_room
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -57,10 +58,6 @@ ANSWER_SECONDS = 15.0
 """Seconds for which the call that sends an update waits for its answer, too."""
 ACCEPT_SECONDS = 60
 """Seconds within which a worker must accept an update."""
-MAX_AWAITING = 3
-"""Most calls of a client that send an update to one session and wait for its answer at the same time."""
-MAX_SENDING = 3
-"""Most calls of a client that send an update to one session at the same time, beside those."""
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
 """The longest pauses before an update is sent again that the server had no room for."""
@@ -137,7 +134,7 @@ async def translate_errors(session_id: str, seconds: float | None = None) -> Asy
     """Translate Temporal's errors to Clew's errors. With `seconds`, the body must end within that time."""
     try:
         async with asyncio.timeout(seconds):
-            with _keep_cancellations():
+            with keep_cancellations():
                 yield
     except (WorkflowUpdateFailedError, WorkflowFailureError) as error:
         raise _translate_failure(error.cause, session_id) from error
@@ -180,38 +177,14 @@ def _translate_failure(cause: BaseException | None, session_id: str) -> ClewErro
             return ClewError(str(cause))
 
 
-@contextmanager
-def _keep_cancellations() -> Iterator[None]:
-    """Turn the SDK's error back into the cancellation that it has caught."""
-    try:
-        yield
-    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-        if isinstance(error.__cause__, asyncio.CancelledError):
-            raise error.__cause__ from None
-        raise
-
-
-async def wait_at_most(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
-    """Wait for a result.
-
-    Not `asyncio.wait_for`: the SDK turns a cancellation into errors of its own, which would hide a Ctrl-C.
-
-    Raises:
-        TimeoutError: The result did not come in time.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        done, _ = await asyncio.wait([task], timeout=seconds)
-        if not done:
-            raise TimeoutError
-        return task.result()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 async def send_update(
-    handle: WorkflowHandle[Any, Any], name: str, argument: BaseModel, update_id: str, *, awaits_answer: bool = False
+    client: Client,
+    session_id: str,
+    name: str,
+    argument: BaseModel,
+    update_id: str,
+    *,
+    awaits_answer: bool = False,
 ) -> WorkflowUpdateHandle[dict[str, Any]]:
     """Send an update and return when it is accepted; with `awaits_answer` later, if the answer comes soon.
 
@@ -220,15 +193,14 @@ async def send_update(
         Refusal: The session refused it. Nothing has changed.
         WorkerUnavailable: No worker accepted it in time.
     """
-    pauses = _Pauses()
+    handle, room, pauses = client.get_workflow_handle(session_id), find_room(client, session_id), _Pauses()
+    start = partial(handle.start_update, name, dump_input(argument), id=update_id, result_type=dict)
     try:
-        async with translate_errors(handle.id, ACCEPT_SECONDS):
+        async with translate_errors(session_id, ACCEPT_SECONDS):
             while True:
                 try:
-                    update = await _start_update(handle, name, argument, update_id, awaits_answer=awaits_answer)
-                    # The SDK raises the error of a refused update only from `result`.
-                    if update._known_outcome is not None:
-                        await update.result()
+                    update = await _start_update(start, room, awaits_answer=awaits_answer)
+                    await raise_refusal(update)
                     return update
                 except WorkflowUpdateFailedError as error:
                     if not is_unprocessed(error):
@@ -245,7 +217,7 @@ async def send_update(
     except WorkerUnavailable as error:
         if not pauses.seconds:
             raise
-        raise _make_busy(handle.id) from error
+        raise _make_busy(session_id) from error
 
 
 async def read_answer(session_id: str, update: WorkflowUpdateHandle[dict[str, Any]]) -> dict[str, Any]:
@@ -294,48 +266,21 @@ def _make_busy(session_id: str) -> Busy:
 
 
 async def _start_update(
-    handle: WorkflowHandle[Any, Any], name: str, argument: BaseModel, update_id: str, *, awaits_answer: bool
+    start: Callable[..., Awaitable[WorkflowUpdateHandle[dict[str, Any]]]], room: Room, *, awaits_answer: bool
 ) -> WorkflowUpdateHandle[dict[str, Any]]:
     """Start an update. One call to the server brings an answer that comes soon, otherwise another one asks for it."""
-    start = partial(handle.start_update, name, dump_input(argument), id=update_id, result_type=dict)
-    room = _find_room(handle)
     if awaits_answer and room.awaiting < MAX_AWAITING:
         room.awaiting += 1
         try:
             # A server that closes the connection cancels the call, too.
             with suppress(TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    with _keep_cancellations():
+                    with keep_cancellations():
                         return await start(wait_for_stage=WorkflowUpdateStage.COMPLETED)
         finally:
             room.awaiting -= 1
     async with room.sending:
         return await start(wait_for_stage=WorkflowUpdateStage.ACCEPTED)
-
-
-@dataclass(eq=False)
-class _Room:
-    """The updates that a client sends to one session at the same time.
-
-    A server takes 10 of a session's updates at the same time (`history.maxInFlightUpdates`). When it refuses one
-    more, it drops all that no worker has accepted: many callers at once would keep each other from being heard.
-
-    Attributes:
-        awaiting: The calls that wait for the answer, too.
-        sending: Held by each of the other calls, until its update is accepted.
-    """
-
-    awaiting: int = 0
-    sending: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SENDING))
-
-
-# A room exists while calls use it.
-_rooms = WeakKeyDictionary[Client, WeakValueDictionary[str, _Room]]()
-
-
-def _find_room(handle: WorkflowHandle[Any, Any]) -> _Room:
-    rooms = _rooms.setdefault(handle._client, WeakValueDictionary())
-    return rooms.setdefault(handle.id, _Room())
 
 
 def _make_plain(value: Any) -> Any:

@@ -34,10 +34,11 @@ from temporalio.worker import (
 from temporalio.workflow import ActivityHandle
 
 from clew.local import TemporalServer, temporal_server
-from clew.session.transport import wait_at_most
 from clew.testing.scripts import Stuck
 from clew_activities.worker import SessionWorker
 from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
+from clew_workflows.temporal_faults.cancelled_calls import wait_at_most
+from clew_workflows.temporal_faults.refused_updates import has_outcome
 
 # An event loop in a thread of its own, with a Temporal server that all stacks of the process share.
 #
@@ -171,7 +172,7 @@ class _Update(WorkflowUpdateHandle[Any]):
 
     async def result(self, **options: Any) -> Any:
         """Wait for the answer."""
-        return await self._waits.wait(self) if self._known_outcome is None else await super().result(**options)
+        return await super().result(**options) if has_outcome(self) else await self._waits.wait(self)
 
 
 FIRST_RETRY = timedelta(milliseconds=10)

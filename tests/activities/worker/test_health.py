@@ -118,7 +118,7 @@ def test_a_client_that_leaves_during_a_check_is_no_error(address: tuple[str, int
 
         async with serve_health(address, {"slow": check}), httpx.AsyncClient(trust_env=False) as http:
             _, writer = await asyncio.open_connection(*address)
-            writer.write(b"GET /ready HTTP/1.1\r\n\r\n")
+            writer.write(b"GET /ready HTTP/1.1\r\nhost: h\r\n\r\n")
             await asked.wait()
             # Not closed in order, so that the server's side is closed at once.
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

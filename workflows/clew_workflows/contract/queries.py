@@ -6,13 +6,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from clew_workflows.contract.errors import Starting
 from clew_workflows.contract.names import MAX_PENDING, Id, Seq
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.validation import Input, MessageText
-
-QUERY_AHEAD = f"{Starting.type}: the worker has not begun the session's next task: ask again in a moment"
-"""The failure of a query that a worker cannot answer for now: its history has a task that may be another worker's."""
 
 
 class PendingMessage(Input):

@@ -46,13 +46,14 @@ with workflow.unsafe.imports_passed_through():
     from clew_workflows.host.runtime import Runtime
     from clew_workflows.host.startup import Startup
     from clew_workflows.host.subagents import Subagents
-    from clew_workflows.host.tasks import Fullness, TaskBudget, TaskCommands
+    from clew_workflows.host.tasks import Fullness, TaskBudget
     from clew_workflows.host.visibility import Visibility, serve_metadata
     from clew_workflows.host.waiters import Waiters
     from clew_workflows.protocol import DraftQuery
     from clew_workflows.session import carried, commands, decisions, ui, views
     from clew_workflows.session.advance import Session
     from clew_workflows.session.commands import Command
+    from clew_workflows.temporal_faults.task_commands import TaskCommands
     from clew_workflows.thread.context.contexts import take_page
     from clew_workflows.thread.thread import Thread
 
@@ -198,7 +199,7 @@ class AgentSession:
     async def update(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
         """Handle any update. The validator has refused most of what cannot be done; the rest is refused here."""
         self._fullness.updates += 1
-        self._fullness.note_sizes()
+        self._fullness.task.note()
         update_id = self._update_id()
         command = self._validated.pop(update_id, None)
         if command is None:
@@ -242,7 +243,7 @@ class AgentSession:
     async def signal(self, name: str, args: Sequence[RawValue]) -> None:
         """Handle any signal. One that cannot be decoded becomes an `input` entry."""
         self._fullness.signals += 1
-        self._fullness.note_sizes()
+        self._fullness.task.note()
         if self._refusal or self._runtime.state.closed:
             return
         self._task_commands.ensure()
@@ -304,7 +305,7 @@ class AgentSession:
         )
         while True:
             self._ensure_command()
-            self._fullness.note_sizes()
+            self._fullness.task.note()
             # A message that opens a run, a close, a full history or a changed lane ends the wait.
             try:
                 await workflow.wait_condition(
@@ -312,7 +313,7 @@ class AgentSession:
                     timeout=rollover.store_retry_delay,
                 )
             except TimeoutError:
-                self._fullness.note_sizes()
+                self._fullness.task.note()
             if rollover.due and not runtime.state.closed:
                 await rollover.roll()
             if runtime.state.closed:

@@ -15,8 +15,8 @@ from temporalio import workflow
 
 from clew_workflows.host import execution
 from clew_workflows.host.runtime import Runtime
-from clew_workflows.host.tasks import TaskCommands
 from clew_workflows.session import outside, runs, tool_rounds, ui
+from clew_workflows.temporal_faults.task_commands import TaskCommands
 
 # Coroutines that run beside the main one of a workflow.
 

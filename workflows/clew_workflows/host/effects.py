@@ -20,7 +20,7 @@ from clew_workflows.host import execution
 from clew_workflows.host.duties import start_background_task
 from clew_workflows.host.execution import await_remote_result
 from clew_workflows.host.runtime import LOCAL_CONTEXTS, Runtime
-from clew_workflows.host.tasks import Fullness, TaskBudget, TaskCommands
+from clew_workflows.host.tasks import Fullness, TaskBudget
 from clew_workflows.protocol import (
     ArchiveRef,
     CallModel,
@@ -41,6 +41,7 @@ from clew_workflows.protocol import (
     ToolReturned,
 )
 from clew_workflows.session import budgets, carried, decisions, summaries, tool_rounds
+from clew_workflows.temporal_faults.task_commands import TaskCommands
 from clew_workflows.thread.context.contexts import find_lane_prompt
 from clew_workflows.thread.lane import Layers
 

@@ -51,6 +51,7 @@ from clew_workflows.encryption.admission import FOREIGN_FIELD, PLAIN_FIELD, SEAL
 from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES, Handler, Query
 from clew_workflows.session import carried
 from clew_workflows.session.commands import Command
+from clew_workflows.temporal_faults.wrapped_converter import get_own_converter
 
 # Inputs that cannot be decrypted, or that are not encrypted where they must be: each is refused.
 #
@@ -90,10 +91,7 @@ def find_refusal(args: Sequence[RawValue]) -> Refusal | None:
 
 
 def _refuses_plain() -> bool:
-    converter = workflow.payload_converter()
-    # The SDK wraps the worker's converter, and shows it nowhere. A test sends inputs without arguments.
-    converter = getattr(converter, "_inner_payload_converter", converter)
-    return bool(getattr(converter, REFUSES_PLAIN, False))
+    return bool(getattr(get_own_converter(), REFUSES_PLAIN, False))
 
 
 def find_seal(args: Sequence[RawValue]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel
@@ -11,6 +11,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import (
+    CompositePayloadConverter,
     DataConverter,
     DefaultFailureConverter,
     DefaultFailureConverterWithEncodedAttributes,
@@ -21,17 +22,8 @@ from temporalio.converter import (
 from clew_workflows.contract.errors import UnknownKey
 from clew_workflows.encryption import AdmittingCodec, admit_payloads
 from clew_workflows.host.ingress import REFUSES_PLAIN, KeyMissing, QueryRefused
-
-
-# The SDK checks for such references before any converter or codec of ours sees the payload. These two methods are not
-# public; the SDK's version is pinned, and a test sends every kind of reference.
-@dataclass(frozen=True)
-class _WithoutExternalStorage(DataConverter):
-    async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return list(payloads)
-
-    async def _external_retrieve_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return list(payloads)
+from clew_workflows.temporal_faults.failure_details import TolerantFailureConverter
+from clew_workflows.temporal_faults.storage_references import pass_on_references
 
 
 class SharedPayloadConverter(PydanticPayloadConverter):
@@ -42,33 +34,14 @@ class SharedPayloadConverter(PydanticPayloadConverter):
     """
 
     def __init__(self) -> None:
-        self._set_converters(*_CONVERTERS)
+        CompositePayloadConverter.__init__(self, *_CONVERTERS)
 
 
 _CONVERTERS = tuple(PydanticPayloadConverter().converters.values())
 
 
-class TolerantFailureConverter(DefaultFailureConverter):
-    """Drops details of failures that cannot be decoded: the activity of a remote tool may fail with any."""
-
-    def from_failure(self, failure: Failure, payload_converter: PayloadConverter) -> BaseException:
-        """Make the exception of a failure."""
-        try:
-            return super().from_failure(failure, payload_converter)
-        except Exception:
-            bare = Failure()
-            bare.CopyFrom(failure)
-            if bare.HasField("application_failure_info"):
-                bare.application_failure_info.ClearField("details")
-            if bare.HasField("canceled_failure_info"):
-                bare.canceled_failure_info.ClearField("details")
-            if bare.HasField("timeout_failure_info"):
-                bare.timeout_failure_info.ClearField("last_heartbeat_details")
-            return super().from_failure(bare, payload_converter)
-
-
 class EncryptingFailureConverter(TolerantFailureConverter):
-    """The same, and moves messages and stack traces to where the codec encrypts them.
+    """Moves messages and stack traces to where the codec encrypts them, too.
 
     Those of refused queries stay readable, since the server drops the other place, and those that name a missing key.
     """
@@ -87,11 +60,7 @@ class EncryptingFailureConverter(TolerantFailureConverter):
 
 
 def make_tolerant(converter: DataConverter) -> DataConverter:
-    """Make a converter that treats a reference to external storage like any other payload, and drops odd details.
-
-    Any caller can write such a reference into a signal. Where no external storage is configured the SDK fails the
-    workflow task that reads it, again and again; the session itself refuses the signal and goes on.
-    """
+    """Make a converter that fails no workflow task: a session itself refuses what it cannot read, and goes on."""
     converter = admit_payloads(converter)
     if converter.payload_converter_class is PydanticPayloadConverter:
         converter = replace(converter, payload_converter_class=SharedPayloadConverter)
@@ -102,9 +71,7 @@ def make_tolerant(converter: DataConverter) -> DataConverter:
         converter = replace(converter, failure_converter_class=TolerantFailureConverter)
     if converter.failure_converter_class is DefaultFailureConverterWithEncodedAttributes:
         converter = replace(converter, failure_converter_class=EncryptingFailureConverter)
-    if converter.external_storage is not None or isinstance(converter, _WithoutExternalStorage):
-        return converter
-    return _WithoutExternalStorage(**{f.name: getattr(converter, f.name) for f in fields(DataConverter) if f.init})
+    return pass_on_references(converter)
 
 
 class SessionPayloadConverter(PayloadConverter):

@@ -25,12 +25,13 @@ from clew_workflows.host.effects import Recalling
 from clew_workflows.host.intake import Intake
 from clew_workflows.host.runtime import Runtime
 from clew_workflows.host.startup import make_unavailable
-from clew_workflows.host.tasks import FULL, PRESSING, SPENT, Fullness, TaskCommands
+from clew_workflows.host.tasks import FULL, PRESSING, SPENT, Fullness
 from clew_workflows.host.visibility import Visibility
 from clew_workflows.host.waiters import Waiters
 from clew_workflows.protocol import Archiving, Failure, WrittenArchive
 from clew_workflows.session import carried, decisions, ui
 from clew_workflows.session.advance import Session
+from clew_workflows.temporal_faults.task_commands import TaskCommands
 
 # Phases that must end in this workflow run. A summary adds few events, and its caller waits for the answer.
 _STAYING = ("summarizing", "hibernating", "closed")
@@ -87,7 +88,7 @@ class Rollover:
     @property
     def _must_move(self) -> bool:
         """Whether another version of the workers is to serve the session. The results of late calls are awaited."""
-        return self._fullness.is_moving and not self._runtime.state.late_calls
+        return self._fullness.task.is_moving and not self._runtime.state.late_calls
 
     @property
     def full(self) -> bool:
@@ -101,7 +102,7 @@ class Rollover:
 
         A session that has become unable to go on since the last attempt tries at once.
         """
-        left = self._ask_again_at - self._fullness.time
+        left = self._ask_again_at - self._fullness.task.time
         return timedelta(seconds=left) if left > 0 and (self._waited_when_asked or not self._must_wait) else None
 
     @property

@@ -130,7 +130,7 @@ class Runtime:
         if (step.gave_up or step.stops) and self.task:
             self.task.cancel()
         self.active_at = workflow.time()
-        self._fullness.note_sizes()
+        self._fullness.task.note()
         telemetry.report_turns(step.entries, self.state)
         self.resume(step.session)
 

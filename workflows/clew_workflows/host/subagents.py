@@ -18,9 +18,9 @@ from clew_workflows.host.duties import start_background_task
 from clew_workflows.host.execution import make_priority
 from clew_workflows.host.intake import Intake
 from clew_workflows.host.runtime import Runtime
-from clew_workflows.host.tasks import TaskCommands
 from clew_workflows.session import decisions, runs, subagents
 from clew_workflows.session.state import Child, Decision, State
+from clew_workflows.temporal_faults.task_commands import TaskCommands
 
 REPORTED = "the task is over, and its result is reported"
 """The reason with which a subagent's session closes."""

@@ -1,15 +1,17 @@
-"""Workflow tasks and the history that they write: its size, the command of each task, and the work of one."""
+"""Workflow tasks and the history that they write: its size, and the work of one task."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
 
 from temporalio import workflow
 
 from clew_workflows.contract import MAX_MESSAGE_BYTES
 from clew_workflows.protocol import RolloverThresholds
+from clew_workflows.temporal_faults.noted_task import NotedTask
+from clew_workflows.temporal_faults.slow_timers import wait_for_next_task
+from clew_workflows.temporal_faults.task_commands import TaskCommands
 
 # Measuring how full the event history of a workflow run is.
 
@@ -26,36 +28,19 @@ SUGGESTED_EVENTS = 500
 
 @dataclass(slots=True)
 class Fullness:
-    """Counters of a workflow run, and the sizes of its history as `note_sizes` has noted them.
-
-    Conditions must read these, and nothing of the current workflow task. A task that refuses an update checks them
-    before it hands over its timers and results; a replay, which knows nothing of the update, does so afterwards. A
-    condition that the start of a task alone makes true would issue its commands in another order on a replay
-    (docs/upstream/refused_beside_timer.md).
+    """Counters of a workflow run, and the sizes of its history.
 
     Attributes:
         updates: The updates so far.
         signals: The signals so far.
-        time: The time, in seconds of the workflow's clock.
-        is_moving: Whether the session is to move to another version of the workers.
+        task: The newest workflow task, as it was noted. Conditions read this, and never the current task.
     """
 
     updates: int = 0
     signals: int = 0
-    time: float = 0.0
-    is_moving: bool = False
-    _events: int = 0
-    _bytes: int = 0
-    _suggested: bool = False
+    task: NotedTask = field(default_factory=NotedTask)
     _fetched_events: int = 0
     _fetched_bytes: int = 0
-
-    def note_sizes(self) -> None:
-        """Note the sizes and the time of the current task, which handles something that the history has."""
-        info = workflow.info()
-        self.time, self.is_moving = workflow.time(), info.is_target_worker_deployment_version_changed()
-        self._events, self._bytes = info.get_current_history_length(), info.get_current_history_size()
-        self._suggested = info.is_continue_as_new_suggested()
 
     def measure(self, thresholds: RolloverThresholds) -> float:
         """Measure the history: 1.0 is the first threshold that is reached.
@@ -63,9 +48,9 @@ class Fullness:
         Entries that were carried over or fetched from the archive do not count. The next workflow run would have to
         fetch them again, and so each run would continue as new at once, without end.
         """
-        events = self._events - self._fetched_events
-        size = self._bytes - self._fetched_bytes
-        suggested = self._suggested and events > SUGGESTED_EVENTS
+        events = self.task.events - self._fetched_events
+        size = self.task.bytes - self._fetched_bytes
+        suggested = self.task.suggests_rollover and events > SUGGESTED_EVENTS
         return max(
             events / thresholds.events,
             size / thresholds.bytes,
@@ -80,39 +65,6 @@ class Fullness:
         self._fetched_bytes += size
 
 
-# Giving each workflow task a command, so that a replay finds the same tasks.
-
-
-MEMO_KEY = "clew_task"
-"""The memo field that holds the event id of the newest task that was given a command."""
-
-
-class TaskCommands:
-    """Gives a command to workflow tasks that would have none.
-
-    Two faults of Temporal concern tasks without a command (docs/upstream/dropped_first_task.md and joined_tasks.md):
-
-    - The server drops the first task of a run if all that it did was to refuse updates. The event ids of the dropped
-      task go to the events that come next, and the worker that served it takes those for handled: signals are lost.
-    - A replay joins a task with the task after it if neither it nor the task before it had a command. Both are
-      handled at the time of the later one, and the signals of both before anything else.
-    """
-
-    def __init__(self) -> None:
-        self._given_at = 0
-
-    def ensure(self) -> None:
-        """Give the current task a command, once. It adds one event to the history."""
-        task = workflow.info().get_current_history_length()
-        if task != self._given_at:
-            self._given_at = task
-            workflow.upsert_memo({MEMO_KEY: task})
-
-    def note(self) -> None:
-        """Note that the current task has been given another command."""
-        self._given_at = workflow.info().get_current_history_length()
-
-
 # The budget of a workflow task: the bytes of text that it may tokenize, so that other sessions come between.
 #
 # Activities count the tokens of what they answer. Texts of callers, and answers that no activity has counted, are
@@ -123,7 +75,6 @@ class TaskCommands:
 
 MAX_TASK_BYTES = MAX_MESSAGE_BYTES
 """Most bytes that one workflow task tokenizes of what was not counted before; the largest input has as many."""
-BEGIN_TIMEOUT = timedelta(seconds=10)
 
 
 class TaskBudget:
@@ -146,10 +97,8 @@ class TaskBudget:
         return True
 
     async def wait_for_next_task(self) -> None:
-        """Wait for the next workflow task, which an activity begins: a timer would take a second."""
-        await workflow.execute_activity(
-            "begin_task", start_to_close_timeout=BEGIN_TIMEOUT, summary="for further inputs and results"
-        )
+        """Wait for the next workflow task."""
+        await wait_for_next_task()
         self._task_commands.ensure()
 
     async def wait_to_spend(self, size: int) -> None:

@@ -14,9 +14,9 @@ from clew_workflows.contract.lists import SEARCH_ATTRIBUTES, AttributeValue
 from clew_workflows.host.duties import start_background_task
 from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES, Handler
 from clew_workflows.host.runtime import Runtime
-from clew_workflows.host.tasks import TaskCommands
 from clew_workflows.session import ui
 from clew_workflows.session.state import State
+from clew_workflows.temporal_faults.task_commands import TaskCommands
 
 # The answer to Temporal's own metadata query: what the Temporal UI shows on a session's page and in its menus.
 #

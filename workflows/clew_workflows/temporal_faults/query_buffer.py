@@ -1,4 +1,14 @@
-"""Repeat queries that the server or a worker refuses for now after milliseconds; the SDK would wait a second."""
+"""The SDK waits a second for a query that the server has no room for: repeat it after milliseconds.
+
+While a workflow task is in progress, the server buffers one query and refuses the others
+(`history.maxBufferedQueryCount` is 1). The buffer is free again after milliseconds, or seconds if the worker was
+lost; the SDK takes the refusal for overload: it waits a second, and gives up after ten.
+
+Seen in: temporalio 1.35.0, server 1.32.0 (CLI 1.9.1).
+Reproduction: docs/upstream/query_buffer.md.
+Can go: when all queries of the reproduction are answered at once, and `query_ahead` is gone, whose failures are
+repeated here, too.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +34,7 @@ from temporalio.converter import DataConverter, WorkflowSerializationContext
 from temporalio.exceptions import FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew_workflows.contract.queries import QUERY_AHEAD
+from clew_workflows.temporal_faults.query_ahead import QUERY_AHEAD
 
 PATIENCE_SECONDS = 10.0
 """Seconds for which a query is repeated that the server cannot take, as in the SDK."""
@@ -52,12 +62,7 @@ _RETRIED = (
 def retry_queries_soon(
     client: Client, *, patience_seconds: float = PATIENCE_SECONDS, busy_seconds: float = BUSY_SECONDS
 ) -> Client:
-    """Make a client like this one that repeats refused queries after milliseconds.
-
-    While a workflow task is in progress, the server buffers one query and refuses the others
-    (`history.maxBufferedQueryCount` is 1). The buffer is free again after milliseconds, or seconds if the worker was
-    lost. The SDK treats the refusal as overload: it waits a second, and gives up after ten.
-    """
+    """Make a client like this one that repeats refused queries after milliseconds."""
     config = client.config()
     if any(isinstance(interceptor, _RetryQueriesSoon) for interceptor in config["interceptors"]):
         return client

@@ -24,16 +24,15 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.service import RPCError
-from temporalio.worker import Worker, WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowInstance, WorkflowInstanceDetails
 
 from clew import Clew, Session
 from clew.errors import ClewError
 from clew.local import Reply
 from clew.testing import replay
-from clew_activities import query_guard
-from clew_activities.query_guard import QueryGuard
 from clew_activities.worker import assembly
-from clew_workflows.contract.queries import QUERY_AHEAD
+from clew_workflows.temporal_faults import query_ahead
+from clew_workflows.temporal_faults.query_ahead import QUERY_AHEAD, QueryGuard
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
@@ -85,14 +84,8 @@ def evicted() -> list[str]:
 def guarded(monkeypatch: pytest.MonkeyPatch, evicted: list[str]) -> WorkflowInstance:
     """A guarded instance."""
 
-    class Runner(WorkflowRunner):
-        def prepare_workflow(self, defn: Any) -> None: ...
-
-        def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-            return Instance()
-
+    monkeypatch.setattr(UnsandboxedWorkflowRunner, "create_instance", lambda _runner, _details: Instance())
     guard = QueryGuard()
-    monkeypatch.setattr(guard, "_runner", Runner())
     bridge = SimpleNamespace(request_workflow_eviction=evicted.append)
     guard.watch(SimpleNamespace(_bridge_worker=bridge))  # type: ignore[arg-type] # the guard needs no more of it
     details: Any = SimpleNamespace(info=SimpleNamespace(run_id="run"))
@@ -288,13 +281,13 @@ async def test_a_worker_evicts_a_workflow(stack: Stack) -> None:
 async def test_a_query_shows_nothing_of_another_workers_task(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lost worker has begun a task. A query brings its events to the next worker, and waits for the next task."""
     failed: list[WorkflowActivationCompletion] = []
-    make_failure = query_guard._fail
+    make_failure = query_ahead._fail
 
     def fail() -> WorkflowActivationCompletion:
         failed.append(make_failure())
         return failed[-1]
 
-    monkeypatch.setattr(query_guard, "_fail", fail)
+    monkeypatch.setattr(query_ahead, "_fail", fail)
     for _ in range(ROUNDS):
         if await read_in_another_workers_task(stack, failed):
             break

@@ -23,10 +23,10 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew import Clew
 from clew.errors import Starting, WorkerUnavailable
 from clew.session import starting
-from clew.session._query_retry import retry_queries_soon
 from clew.session.handle import SessionHandle
 from clew.session.reading import read_status
-from clew_workflows.contract.queries import QUERY_AHEAD
+from clew_workflows.temporal_faults.query_ahead import QUERY_AHEAD
+from clew_workflows.temporal_faults.query_buffer import retry_queries_soon
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 

@@ -1,10 +1,16 @@
-"""A guard against a fault of Temporal's SDK: a query advances a workflow to events of a task that has not started.
+"""A query advances a workflow to events of a task that has not started: fail such a query, and evict the workflow.
 
 A worker that was paused gets the queries that have waited for it together with a history whose newest events no
-workflow task has brought yet. The SDK hands these events to the cached workflow before the query. When their task
-comes, with an update or a signal, a replay would handle the update first: the history cannot be replayed from then on
-(docs/upstream/query_ahead.md). The guard fails such a query instead, which evicts the workflow from the cache. The
-caller repeats the query, and the next task replays the history in its order.
+workflow task has brought yet, and the SDK hands these events to the cached workflow before the query. When their task
+comes, with an update or a signal, a replay would handle the update first: the history cannot be replayed from then
+on.
+
+Seen in: temporalio 1.35.0, server 1.32.0 (CLI 1.9.1).
+Reproduction: docs/upstream/query_ahead.md, which also has the ways of the fault that the guard meets below.
+Can go: when all histories of the reproduction can be replayed; `QUERY_AHEAD` goes with it, where clients wait for it.
+
+The guard fails such a query, which evicts the workflow from the cache. The caller repeats the query, and the next
+task replays the history in its order.
 
 An eviction may lose a task that has started. A query may then bring its events, as if the task was there; the guard
 notices it at the next task, which goes on with the same history but brings updates, signals or timers, or whose
@@ -24,47 +30,34 @@ replaced replays, too: a full cache evicts workflows, and so does the guard.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
-from temporalio.bridge.proto.workflow_activation import WorkflowActivation
-from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.converter import SerializationContext, StorageDriverStoreContext
-from temporalio.worker import (
-    UnsandboxedWorkflowRunner,
-    Worker,
-    WorkflowInstance,
-    WorkflowInstanceDetails,
-    WorkflowRunner,
-)
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowInstance, WorkflowInstanceDetails
 from temporalio.workflow import Info
 
-from clew_workflows.contract.queries import QUERY_AHEAD
+from clew_workflows.contract.errors import Starting
+from clew_workflows.temporal_faults.private_parts import WorkflowActivation, WorkflowActivationCompletion
+
+QUERY_AHEAD = f"{Starting.type}: the worker has not begun the session's next task: ask again in a moment"
+"""The failure of a query that a worker cannot answer for now: its history has a task that may be another worker's."""
 
 
-class QueryGuard(WorkflowRunner):
+class QueryGuard(UnsandboxedWorkflowRunner):
     """Runs workflows without a sandbox, and keeps queries from advancing them."""
 
     def __init__(self) -> None:
-        self._runner = UnsandboxedWorkflowRunner()
+        super().__init__()
         self._evict: Callable[[str], None] = _keep
 
     def watch(self, worker: Worker) -> None:
         """Evict from the worker's cache, from now on, workflows that a query has brought events of no task."""
-        # There is no public way.
         self._evict = worker._bridge_worker.request_workflow_eviction
-
-    def prepare_workflow(self, defn: Any) -> None:
-        """Check the workflow's definition."""
-        self._runner.prepare_workflow(defn)
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Make a guarded instance."""
-        return _Guarded(self._runner.create_instance(det), lambda: self._evict(det.info.run_id))
-
-    def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
-        """Pass on the exceptions that fail workflows."""
-        self._runner.set_worker_level_failure_exception_types(types)
+        return _Guarded(super().create_instance(det), lambda: self._evict(det.info.run_id))
 
 
 def _keep(_run_id: str) -> None:

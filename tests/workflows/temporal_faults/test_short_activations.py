@@ -12,7 +12,7 @@ import pytest
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
 
 from clew_activities.worker.runtime import WorkerLoop
-from clew_activities.worker.workflow_executor import SHORT_BYTES, WorkflowExecutor
+from clew_workflows.temporal_faults.short_activations import SHORT_BYTES, WorkflowExecutor
 
 _trace = ContextVar("_trace", default="none")
 

@@ -1,4 +1,13 @@
-"""Where a worker's workflow tasks run: short ones on the event loop's thread, all others on threads of their own."""
+"""The SDK hands each workflow task to another thread, though most take a millisecond: run short ones on the loop's.
+
+What a cached session does next takes a millisecond, and all threads share one processor. Without the hand-over to a
+thread and back, a turn takes 7 % less of the worker's CPU.
+
+Seen in: temporalio 1.35.0.
+Reproduction: docs/upstream/no_public_way.md#short_activations.
+Can go: when the SDK runs short activations without a hand-over. To leave it out, make the worker with a
+`ThreadPoolExecutor(THREADS)`: nothing else depends on it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context
 from typing import ParamSpec, TypeVar
 
-from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from clew_workflows.temporal_faults.private_parts import WorkflowActivation
 
 THREADS = 2
 """Threads for all other activations. Twenty at once would each take twenty times as long: all share a processor."""
@@ -24,11 +33,9 @@ class WorkflowExecutor(ThreadPoolExecutor):
 
     Long ones wait for one of `THREADS` threads, while short ones of other sessions come between.
 
-    What a cached session does next takes a millisecond, and all threads share one processor. Without the hand-over to
-    a thread and back, a turn takes 7 % less of the worker's CPU. A replay, a query and a large input may take longer:
-    they run on threads, so that the event loop goes on with streams and heartbeats meanwhile. What remains takes a
-    tenth of a second at most: a rollover of a session with megabytes of live text, or the tokens of queued texts. The
-    SDK can interrupt a deadlock on a thread alone.
+    A replay, a query and a large input may take longer: they run on threads, so that the event loop goes on with
+    streams and heartbeats meanwhile. What remains takes a tenth of a second at most: a rollover of a session with
+    megabytes of live text, or the tokens of queued texts. The SDK can interrupt a deadlock on a thread alone.
     """
 
     def submit(
