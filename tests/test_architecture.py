@@ -64,8 +64,6 @@ WORKER_MODULES = ("clew.operators", "clew.worker")
 EFFECTS = {"os", "pathlib", "random", "secrets", "shutil", "socket", "subprocess", "tempfile", "time", "uuid"}
 """Modules with clocks, randomness, the environment or IO."""
 WITH_EFFECTS = (
-    # For recovery and the tests; workflows pass their own clock and randomness to it.
-    "clew_workflows.session.stamps",
     # It loads the vocabularies, before a workflow counts anything.
     "clew_workflows.contract.tokens",
     # What a process is started with: keys, nonces, the environment.

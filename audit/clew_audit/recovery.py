@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic_core import from_json, to_json
@@ -22,13 +24,15 @@ from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.errors import InvalidInput, NotFound, ThreadMismatch
 from clew_workflows.protocol import ArchiveRef
 from clew_workflows.session import carried, decisions, drafts
-from clew_workflows.session.advance import Session, advance
-from clew_workflows.session.stamps import MACHINE
+from clew_workflows.session.advance import Session, Stamps, advance
 from clew_workflows.session.state import Decision, Moment
 from clew_workflows.session.ui import summarize_archived
 from clew_workflows.thread.entries import Entry
 
 # Writes a session's archive from outside, as if it had hibernated, and starts the session from it.
+
+STAMPS = Stamps(now=lambda: datetime.now(UTC), random_bits=secrets.randbits)
+"""The machine's clock and random numbers."""
 
 
 async def append_entries(archive: Archive, archive_ref: ArchiveRef, entries: Sequence[Entry]) -> ArchiveRef:
@@ -95,7 +99,7 @@ def add_recovery(
     if not session_after.thread.rev:
         return session_after
     entry = drafts.draft_session("recovered", reason, workflow)
-    return advance(session_after, Decision(session_after.state, (entry,)), MACHINE).session
+    return advance(session_after, Decision(session_after.state, (entry,)), STAMPS).session
 
 
 def end_open_work(session: Session, unread: tuple[tuple[str, str], ...] = ()) -> Session:
@@ -108,7 +112,7 @@ def end_open_work(session: Session, unread: tuple[tuple[str, str], ...] = ()) ->
     state = session.state
     lost = [drafts.draft_input("dropped", name, "recovered", excerpt) for name, excerpt in unread]
     decision = decisions.recover(state, Moment(session.thread.rev + len(lost), time.time())).prepend(*lost)
-    return replace(advance(session, decision, MACHINE).session, effect=None)
+    return replace(advance(session, decision, STAMPS).session, effect=None)
 
 
 Source = Literal["history", "archive"]

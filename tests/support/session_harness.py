@@ -53,9 +53,9 @@ from clew_workflows.protocol import (
     ToolReturned,
 )
 from clew_workflows.session import advance, commands, decisions, requests, tool_rounds
+from clew_workflows.session.advance import Stamps
 from clew_workflows.session.carried import RECENT_ENTRIES, carry, restore
 from clew_workflows.session.commands import Command
-from clew_workflows.session.stamps import Stamps
 from clew_workflows.session.state import Decision, Moment
 from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.context.projection import Projection

@@ -15,8 +15,7 @@ from clew_workflows.host.execution import TimeLimits
 from clew_workflows.host.tasks import Fullness
 from clew_workflows.protocol import CallModel, Event, SessionEffect
 from clew_workflows.session import views
-from clew_workflows.session.advance import Session, advance
-from clew_workflows.session.stamps import Stamps
+from clew_workflows.session.advance import Session, Stamps, advance
 from clew_workflows.session.state import Decision, Moment, State
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.thread import Thread

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TypeVar
 
 from clew_workflows.contract.payloads import ConfigPayload
 from clew_workflows.contract.tokens import Encoding, load_encoding
 from clew_workflows.protocol import RunTools, SessionEffect
 from clew_workflows.session import tool_rounds
-from clew_workflows.session.stamps import Stamps
 from clew_workflows.session.state import Decision, Input, Request, State, note_entries
 from clew_workflows.thread.entries import Draft, Entry
 from clew_workflows.thread.thread import Thread
 
 T = TypeVar("T", Request, Input)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """Makes ids and timestamps.
+
+    Attributes:
+        now: Returns the time, in UTC.
+        random_bits: Returns a random number with a number of bits.
+    """
+
+    now: Callable[[], datetime]
+    random_bits: Callable[[int], int]
+
+    def make_entry_id(self) -> str:
+        """Make the id of a new entry."""
+        return f"e-{self.random_bits(64):016x}"
+
+    def make_timestamp(self) -> str:
+        """Format the present time as RFC 3339 in UTC, with milliseconds."""
+        return format_timestamp(self.now())
+
+
+def format_timestamp(time: datetime) -> str:
+    """Format a time in UTC as RFC 3339, in milliseconds."""
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,8 @@ from clew_workflows.contract.payloads import ConfigPayload, UserMessage
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.session import budgets, drafts, operations, outside, tool_rounds
+from clew_workflows.session.advance import format_timestamp
 from clew_workflows.session.requests import make_request
-from clew_workflows.session.stamps import format_timestamp
 from clew_workflows.session.state import Child, Request, RequestedCall, State
 from clew_workflows.thread.context.contexts import build_context, build_window, find_output_schema, rebuild_context
 from clew_workflows.thread.context.projection import Projection
