@@ -129,7 +129,7 @@ class Turn:
 
     @property
     def same_text(self) -> bool:
-        """Whether both replies have the same text, but for white space around it."""
+        """Whether both replies have the same text, except for white space around it."""
         return self.reply is not None and self.reply.text.strip() == self.recorded.text.strip()
 
     @property

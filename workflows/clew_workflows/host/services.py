@@ -142,7 +142,7 @@ class RestoreSession:
 
 @workflow.defn(name=DELETE_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
 class DeleteSession:
-    """Ends a session and deletes its archive, but for segments that its forks need, and so its subagents.
+    """Ends a session and its subagents, and deletes their archives, except segments that its forks need.
 
     It answers `{deleted_segments, deleted_subagents}`.
     """

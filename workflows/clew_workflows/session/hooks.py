@@ -89,7 +89,7 @@ def take_input_answer(state: State, run: Run, answer: HooksAnswered) -> Decision
         for unread in state.inbox
         if unread not in dropped
     )
-    # The run's answer is none of theirs.
+    # They share the run, and not its answer.
     unanswered = replace(run, answer=Answer())
     outcomes = tuple(
         drafts.draft_run(

@@ -293,7 +293,7 @@ class Clock:
         return self if self.paused_at is not None else replace(self, paused_at=now)
 
     def resume(self, now: float) -> Clock:
-        """Let the clock go on: the time in which it stood still does not count, but for a subagent's work."""
+        """Let the clock go on. The time in which it stood still does not count, except for the work of a subagent."""
         if self.paused_at is None:
             return self if self.worked_seconds == 0 else replace(self, worked_seconds=0.0)
         waited = max(now - self.paused_at - self.worked_seconds, 0.0)

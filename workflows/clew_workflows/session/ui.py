@@ -43,7 +43,7 @@ from clew_workflows.thread.thread import Thread
 
 
 _PUNCTUATION = re.compile(r"[\"-+\-/:<->@\[-`{-~]")
-"""The ASCII punctuation but for `!`, `,`, `.`, `;` and `?`."""
+"""The ASCII punctuation except `!`, `,`, `.`, `;` and `?`."""
 
 
 def shorten(text: str, limit: int) -> str:
