@@ -19,10 +19,9 @@ SOURCES = {
 }
 ORDER = (
     "clew_workflows.contract",
+    "clew_workflows.values",
     "clew_workflows.encryption",
     "clew_workflows.thread",
-    "clew_workflows.values",
-    "clew_workflows.queues",
     "clew_workflows.protocol",
     "clew_workflows.session",
     "clew_workflows.host",
@@ -50,7 +49,6 @@ PURE = (
     "clew_workflows.contract",
     "clew_workflows.thread",
     "clew_workflows.protocol",
-    "clew_workflows.queues",
     "clew_workflows.values",
     "clew_workflows.session",
     "clew.tools",

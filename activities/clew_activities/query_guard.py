@@ -39,7 +39,7 @@ from temporalio.worker import (
 )
 from temporalio.workflow import Info
 
-from clew_workflows.contract.queries import QUERY_AHEAD
+from clew_workflows.contract.inputs import QUERY_AHEAD
 
 
 class QueryGuard(WorkflowRunner):

@@ -33,7 +33,7 @@ from clew.testing import replay
 from clew_activities import query_guard
 from clew_activities.query_guard import QueryGuard
 from clew_activities.worker import assembly
-from clew_workflows.contract.queries import QUERY_AHEAD
+from clew_workflows.contract.inputs import QUERY_AHEAD
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until

@@ -19,8 +19,8 @@ from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import EntriesQuery
 from clew_workflows.contract.errors import InvalidInput, NotFound
+from clew_workflows.contract.outputs import ForkReceipt
 from clew_workflows.contract.payloads import OperationPayload
-from clew_workflows.contract.receipts import ForkReceipt
 from clew_workflows.protocol import Fork
 from clew_workflows.session import carried
 from clew_workflows.session.advance import Session

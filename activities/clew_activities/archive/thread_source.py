@@ -18,7 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew_activities.archive import Archive, Head, ObjectMissing, SegmentDamaged
 from clew_workflows.contract import WORKFLOW_TYPE, EntriesQuery
 from clew_workflows.contract.errors import Interrupted, Starting, ThreadMismatch, WorkerUnavailable
-from clew_workflows.contract.queries import QUERY_AHEAD
+from clew_workflows.contract.inputs import QUERY_AHEAD
 from clew_workflows.session.advance import Session
 from clew_workflows.session.carried import restore
 from clew_workflows.thread.entries import Entry

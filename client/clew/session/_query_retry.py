@@ -24,7 +24,7 @@ from temporalio.converter import DataConverter, WorkflowSerializationContext
 from temporalio.exceptions import FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew_workflows.contract.queries import QUERY_AHEAD
+from clew_workflows.contract.inputs import QUERY_AHEAD
 
 PATIENCE_SECONDS = 10.0
 """Seconds for which a query is repeated that the server cannot take, as in the SDK."""

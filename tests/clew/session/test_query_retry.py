@@ -26,7 +26,7 @@ from clew.session import starting
 from clew.session._query_retry import retry_queries_soon
 from clew.session.handle import SessionHandle
 from clew.session.reading import read_status
-from clew_workflows.contract.queries import QUERY_AHEAD
+from clew_workflows.contract.inputs import QUERY_AHEAD
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
