@@ -26,7 +26,7 @@ from clew_workflows.session import carried
 from clew_workflows.session.advance import Session
 from clew_workflows.session.state import MAX_KNOWN_OPS, State, note_entries
 from clew_workflows.session.ui import summarize_archived
-from clew_workflows.thread.context.loading import load_thread
+from clew_workflows.thread.context.archived import load_thread
 from clew_workflows.thread.entries import Entry, Refs
 
 RECORDING_SECONDS = 0.05

@@ -27,7 +27,7 @@ from clew_workflows.protocol import (
 from clew_workflows.session import configuration, drafts, requests, tool_rounds
 from clew_workflows.session.advance import Session
 from clew_workflows.session.state import Decision, Remembered, State, make_columns, read_columns
-from clew_workflows.thread.context.retention import retain
+from clew_workflows.thread.context.archived import retain
 from clew_workflows.thread.entries import Draft, Entry
 from clew_workflows.thread.lane import ArchivedPart
 from clew_workflows.thread.thread import Retained, Thread
