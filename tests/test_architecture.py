@@ -19,11 +19,10 @@ SOURCES = {
 }
 ORDER = (
     "clew_workflows.contract",
+    "clew_workflows.values",
     "clew_workflows.encryption",
     "clew_workflows.temporal_faults",
     "clew_workflows.thread",
-    "clew_workflows.values",
-    "clew_workflows.queues",
     "clew_workflows.protocol",
     "clew_workflows.session",
     "clew_workflows.host",
@@ -51,7 +50,6 @@ PURE = (
     "clew_workflows.contract",
     "clew_workflows.thread",
     "clew_workflows.protocol",
-    "clew_workflows.queues",
     "clew_workflows.values",
     "clew_workflows.session",
     "clew.tools",

@@ -15,8 +15,7 @@ from clew.session.transport import dump_input, make_input
 from clew_activities.error_translation import translate_refusals
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import SessionConfig
-from clew_workflows.contract.errors import Closed, InvalidInput, NotFound
-from clew_workflows.contract.services import (
+from clew_workflows.contract.calls import (
     AWAIT_REQUEST,
     OPEN_SESSION,
     READ_LAST_SEQ,
@@ -29,6 +28,7 @@ from clew_workflows.contract.services import (
     SessionCall,
     SubmitInputCall,
 )
+from clew_workflows.contract.errors import Closed, InvalidInput, NotFound
 
 # What the activities share through which other workflows reach sessions.
 

@@ -29,12 +29,12 @@ from clew_audit.json_lines import FileDamaged, LineReader, LineWriter, encode_li
 from clew_audit.state_builder import StateBuilder
 from clew_workflows.contract import TASK_QUEUE, EntriesQuery
 from clew_workflows.contract.errors import NotFound, ThreadMismatch
-from clew_workflows.contract.formats import Format
 from clew_workflows.contract.messages import canonicalize
 from clew_workflows.encryption import NO_ENCRYPTION, Sealer, find_sealer
 from clew_workflows.protocol import ArchiveRef
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.source import LivePage, read_forward
+from clew_workflows.values import Format
 
 FORMAT = Format("export")
 PIECE_BYTES = 1_000_000

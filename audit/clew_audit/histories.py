@@ -20,7 +20,7 @@ from clew.session.connection import validate_session_id
 from clew.session.transport import translate_error
 from clew_audit.json_lines import FileDamaged, LineReader, LineWriter
 from clew_workflows.contract.errors import InvalidInput
-from clew_workflows.contract.formats import Format
+from clew_workflows.values import Format
 
 FORMAT = Format("histories")
 

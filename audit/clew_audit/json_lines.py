@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from clew_workflows.contract.errors import ClewError, UnknownKey
-from clew_workflows.contract.formats import Format
 from clew_workflows.encryption import NO_ENCRYPTION, Changed, Sealer
+from clew_workflows.values import Format
 
 MAX_LINE_BYTES = 160 * 1024 * 1024
 """Largest line, in bytes. The history of a workflow run has at most 50 MB, and a third more in base64. A stored tool

@@ -11,6 +11,7 @@ from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.errors import InvalidInput
 from clew_workflows.contract.messages import list_call_ids
 from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.outputs import InputReceipt
 from clew_workflows.contract.payloads import (
     AssistantMessage,
     ConfigPayload,
@@ -27,7 +28,6 @@ from clew_workflows.contract.payloads import (
     UserMessage,
 )
 from clew_workflows.contract.policy import resolve
-from clew_workflows.contract.receipts import InputReceipt
 from clew_workflows.protocol import TOOL_CALL_ID, ArchiveRef
 from clew_workflows.session import budgets, carried, configuration, drafts, inputs
 from clew_workflows.session.advance import Session

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,6 +26,7 @@ from clew_workflows.contract import (
     OnBusy,
     SessionConfig,
 )
+from clew_workflows.contract.config import Steering
 from clew_workflows.contract.errors import Refusal
 from clew_workflows.contract.names import is_selected
 from clew_workflows.contract.policy import resolve
@@ -99,7 +100,7 @@ class Agent:
     max_iterations: int | None = None
     request_timeout_seconds: int | None = None
     on_busy: OnBusy | None = None
-    steering: Literal["terminal", "step"] | None = None
+    steering: Steering | None = None
     approval_scope: ApprovalScope | None = None
     idle_timeout_seconds: int | None = None
     priority: int | None = None
@@ -189,26 +190,11 @@ class Agent:
                 raise TypeError(f"agent {self.name!r}: {tool!r} is no tool: decorate the function with clew.tool")
 
     def _make_config(self, tools: Sequence[str]) -> SessionConfig:
-        fields = {
-            "model": self.model,
-            "fallbacks": self.fallbacks or None,
-            "system_prompt": self.system_prompt,
-            "tools": tools or None,
-            "require_approval": self.require_approval or None,
-            "context_policy": self.context_policy,
-            "model_options": self.model_options,
-            "limits": self.limits,
-            "max_iterations": self.max_iterations,
-            "request_timeout_seconds": self.request_timeout_seconds,
-            "on_busy": self.on_busy,
-            "steering": self.steering,
-            "approval_scope": self.approval_scope,
-            "idle_timeout_seconds": self.idle_timeout_seconds,
-            "priority": self.priority,
-            "metadata": self.metadata,
-        }
+        fields = {name: value for name, value in vars(self).items() if name in SessionConfig.model_fields}
+        fields["tools"] = tools
         try:
-            values = {name: value for name, value in fields.items() if value is not None}
+            # An empty list is the default of each field that is one.
+            values = {name: value for name, value in fields.items() if value not in (None, (), [])}
             config = SessionConfig.model_validate_json(json.dumps(values, default=_make_plain))
             if config.context_policy:
                 resolve(agent=config.context_policy)

@@ -40,10 +40,7 @@ from clew_workflows.contract import (
     MessageInput,
     SubmitInput,
 )
-from clew_workflows.contract.errors import ClewError, RequestFailed, make_refusal
-from clew_workflows.contract.outcomes import RequestOutcome
-from clew_workflows.contract.receipts import InputReceipt
-from clew_workflows.contract.services import (
+from clew_workflows.contract.calls import (
     AWAIT_REQUEST,
     OPEN_SESSION,
     READ_LAST_SEQ,
@@ -55,8 +52,11 @@ from clew_workflows.contract.services import (
     SendMessageCall,
     SessionCall,
     SubmitInputCall,
-    name_caller_queue,
 )
+from clew_workflows.contract.errors import ClewError, RequestFailed, make_refusal
+from clew_workflows.contract.names import name_caller_queue
+from clew_workflows.contract.outcomes import RequestOutcome
+from clew_workflows.contract.outputs import InputReceipt
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")

@@ -386,33 +386,33 @@ export interface ConfigTokens {
   tools: number;
 }
 
-/** The argument of the update `configure`. Absent fields stay unchanged. */
+/** The argument of the update `configure`. Absent fields stay unchanged; a list replaces the one in force. */
 export interface ConfigureInput {
   /** The agent. A worker resolves it anew, also if the session is pinned or has the same one. */
   agent?: string | null;
   /** The model. */
   model?: string | null;
-  /** All models that a run tries while its model has an outage. */
+  /** The models that a run tries, in this order, while its model has an outage. The next run begins with `model` again. */
   fallbacks?: Array<string> | null;
-  /** Overlay the options in force; null takes a value away. */
-  model_options?: ModelOptions | null;
   /** The system prompt; at most 65 536 bytes. */
   system_prompt?: string | null;
   /** All tools that the model may call from then on. A worker resolves their schemas anew, also if the session is pinned. */
   tools?: Array<string> | null;
-  /** Overlays the session's policy. */
-  context_policy?: ContextPolicy | null;
-  /** Overlay the limits in force; null takes a value away. */
-  limits?: Limits | null;
-  /** How the session treats a message while it serves a request. */
-  on_busy?: "reject" | "queue" | "interrupt" | "steer" | null;
-  /** When inputs enter a run. */
-  steering?: "terminal" | "step" | null;
-  /** All tools whose calls wait for a person's decision, beside those that always do. */
+  /** The tools whose calls wait for a person's decision, beside those that always do. */
   require_approval?: Array<string> | null;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
   approval_scope?: "call" | "round" | null;
-  /** Which calls the workers take first: 1 the first, 5 the last. */
+  /** Overlays the session's policy. */
+  context_policy?: ContextPolicy | null;
+  /** Overlay the options in force; null takes a value away. */
+  model_options?: ModelOptions | null;
+  /** How the session treats a message while it serves a request. */
+  on_busy?: "reject" | "queue" | "interrupt" | "steer" | null;
+  /** When inputs enter a run: with its answer (`terminal`) or before its next model call (`step`). */
+  steering?: "terminal" | "step" | null;
+  /** Overlay the limits in force; null takes a value away. */
+  limits?: Limits | null;
+  /** Which calls the workers take first while calls wait for them: 1 the first, 5 the last. */
   priority?: number | null;
   /** All names and values of the caller's own. Those of the session's agent stay below them. */
   metadata?: Record<string, string> | null;
@@ -1345,19 +1345,15 @@ export interface RunPayload {
 export interface SessionConfig {
   /** The agent, by the name under which the workers have it. */
   agent?: string | null;
-  /** Whether the session keeps the version of the agent and the tools' schemas with which it began. Otherwise each request has those of the workers' present deployment. */
-  pin?: boolean;
   /** The model. It is needed if there is no `agent`. */
   model?: string | null;
   /** The models that a run tries, in this order, while its model has an outage. The next run begins with `model` again. */
   fallbacks?: Array<string>;
-  /** The loop of a run; only `react` is accepted. */
-  strategy?: string;
   /** The system prompt; at most 65 536 bytes. */
   system_prompt?: string | null;
   /** The names of the tools that the model may call, each once. */
   tools?: Array<string>;
-  /** Tools whose calls wait for a person's decision, beside those that always do. */
+  /** The tools whose calls wait for a person's decision, beside those that always do. */
   require_approval?: Array<string>;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
   approval_scope?: "call" | "round";
@@ -1365,24 +1361,28 @@ export interface SessionConfig {
   context_policy?: ContextPolicy | null;
   /** The options of model calls. */
   model_options?: ModelOptions;
-  /** The most model calls of a run. */
-  max_iterations?: number;
-  /** After so many seconds a request fails with `timeout`. The time that it waits for nothing but approvals, results of external calls, or subagents that wait, does not count. */
-  request_timeout_seconds?: number;
   /** How the session treats a message while it serves a request. */
   on_busy?: "reject" | "queue" | "interrupt" | "steer";
   /** When inputs enter a run: with its answer (`terminal`) or before its next model call (`step`). */
   steering?: "terminal" | "step";
-  /** The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows it. */
-  encoding?: "o200k_base" | "cl100k_base" | "heuristic";
   /** Limits of the session's inputs, tool results and usage. */
   limits?: Limits;
-  /** After so many seconds without work the session hibernates; at most 10 years. */
-  idle_timeout_seconds?: number | null;
   /** Which calls the workers take first while calls wait for them: 1 the first, 5 the last. */
   priority?: number;
   /** The caller's own names and values. */
   metadata?: Record<string, string>;
+  /** Whether the session keeps the version of the agent and the tools' schemas with which it began. Otherwise each request has those of the workers' present deployment. */
+  pin?: boolean;
+  /** The loop of a run; only `react` is accepted. */
+  strategy?: string;
+  /** The most model calls of a run. */
+  max_iterations?: number;
+  /** After so many seconds a request fails with `timeout`. The time that it waits for nothing but approvals, results of external calls, or subagents that wait, does not count. */
+  request_timeout_seconds?: number;
+  /** The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows it. */
+  encoding?: "o200k_base" | "cl100k_base" | "heuristic";
+  /** After so many seconds without work the session hibernates; at most 10 years. */
+  idle_timeout_seconds?: number | null;
 }
 
 /** The result of the workflow `AgentSession`. */

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from clew.errors import NewerVersion, UnknownKey
 from clew_audit.json_lines import FileDamaged, LineReader, LineWriter, encode_line
-from clew_workflows.contract.formats import Format
 from clew_workflows.encryption import NO_ENCRYPTION, Sealer
+from clew_workflows.values import Format
 from tests.support.encrypted import make_encryption
 
 TEST = Format("test")

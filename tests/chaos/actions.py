@@ -13,7 +13,7 @@ from clew.contract import ContextOperation
 from clew.errors import AlreadyAnswered, AlreadyResolved, Archived, Busy, ClewError, Refusal
 from clew.session.events import EntryCommitted
 from clew.session.transport import make_input, translate_errors
-from clew_workflows.contract.receipts import InputReceipt, OperationReceipt
+from clew_workflows.contract.outputs import InputReceipt, OperationReceipt
 from tests.chaos.callers import OUTCOME_SECONDS, Callers, GaveUp, make_words
 from tests.chaos.oracle import Origin, Reader
 from tests.chaos.plan import Action, name_offspring

@@ -13,7 +13,6 @@ from tests.support.threads import Writer, assistant_calls, assistant_says, tool_
 ROOT = Path(__file__).parents[2]
 PURE = (
     "clew_workflows.contract",
-    "clew_workflows.contract.payloads",
     "clew_workflows.thread",
     "clew_workflows.thread.context",
 )

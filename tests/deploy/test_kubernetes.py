@@ -12,8 +12,8 @@ from clew.contract import TASK_QUEUE, SessionConfig
 from clew_activities.worker.assembly import ALL_WORK
 from clew_activities.worker.environment import read_environment, read_grace
 from clew_activities.worker.process import LEAVE_SECONDS
+from clew_workflows.contract.names import name_model_queue, name_tool_queue
 from clew_workflows.host.execution import ARCHIVE_TIMEOUT
-from clew_workflows.queues import name_model_queue, name_tool_queue
 from tests.support.processes import ROOT
 
 FOLDER = ROOT / "deploy/kubernetes"

@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 
 from clew.contract import TASK_QUEUE
 from clew_activities.worker.environment import read_deployment
-from clew_workflows.queues import name_provider_queue
+from clew_workflows.contract.names import name_provider_queue
 from tests.support.processes import ROOT
 
 TOOLS = ROOT / ".venv/deploy/bin"

@@ -26,7 +26,7 @@ from clew.contract import (
 from clew_activities.model.prepare import make_profile
 from clew_workflows.contract.messages import Message
 from clew_workflows.contract.outcomes import Usage
-from clew_workflows.contract.receipts import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
+from clew_workflows.contract.outputs import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
 from clew_workflows.contract.validation import translate_validation_error
 from clew_workflows.protocol import (
     AgentRoute,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from clew.contract import SessionConfig
@@ -12,8 +12,8 @@ from clew.contract.payloads import EntryKind, read_payload
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
+from clew_workflows.thread.context._lane_view import ProjectionInput
 from clew_workflows.thread.context.projection import Projection, project
-from clew_workflows.thread.context.projection_input import ProjectionInput
 from clew_workflows.thread.entries import DEFAULT_LANE, Draft, Entry, Refs
 from clew_workflows.thread.thread import Thread
 
@@ -155,3 +155,18 @@ def project_thread(thread: Thread, policy: ContextPolicy = WIDE, **fields: Any) 
 def project_messages(thread: Thread, policy: ContextPolicy = WIDE, **fields: Any) -> list[Message]:
     """Project the messages of a context."""
     return project_thread(thread, policy, **fields).messages
+
+
+@dataclass
+class Back:
+    """Reads a thread that is complete in memory."""
+
+    thread: Thread
+    upto: int
+
+    async def read(
+        self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
+    ) -> AsyncIterator[Entry]:
+        for entry in reversed(self.thread.slice(from_seq, self.upto if to_seq is None else min(to_seq, self.upto))):
+            if entry.kind == kind and context_ref in (None, entry.lane):
+                yield entry

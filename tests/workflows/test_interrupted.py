@@ -14,7 +14,7 @@ from temporalio.client import WorkflowFailureError
 from clew import Agent, Session
 from clew.local import Reply, ToolCall
 from clew.session.events import TextAdded
-from clew_workflows.contract.payloads.messages import INTERRUPTED
+from clew_workflows.contract.payloads import INTERRUPTED
 from clew_workflows.thread.entries import Entry
 from tests.support.deployments import make_client, run_deployment
 from tests.support.rolling import make_id

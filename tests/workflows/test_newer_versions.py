@@ -14,9 +14,9 @@ from clew import Clew
 from clew.errors import ClewError, NewerVersion
 from clew_activities.archive import Archive, Store, head
 from clew_audit import audit, recovery
-from clew_workflows.contract.formats import Format
 from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.session import carried
+from clew_workflows.values import Format
 from tests.support.encrypted import connect, make_encryption
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clew.local import Reply
-from clew_workflows.queues import name_provider_queue
+from clew_workflows.contract.names import name_provider_queue
 from tests.support.rolling import OFTEN, list_model_queues, make_id, run_rolling_worker
 from tests.support.stack import Stack
 from tests.support.workers import run_worker_process

@@ -19,14 +19,14 @@ from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import EntriesQuery
 from clew_workflows.contract.errors import InvalidInput, NotFound
+from clew_workflows.contract.outputs import ForkReceipt
 from clew_workflows.contract.payloads import OperationPayload
-from clew_workflows.contract.receipts import ForkReceipt
 from clew_workflows.protocol import Fork
 from clew_workflows.session import carried
 from clew_workflows.session.advance import Session
 from clew_workflows.session.state import MAX_KNOWN_OPS, State, note_entries
 from clew_workflows.session.ui import summarize_archived
-from clew_workflows.thread.context.loading import load_thread
+from clew_workflows.thread.context.archived import load_thread
 from clew_workflows.thread.entries import Entry, Refs
 
 RECORDING_SECONDS = 0.05

@@ -8,9 +8,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clew_activities.archive.errors import ObjectDamaged
-from clew_workflows.contract.formats import Format
 from clew_workflows.contract.lists import SessionSummary
 from clew_workflows.contract.messages import canonicalize, compute_digest
+from clew_workflows.values import Format
 
 FORMAT = Format("archive head")
 

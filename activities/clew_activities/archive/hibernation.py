@@ -16,8 +16,7 @@ from clew_workflows.contract.errors import InvalidInput
 from clew_workflows.contract.lists import SessionSummary
 from clew_workflows.protocol import ArchiveRef, Archiving, Recall, Recalled, Thaw, Thawed, WrittenArchive
 from clew_workflows.session.carried import carry, restore
-from clew_workflows.thread.context.loading import load_lane, make_archived_thread
-from clew_workflows.thread.context.retention import retain
+from clew_workflows.thread.context.archived import load_lane, make_archived_thread, retain
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
 from clew_workflows.values import Packed

@@ -17,9 +17,9 @@ from pydantic_core import from_json, to_json
 
 from clew_activities.archive.errors import ObjectDamaged
 from clew_activities.archive.segment import hash_bytes
-from clew_workflows.contract.formats import Format
 from clew_workflows.contract.messages import canonicalize
 from clew_workflows.thread.entries import Entry
+from clew_workflows.values import Format
 
 FORMAT = Format("archive node")
 

@@ -28,8 +28,8 @@ from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import MAX_PAGE_BYTES, DeleteSessionInput
 from clew_workflows.contract.errors import NewerVersion, NotFound, WorkerUnavailable
 from clew_workflows.contract.lists import SEARCH_ATTRIBUTES, ListSessionsInput, SessionsPage, SessionSummary, matches
+from clew_workflows.contract.outputs import DeleteReceipt
 from clew_workflows.contract.payloads import ToolMessage
-from clew_workflows.contract.receipts import DeleteReceipt
 from clew_workflows.session.subagents import make_child_id
 from clew_workflows.temporal_faults.cancelled_calls import wait_at_most
 

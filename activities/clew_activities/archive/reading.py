@@ -20,8 +20,8 @@ from clew_workflows.contract.payloads import Recipe, UserMessage
 from clew_workflows.host import ingress
 from clew_workflows.session import views
 from clew_workflows.session.budgets import make_call_policy
+from clew_workflows.thread.context.archived import load_thread
 from clew_workflows.thread.context.contexts import build_context, rebuild_context, take_page
-from clew_workflows.thread.context.loading import load_thread
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.source import FrozenThread, make_filter

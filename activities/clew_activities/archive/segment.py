@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from clew_activities.archive.errors import SegmentDamaged
-from clew_workflows.contract.formats import Format
 from clew_workflows.thread.entries import Entry
+from clew_workflows.values import Format
 
 FORMAT = Format("archive segment")
 

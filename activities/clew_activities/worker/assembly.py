@@ -28,14 +28,13 @@ from clew_activities.tools.run_tool import ToolActivities
 from clew_activities.worker.capacity import RATE_LIMITS, Capacity
 from clew_activities.worker.parts import NO_LIMITS, Parts, make_parts
 from clew_workflows.contract.hooks import Hook
-from clew_workflows.contract.services import name_caller_queue
+from clew_workflows.contract.names import name_caller_queue, name_model_queue, name_provider_queue, name_tool_queue
 from clew_workflows.encryption import is_encrypting
 from clew_workflows.host.agent_session import AgentSession
 from clew_workflows.host.payload_converter import make_tolerant
 from clew_workflows.host.runtime import LOCAL_CONTEXTS
 from clew_workflows.host.services import SERVICES
 from clew_workflows.protocol import RolloverThresholds
-from clew_workflows.queues import name_model_queue, name_provider_queue, name_tool_queue
 from clew_workflows.temporal_faults.deadlock_timeout import wait_for_activations
 from clew_workflows.temporal_faults.private_parts import check_private_parts
 from clew_workflows.temporal_faults.query_ahead import QueryGuard

@@ -15,7 +15,7 @@ from temporalio.common import MetricMeter
 from temporalio.service import RPCError
 
 from clew_activities.worker.assembly import Work
-from clew_workflows.queues import name_model_queue, name_provider_queue, name_tool_queue
+from clew_workflows.contract.names import name_model_queue, name_provider_queue, name_tool_queue
 
 INTERVAL_SECONDS = 10.0
 """Seconds between two requests to the server for the depth of the queues."""

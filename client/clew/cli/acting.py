@@ -14,7 +14,7 @@ from clew.cli.failures import exit_on_error
 from clew.cli.reach import Target
 from clew.session.session import Session
 from clew_workflows.contract.errors import UnknownApproval, WorkerUnavailable
-from clew_workflows.contract.receipts import Receipt
+from clew_workflows.contract.outputs import Receipt
 
 
 def act(

@@ -14,7 +14,7 @@ from clew.cli.options import Address, AsJson, By, Namespace, OpId, SessionId, Ta
 from clew.session.options import InputOptions
 from clew.session.session import Session
 from clew_workflows.contract import TASK_QUEUE, ConfigureInput
-from clew_workflows.contract.receipts import ApprovalReceipt
+from clew_workflows.contract.outputs import ApprovalReceipt
 
 # The commands for summaries and pins. Each prints the session's receipt.
 

@@ -13,8 +13,8 @@ from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
 from clew.session.connection import Clew
 from clew.session.session import Session
 from clew_workflows.contract import TASK_QUEUE
+from clew_workflows.contract.outputs import CheckpointReceipt, DeleteReceipt, ForkReceipt, RestoreReceipt
 from clew_workflows.contract.payloads import ForkPayload
-from clew_workflows.contract.receipts import CheckpointReceipt, DeleteReceipt, ForkReceipt, RestoreReceipt
 
 
 def fork(

@@ -16,7 +16,25 @@ from rich.text import Text
 
 from clew.cli.hints import write_command
 from clew_workflows.contract.outcomes import Usage
-from clew_workflows.contract.outputs import Context, PendingOperation, SessionStatus
+from clew_workflows.contract.outputs import (
+    ApprovalReceipt,
+    CancelReceipt,
+    CheckpointReceipt,
+    CloseReceipt,
+    ConfigureReceipt,
+    Context,
+    DeleteReceipt,
+    ForkReceipt,
+    HibernateReceipt,
+    InputReceipt,
+    OperationReceipt,
+    PendingOperation,
+    Receipt,
+    RestoreReceipt,
+    SessionStatus,
+    SummaryReceipt,
+    ToolResultReceipt,
+)
 from clew_workflows.contract.payloads import (
     AgentVersion,
     ApprovalPayload,
@@ -30,22 +48,6 @@ from clew_workflows.contract.payloads import (
     SessionPayload,
     SummaryPayload,
     ToolMessage,
-)
-from clew_workflows.contract.receipts import (
-    ApprovalReceipt,
-    CancelReceipt,
-    CheckpointReceipt,
-    CloseReceipt,
-    ConfigureReceipt,
-    DeleteReceipt,
-    ForkReceipt,
-    HibernateReceipt,
-    InputReceipt,
-    OperationReceipt,
-    Receipt,
-    RestoreReceipt,
-    SummaryReceipt,
-    ToolResultReceipt,
 )
 from clew_workflows.thread.entries import Entry
 

@@ -9,8 +9,8 @@ from temporalio.client import Client
 
 from clew_workflows.contract import MAX_TOKEN_BYTES
 from clew_workflows.contract.errors import NewerVersion, TokenMalformed, TokenVersion
-from clew_workflows.contract.formats import Format
 from clew_workflows.encryption import find_sealer
+from clew_workflows.values import Format
 
 FORMAT = Format("encrypted checkpoint")
 _NAME = "checkpoint"

@@ -6,7 +6,7 @@ import asyncio
 import shlex
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from pydantic import TypeAdapter, ValidationError
 from temporalio.api.enums.v1 import TaskQueueType
@@ -19,35 +19,28 @@ from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, TLSConfig
 
-from clew.agents import Agent
 from clew.session._encryption import encrypt_client
 from clew.session._tokens import decrypt_token
 from clew.session.handle import SessionHandle, run_service
 from clew.session.listing import SessionLists
-from clew.session.options import EntryFilters
+from clew.session.options import EntryFilters, SessionOptions
 from clew.session.reading import read_status, read_thread
 from clew.session.session import Session
 from clew.session.starting import find_ignored, read_ignored, start_or_resume
 from clew.session.transport import dump_input, make_input, translate_error
-from clew.tools import ToolDefinition
 from clew_workflows.contract import (
     DELETE_WORKFLOW,
     RESTORE_WORKFLOW,
     TASK_QUEUE,
-    ApprovalScope,
     DeleteSessionInput,
-    Limits,
-    ModelOptions,
-    OnBusy,
     ReadThreadInput,
     RestoreInput,
     SessionConfig,
     SessionId,
 )
 from clew_workflows.contract.errors import Closed, InvalidInput, NotFound, ServerUnreachable, WorkerUnavailable
+from clew_workflows.contract.outputs import DeleteReceipt, RestoreReceipt
 from clew_workflows.contract.payloads import ConfigPayload
-from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.contract.receipts import DeleteReceipt, RestoreReceipt
 from clew_workflows.encryption import Encryption
 from clew_workflows.temporal_faults.exit_crash import delay_exit
 from clew_workflows.temporal_faults.query_buffer import retry_queries_soon
@@ -147,31 +140,7 @@ class Clew(SessionLists):
         delay_exit()
         return cls(client, task_queue, encryption=encryption)
 
-    async def open(
-        self,
-        session_id: str,
-        *,
-        agent: str | Agent | None = None,
-        pin: bool | None = None,
-        model: str | None = None,
-        fallbacks: Sequence[str] | None = None,
-        system_prompt: str | None = None,
-        tools: Sequence[str | ToolDefinition] | None = None,
-        require_approval: Sequence[str | ToolDefinition] | None = None,
-        approval_scope: ApprovalScope | None = None,
-        on_busy: OnBusy | None = None,
-        steering: Literal["terminal", "step"] | None = None,
-        context_policy: ContextPolicy | None = None,
-        model_options: ModelOptions | Mapping[str, Any] | None = None,
-        max_iterations: int | None = None,
-        request_timeout_seconds: int | None = None,
-        idle_timeout_seconds: int | None = None,
-        priority: int | None = None,
-        encoding: str | None = None,
-        limits: Limits | Mapping[str, Any] | None = None,
-        metadata: Mapping[str, str] | None = None,
-        strategy: str | None = None,
-    ) -> Session:
+    async def open(self, session_id: str, **config: Unpack[SessionOptions]) -> Session:
         """Resume a session with the configuration that it has, or start a new one with this configuration.
 
         A session that hibernates or was closed continues from its archive. Without an `agent` or a `model` it must
@@ -179,28 +148,7 @@ class Clew(SessionLists):
 
         Args:
             session_id: The session.
-            agent: An agent that the workers have, or its name. Fields that are left out are the agent's.
-            pin: Whether the session keeps this version of the agent and its tools' schemas.
-            model: The model, as `provider:name`.
-            fallbacks: Models that a run tries, in this order, while its model has an outage.
-            system_prompt: The system prompt.
-            tools: The tools that the model may call, or their names. The workers must have them.
-            require_approval: The tools whose calls wait for approval, or their names.
-            approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the
-                reply (`round`).
-            on_busy: What the session does with a message while a request is active.
-            steering: When a run reads an input that does not set `at`.
-            context_policy: The context policy. None: the worker chooses one for the model.
-            model_options: Options of the model's calls.
-            max_iterations: The most model calls of a run.
-            request_timeout_seconds: The time of a request, in seconds.
-            idle_timeout_seconds: After so many seconds without work the session hibernates.
-            priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last; 3 by
-                default.
-            encoding: The encoding that tokens are counted under.
-            limits: Limits of inputs, tool results and usage.
-            metadata: Names and values of the caller's own.
-            strategy: The loop of a run; only `react` is accepted.
+            config: The configuration (`SessionOptions`). With an `agent`, fields that are left out are the agent's.
 
         Raises:
             Interrupted: The session was terminated or timed out; `clew recover` repairs it.
@@ -208,43 +156,21 @@ class Clew(SessionLists):
             NotFound: There is no such session, and neither an `agent` nor a `model` to start it with.
         """
         validate_session_id(session_id)
-        options: dict[str, Any] = {
-            "agent": agent,
-            "pin": pin,
-            "model": model,
-            "fallbacks": fallbacks,
-            "strategy": strategy,
-            "system_prompt": system_prompt,
-            "tools": tools,
-            "require_approval": require_approval,
-            "approval_scope": approval_scope,
-            "on_busy": on_busy,
-            "steering": steering,
-            "context_policy": context_policy,
-            "model_options": model_options,
-            "max_iterations": max_iterations,
-            "request_timeout_seconds": request_timeout_seconds,
-            "idle_timeout_seconds": idle_timeout_seconds,
-            "priority": priority,
-            "encoding": encoding,
-            "limits": limits,
-            "metadata": metadata,
-        }
-        fields = {name: value for name, value in options.items() if value is not None}
+        fields = {name: value for name, value in config.items() if value is not None}
         handle, known, status = self._make_handle(session_id), dict[str, Any](), None
-        if agent is None and model is None:
+        if fields.keys().isdisjoint(("agent", "model")):
             try:
                 status = await read_status(handle, only_open=True)
                 known = _select_model(status.config, status.model)
             except (Closed, NotFound):
                 # It has ended, and Temporal may have deleted its workflow: its archive has the configuration.
                 known = await self._read_archived_model(session_id)
-        config = make_input(SessionConfig, known | fields)
-        requested = {name: value for name, value in dump_input(config).items() if name in fields}
+        start = make_input(SessionConfig, known | fields)
+        requested = {name: value for name, value in dump_input(start).items() if name in fields}
         if status and not status.closed:
             ignored = find_ignored(session_id, requested, status.config)
         else:
-            is_new = await start_or_resume(self.temporal, session_id, config, self.task_queue)
+            is_new = await start_or_resume(self.temporal, session_id, start, self.task_queue)
             ignored = {} if is_new else await read_ignored(handle, requested)
         return Session(self.temporal, session_id, self.task_queue, ignored)
 

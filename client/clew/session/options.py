@@ -8,6 +8,7 @@ from typing import Any, Literal, TypedDict
 from clew.agents import Agent
 from clew.tools import ToolDefinition
 from clew_workflows.contract import ApprovalScope, ContextPolicy, Limits, ModelOptions, OnBusy
+from clew_workflows.contract.config import Steering
 
 
 class MessageOptions(TypedDict, total=False):
@@ -17,8 +18,6 @@ class MessageOptions(TypedDict, total=False):
         request_id: Id of the request. A second message with the same id returns the same request's outcome.
         on_busy: What the session does while another request is active: `reject` the message, `queue` it,
             `interrupt` (cancel the other request), or `steer` (join its run and share its outcome).
-        approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
-            (`round`).
         context_policy: Fields that override the session's policy for this request.
         model: Model of this request, as `provider:name`.
         fallbacks: Models that this request tries while its model has an outage, instead of the session's.
@@ -59,7 +58,7 @@ class InputOptions(TypedDict, total=False):
         refs: Refs of your own. The input's entry and transcripts have them; no model reads them.
     """
 
-    at: Literal["terminal", "step"] | None
+    at: Steering | None
     input_id: str | None
     expected_request_id: str | None
     on_failure: Literal["follow_up", "drop"] | None
@@ -68,59 +67,60 @@ class InputOptions(TypedDict, total=False):
 
 
 class ConfigChanges(TypedDict, total=False):
-    """Options of `Session.configure`. Fields left out keep their values.
+    """Options of `Session.configure`: the settings that a session may change. Fields left out keep their values.
 
     Attributes:
-        agent: The agent, or its name. A worker resolves it anew, also in a pinned session.
+        agent: An agent that the workers have, or its name. `configure` resolves it anew, also in a pinned session.
         model: The model, as `provider:name`.
         fallbacks: Models that a run tries, in this order, while its model has an outage.
-        model_options: Options of the model's calls.
         system_prompt: The system prompt.
-        tools: The tools, or their names. The workers must have them.
+        tools: The tools that the model may call, or their names. The workers must have them.
         require_approval: The tools whose calls wait for approval, or their names.
-        approval_scope: Which calls of a reply wait while one needs approval: that one, or all (`round`).
-        context_policy: Fields that override those of the policy in force.
-        limits: Bounds on sizes, waiting inputs and cost.
+        approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
+            (`round`).
+        context_policy: The context policy; `configure` overrides fields of the one in force.
+        model_options: Options of the model's calls.
         on_busy: What the session does with a message while a request is active.
         steering: When a run reads an input that does not set `at`.
-        priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last.
+        limits: Limits of inputs, tool results and usage.
+        priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last; 3 by default.
         metadata: All names and values of the caller's own.
     """
 
     agent: str | Agent | None
     model: str | None
     fallbacks: Sequence[str] | None
-    model_options: ModelOptions | Mapping[str, Any] | None
     system_prompt: str | None
     tools: Sequence[str | ToolDefinition] | None
     require_approval: Sequence[str | ToolDefinition] | None
     approval_scope: ApprovalScope | None
     context_policy: ContextPolicy | None
-    limits: Limits | Mapping[str, Any] | None
+    model_options: ModelOptions | Mapping[str, Any] | None
     on_busy: OnBusy | None
-    steering: Literal["terminal", "step"] | None
+    steering: Steering | None
+    limits: Limits | Mapping[str, Any] | None
     priority: int | None
     metadata: Mapping[str, str] | None
 
 
 class SessionOptions(ConfigChanges, total=False):
-    """Options of `clew.workflow.open`: those of `Session.configure`, and those that only a new session takes.
+    """Options of `Clew.open`: the settings, and what stays as it was when the session was started.
 
     Attributes:
         pin: Whether the session keeps this version of the agent and its tools' schemas.
+        strategy: The loop of a run; only `react` is accepted.
         max_iterations: The most model calls of a run.
         request_timeout_seconds: The time of a request, in seconds.
-        idle_timeout_seconds: After so many seconds without work the session hibernates.
         encoding: The encoding that tokens are counted under.
-        metadata: Names and values of the caller's own.
+        idle_timeout_seconds: After so many seconds without work the session hibernates.
     """
 
     pin: bool | None
+    strategy: str | None
     max_iterations: int | None
     request_timeout_seconds: int | None
-    idle_timeout_seconds: int | None
     encoding: str | None
-    metadata: Mapping[str, str] | None
+    idle_timeout_seconds: int | None
 
 
 class EntryFilters(TypedDict, total=False):

@@ -33,8 +33,8 @@ from clew_workflows.contract.errors import Archived, Closed, Interrupted, NotFou
 from clew_workflows.contract.outputs import PendingCall
 from clew_workflows.contract.payloads import ConfigPayload, OperationPayload
 from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.thread.context.archived import load_thread
 from clew_workflows.thread.context.contexts import build_window, make_window_policy
-from clew_workflows.thread.context.loading import load_thread
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
 from clew_workflows.thread.source import LivePage, read_forward
 

@@ -35,7 +35,7 @@ from clew_workflows.contract import (
     ToolResultInput,
 )
 from clew_workflows.contract.messages import Message
-from clew_workflows.contract.receipts import (
+from clew_workflows.contract.outputs import (
     ApprovalReceipt,
     CancelReceipt,
     CheckpointReceipt,

@@ -17,7 +17,7 @@ from clew.session.handle import STARTING_SECONDS, SessionHandle
 from clew.session.reading import read_status
 from clew.session.transport import INTERRUPTED, make_interrupted, translate_error
 from clew_workflows.contract import ConfigureInput, SessionConfig
-from clew_workflows.contract.config import find_fairness_key
+from clew_workflows.contract.config import find_fairness_key, make_start_arguments
 from clew_workflows.contract.errors import (
     Closed,
     Interrupted,
@@ -26,7 +26,6 @@ from clew_workflows.contract.errors import (
     Starting,
     WorkerUnavailable,
 )
-from clew_workflows.contract.services import make_start_arguments
 from clew_workflows.temporal_faults.started_workflows import has_started
 
 # Comparing the configuration of `Clew.open` with that of a session that exists already.

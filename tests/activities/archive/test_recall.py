@@ -12,8 +12,8 @@ from clew_activities.archive.hibernation import MAX_RECALLED_BYTES, fit_answer
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import ArchiveRef, Recall
 from clew_workflows.session.carried import add_recalled
+from clew_workflows.thread.context.archived import make_archived_thread
 from clew_workflows.thread.context.contexts import build_context
-from clew_workflows.thread.context.loading import make_archived_thread
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.lane import ArchivedPart, Layers

@@ -8,7 +8,7 @@ from temporalio.api.enums.v1 import EventType
 
 from clew import Request, Session
 from clew_activities.worker import Capacity
-from clew_workflows.queues import name_model_queue
+from clew_workflows.contract.names import name_model_queue
 from tests.support.rolling import SlowModel, list_model_queues, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until

@@ -17,9 +17,8 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from clew import Clew
 from clew.local import Reply, ToolCall
 from clew.local.child import Child, child_process
-from clew_workflows.contract.services import name_caller_queue
+from clew_workflows.contract.names import name_caller_queue, name_model_queue, name_provider_queue, name_tool_queue
 from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
-from clew_workflows.queues import name_model_queue, name_provider_queue, name_tool_queue
 from tests.support.stack import Stack, get_last_message
 
 WORKFLOWS = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW

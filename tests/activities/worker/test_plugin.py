@@ -21,7 +21,7 @@ from clew.local import Reply, TemporalServer, ToolCall, scripted_model
 from clew.worker import ClewPlugin
 
 with workflow.unsafe.imports_passed_through():
-    from clew_workflows.queues import name_model_queue
+    from clew_workflows.contract.names import name_model_queue
     from tests.support.encrypted import make_encryption, read_history_bytes, write_keys
     from tests.support.rolling import list_model_queues
     from tests.support.versions import list_queues, make_version, read_version, set_current

@@ -14,7 +14,7 @@ from clew.cli import reach
 from clew.cli.app import app
 from clew.errors import WorkerUnavailable
 from clew.local.child import free_ports
-from clew_workflows.contract.receipts import OperationReceipt
+from clew_workflows.contract.outputs import OperationReceipt
 from tests.support.cli_models import PausedModel
 from tests.support.command_line import read_error, run_clew
 from tests.support.stack import Stack

@@ -1,4 +1,4 @@
-"""The overlay of configurations: what a caller sets wins, what it leaves out is the agent's."""
+"""The configuration of a session, and the arguments that start its workflow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from clew.contract import ContextPolicy, Limits, ModelOptions, SessionConfig
+from clew.contract import ContextPolicy, Limits, ModelOptions, SessionConfig, SessionStart
+from clew_workflows.contract.config import find_fairness_key, make_fairness_key, make_start_arguments
+
+# The overlay of configurations: what a caller sets wins, what it leaves out is the agent's.
+
 
 PARTS: dict[str, st.SearchStrategy[Any]] = {
     "context_policy": st.builds(
@@ -90,3 +94,55 @@ def test_an_idle_time_is_one_that_a_timer_can_have(seconds: int) -> None:
     """A longer timer would fail the workflow task."""
     with pytest.raises(ValidationError):
         SessionConfig(model="openai:gpt-4o", idle_timeout_seconds=seconds)
+
+
+# Fairness keys: which sessions share one, and what it shows.
+
+
+@pytest.mark.parametrize(
+    ("metadata", "owner"),
+    [
+        ({"tenant": "acme", "user": "ada"}, "acme"),
+        ({"user": "ada"}, "ada"),
+        ({"tenant": "", "user": "ada"}, "ada"),
+        ({"title": "Lamps"}, "session-1"),
+        ({}, "session-1"),
+    ],
+)
+def test_a_session_has_the_key_of_its_tenant_or_its_user_or_its_own(metadata: dict[str, str], owner: str) -> None:
+    """A tenant comes before a user. Without either, each session is on its own."""
+    assert find_fairness_key("session-1", metadata) == make_fairness_key(owner)
+
+
+def test_an_inherited_key_is_used_where_there_is_neither_tenant_nor_user() -> None:
+    """So a subagent shares the key of its parent."""
+    inherited = make_fairness_key("parent")
+    assert find_fairness_key("child", {}, inherited) == inherited
+    assert find_fairness_key("child", {"user": "ada"}, inherited) == make_fairness_key("ada")
+
+
+@pytest.mark.parametrize("owner", ["ada", "ada@example.com", "é" * 2000])
+def test_a_key_is_short_and_does_not_show_its_owner(owner: str) -> None:
+    """Temporal takes 64 bytes, and shows them."""
+    key = make_fairness_key(owner)
+    assert len(key.encode()) == 32
+    assert owner not in key
+
+
+# How a session's workflow is started is said once, for clients, forks, restores and recoveries.
+
+
+def test_a_session_is_started_with_the_settings_that_were_given() -> None:
+    """What was left open stays open, for the worker to choose; the summary names the model."""
+    start = make_start_arguments("s-1", SessionConfig(model="openai:gpt-4o", on_busy="queue"))
+    assert (start.workflow, start.id) == ("AgentSession", "s-1")
+    assert start.argument == {"config": {"model": "openai:gpt-4o", "on_busy": "queue"}}
+    assert SessionStart.model_validate(start.argument).config.model == "openai:gpt-4o"
+    assert start.static_summary == "session · openai:gpt-4o"
+
+
+def test_the_summary_has_the_title() -> None:
+    """The title of the metadata, on one line and shortened."""
+    config = SessionConfig(agent="support", metadata={"title": "A broken\ncup " + "x" * 100})
+    summary = make_start_arguments("s-1", config).static_summary
+    assert summary == ("session · support · A broken cup " + "x" * 100)[: len("session · support · ") + 60]

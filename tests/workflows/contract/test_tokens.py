@@ -1,4 +1,4 @@
-"""Counting tokens."""
+"""Tokens, and the pieces of texts that are counted once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,21 @@ from hypothesis import strategies as st
 
 from clew.errors import EncodingUnavailable
 from clew_workflows.contract import tokens
-from clew_workflows.contract.tokens import ENCODINGS, load_encoding, load_encodings
+from clew_workflows.contract.tokens import (
+    ENCODINGS,
+    MAX_PIECES,
+    PIECE_BYTES,
+    find_piece_starts,
+    load_encoding,
+    load_encodings,
+    split,
+)
 from tests.support.examples import examples
 from tests.support.reference_tokens import canonical_json
 from tests.support.threads import CALCULATOR, assistant_calls, tool_returns, user_says
+
+# Counting tokens.
+
 
 VOCABULARIES = ("o200k_base", "cl100k_base")
 UNCACHED: Callable[[str], Any] = load_encoding.__wrapped__
@@ -178,3 +189,23 @@ def test_without_tiktoken(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EncodingUnavailable, match=r"install 'clew\[worker\]'"):
         UNCACHED("o200k_base")
     assert UNCACHED("heuristic").count("12345678") == 2
+
+
+# Texts in pieces.
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=2000), st.integers(1, 40))
+def test_pieces_are_the_text(text: str, times: int) -> None:
+    """Together they are all of it, they are of about the same size, and there are not too many."""
+    pieces = split(text * times)
+    assert "".join(pieces) == text * times
+    assert 1 <= len(pieces) <= MAX_PIECES
+    sizes = [len(piece.encode()) for piece in pieces]
+    assert max(sizes) - min(sizes) <= 7
+    assert find_piece_starts((text * times).encode())[0] == 0
+
+
+@pytest.mark.parametrize(("size", "pieces"), [(0, 1), (PIECE_BYTES, 1), (PIECE_BYTES + 1, 2), (65_536, MAX_PIECES)])
+def test_how_many(size: int, pieces: int) -> None:
+    """A short text is one piece."""
+    assert len(split("x" * size)) == pieces

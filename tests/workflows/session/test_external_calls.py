@@ -9,7 +9,7 @@ import pytest
 
 from clew.contract import HibernateInput, ToolResultInput
 from clew.errors import AlreadyAnswered, Busy, CallEnded, InvalidInput, TooLarge, UnknownToolCall
-from clew_workflows.contract.receipts import ToolResultReceipt
+from clew_workflows.contract.outputs import ToolResultReceipt
 from clew_workflows.protocol import ArchiveRef, RequestedTool
 from clew_workflows.session import commands, decisions, outside, runs, views
 from tests.support.images import DATA_URL

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from clew.contract import ConfigureInput, ModelOptions
 from clew.errors import InvalidOperation, InvalidTokenBudget, QueueFull, UnknownTool
+from clew_workflows.contract.outputs import ConfigureReceipt
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.contract.receipts import ConfigureReceipt
 from clew_workflows.protocol import Prepare
 from clew_workflows.session import commands, views
 from clew_workflows.session.state import MAX_KNOWN_OPS, MAX_WAITING
-from clew_workflows.thread.context.retention import retain
+from clew_workflows.thread.context.archived import retain
 from clew_workflows.thread.thread import Thread
 from tests.support.session_harness import UNKNOWN, SessionHarness, assert_valid
 

@@ -8,7 +8,7 @@ import pytest
 
 from clew.contract.payloads import AssistantMessage
 from clew_workflows.contract.outcomes import Usage
-from clew_workflows.contract.payloads.messages import INTERRUPTED
+from clew_workflows.contract.payloads import INTERRUPTED
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.protocol import CallModel, Declined, Event, Failure, ModelStopped, Outdated, RequestedTool
 from clew_workflows.session import decisions, views

@@ -9,7 +9,7 @@ from clew.contract import ContextPolicy, SummarizeInput
 from clew.errors import NothingToSummarize
 from clew_workflows.protocol import Summarize, Summarized, WrittenSummary
 from clew_workflows.session import summaries
-from clew_workflows.thread.context.retention import retain
+from clew_workflows.thread.context.archived import retain
 from clew_workflows.thread.thread import Thread
 from tests.support.session_harness import SessionHarness
 

@@ -1,9 +1,10 @@
-"""The configuration of a session, with which it is started."""
+"""The configuration of a session, and the arguments that start its workflow."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
@@ -11,18 +12,189 @@ from pydantic import Field, StringConstraints, model_validator
 from clew_workflows.contract.names import (
     MAX_MESSAGE_BYTES,
     MAX_TOOL_RESULT_BYTES,
+    WORKFLOW_TYPE,
     AgentName,
     Id,
     Metadata,
     ModelName,
     SessionId,
 )
-from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import EncodingName
-from clew_workflows.contract.validation import Input, set_fields
+from clew_workflows.contract.validation import Input
 
-# What a session and its subagents send each other: a task with the start, a result with a signal.
+
+class ModelOptions(Input):
+    """Parameters of model calls. An absent one has the provider's default.
+
+    Attributes:
+        temperature: The randomness of sampling.
+        max_output_tokens: The longest reply, in tokens. Absent: the policy's `reserve_output_tokens`, or 4 096 if
+            that is 0.
+        tool_choice: `auto`, `none`, `required`, or the name of a tool.
+        reasoning_effort: The amount of reasoning before the reply.
+        stop: Texts before any of which the reply ends.
+        seed: The seed of sampling, for providers that support it.
+    """
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    tool_choice: str | None = Field(default=None, max_length=200)
+    reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = None
+    stop: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] | None = Field(
+        default=None, max_length=4
+    )
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+
+
+class Limits(Input):
+    """Limits of a session's inputs, tool results and usage.
+
+    `max_total_tokens` and `max_cost_usd` limit the sum of all model calls, those of subagents included; the call that
+    exceeds one is the last.
+
+    Attributes:
+        max_message_bytes: The largest input, in bytes of JSON.
+        max_tool_result_bytes: The part of a tool result that a message has, in bytes of UTF-8; the archive has the
+            rest.
+        max_total_tokens: The most tokens of prompts and replies.
+        max_cost_usd: The highest cost by list price, in USD. Models whose price the worker does not know are then not
+            called: `CLEW_PRICES` gives prices.
+    """
+
+    max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
+    max_tool_result_bytes: int = Field(default=MAX_TOOL_RESULT_BYTES, ge=256, le=MAX_TOOL_RESULT_BYTES)
+    max_total_tokens: int | None = Field(default=None, ge=1)
+    max_cost_usd: float | None = Field(default=None, gt=0)
+
+
+OnBusy = Literal["reject", "queue", "interrupt", "steer"]
+Steering = Literal["terminal", "step"]
+ToolNames = Annotated[
+    tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(max_length=128)
+]
+Fallbacks = Annotated[tuple[ModelName, ...], Field(max_length=8)]
+ApprovalScope = Literal["call", "round"]
+PriorityLevel = Annotated[int, Field(ge=1, le=5)]
+
+
+class Settings(Input):
+    """The fields of a configuration that `configure` can change. Each is declared here; null or absent: not set.
+
+    Attributes:
+        agent: The agent, by the name under which the workers have it.
+        model: The model.
+        fallbacks: The models that a run tries, in this order, while its model has an outage. The next run begins with
+            `model` again.
+        system_prompt: The system prompt; at most 65 536 bytes.
+        tools: The names of the tools that the model may call, each once.
+        require_approval: The tools whose calls wait for a person's decision, beside those that always do.
+        approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
+            until the last decision (`round`).
+        context_policy: The context policy.
+        model_options: The options of model calls.
+        on_busy: How the session treats a message while it serves a request.
+        steering: When inputs enter a run: with its answer (`terminal`) or before its next model call (`step`).
+        limits: Limits of the session's inputs, tool results and usage.
+        priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last.
+        metadata: The caller's own names and values.
+    """
+
+    agent: AgentName | None = None
+    model: ModelName | None = None
+    fallbacks: Fallbacks | None = None
+    system_prompt: str | None = None
+    tools: ToolNames | None = None
+    require_approval: ToolNames | None = None
+    approval_scope: ApprovalScope | None = None
+    context_policy: ContextPolicy | None = None
+    model_options: ModelOptions | None = None
+    on_busy: OnBusy | None = None
+    steering: Steering | None = None
+    limits: Limits | None = None
+    priority: PriorityLevel | None = None
+    metadata: Metadata | None = None
+
+
+class ConfigureInput(Settings):
+    """The argument of the update `configure`. Absent fields stay unchanged; a list replaces the one in force.
+
+    Attributes:
+        agent: The agent. A worker resolves it anew, also if the session is pinned or has the same one.
+        tools: All tools that the model may call from then on. A worker resolves their schemas anew, also if the
+            session is pinned.
+        context_policy: Overlays the session's policy.
+        model_options: Overlay the options in force; null takes a value away.
+        limits: Overlay the limits in force; null takes a value away.
+        metadata: All names and values of the caller's own. Those of the session's agent stay below them.
+    """
+
+
+class SessionConfig(Settings):
+    """The configuration of a session, from its start until a `configure` changes it.
+
+    With `agent`, absent fields are the agent's. The fields of `context_policy`, `model_options`, `limits` and
+    `metadata` are overlaid one by one; a list replaces the agent's.
+
+    Attributes:
+        model: The model. It is needed if there is no `agent`.
+        context_policy: The agent's policy. Absent: the worker chooses one for the model.
+        pin: Whether the session keeps the version of the agent and the tools' schemas with which it began. Otherwise
+            each request has those of the workers' present deployment.
+        strategy: The loop of a run; only `react` is accepted.
+        max_iterations: The most model calls of a run.
+        request_timeout_seconds: After so many seconds a request fails with `timeout`. The time that it waits for
+            nothing but approvals, results of external calls, or subagents that wait, does not count.
+        encoding: The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows
+            it.
+        idle_timeout_seconds: After so many seconds without work the session hibernates; at most 10 years.
+    """
+
+    # The defaults of the settings that have one.
+    fallbacks: Fallbacks = ()
+    tools: ToolNames = ()
+    require_approval: ToolNames = ()
+    approval_scope: ApprovalScope = "call"
+    model_options: ModelOptions = ModelOptions()
+    on_busy: OnBusy = "reject"
+    steering: Steering = "terminal"
+    limits: Limits = Limits()
+    priority: PriorityLevel = 3
+    metadata: Metadata = Field(default={})
+
+    pin: bool = False
+    strategy: str = Field(default="react", max_length=200)
+    max_iterations: int = Field(default=10, ge=1, le=1000)
+    request_timeout_seconds: int = Field(default=900, ge=1, le=30 * 86400)
+    encoding: EncodingName = "o200k_base"
+    idle_timeout_seconds: int | None = Field(default=None, ge=1, le=3650 * 86400)
+
+    @model_validator(mode="after")
+    def _check_model(self) -> Self:
+        if self.model is None and self.agent is None:
+            raise ValueError("a model or an agent is needed")
+        return self
+
+    def overlay(self, upper: Self | None) -> Self:
+        """Return this configuration with the fields that `upper` sets. A field that is null is not set.
+
+        Fields that have fields of their own, and `metadata`, are overlaid one by one.
+        """
+        fields: dict[str, Any] = (
+            {name: value for name in upper.model_fields_set if (value := getattr(upper, name)) is not None}
+            if upper
+            else {}
+        )
+        for name, value in fields.items():
+            lower = getattr(self, name)
+            if isinstance(lower, Input):
+                fields[name] = lower.overlay(value)
+            elif isinstance(lower, dict):
+                fields[name] = lower | value
+        return self.model_copy(update=fields)
+
+
+# The start of a session's workflow: by a client, a fork, a restore and a recovery alike.
 
 
 MAX_SUBAGENT_DEPTH = 5
@@ -55,26 +227,48 @@ class Task(Input):
     max_cost_usd: float | None = Field(default=None, gt=0)
 
 
-class SubagentResultInput(Input):
-    """The argument of the signal `subagent_result`, which a subagent sends to the session that has started it.
+class SessionStart(Input):
+    """The argument of `AgentSession`.
 
     Attributes:
-        tool_call_id: The tool call that started the subagent.
-        session_id: The subagent's session.
-        status: The status of its request.
-        reason: Why the request ended.
-        content: The text of the answer, or the description of the error.
-        usage: The usage of the subagent, its own subagents included.
-        worked_seconds: The seconds that the request has taken, without those in which its clock stood still.
+        config: The configuration. If this id has an archived session, its configuration is used instead.
+        carried: The state that the session's own earlier workflow run carried over; refused from others.
+        task: The task of a subagent; refused from others than the session that starts the subagent.
     """
 
-    tool_call_id: Id
-    session_id: SessionId
-    status: Literal["completed", "failed", "cancelled"]
-    reason: str = Field(max_length=200)
-    content: str
-    usage: Usage
-    worked_seconds: float = Field(ge=0)
+    config: SessionConfig
+    carried: dict[str, int | str] | None = None
+    task: Task | None = None
+
+
+MAX_TITLE = 60
+"""Most characters of a title in a summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartArguments:
+    """The arguments of Temporal's `start_workflow` for a session.
+
+    Attributes:
+        workflow: The workflow type.
+        argument: The workflow's only argument, as JSON: a `SessionStart`.
+        id: The workflow id, which is the session id.
+        static_summary: The text beside the workflow in the Temporal UI.
+    """
+
+    workflow: str
+    argument: dict[str, Any]
+    id: str
+    static_summary: str
+
+
+def make_start_arguments(session_id: str, config: SessionConfig) -> StartArguments:
+    """Make the arguments that start a session, or wake one from its archive."""
+    argument = SessionStart(config=config).model_dump(mode="json", exclude_unset=True)
+    summary = f"session · {config.agent or config.model}"
+    if title := " ".join(config.metadata.get("title", "").split()):
+        summary += f" · {title[:MAX_TITLE]}"
+    return StartArguments(WORKFLOW_TYPE, argument, session_id, summary)
 
 
 # The fairness key of a session: while calls wait for workers, the server takes those of each key in turn.
@@ -97,155 +291,3 @@ def find_fairness_key(session_id: str, metadata: Mapping[str, str], inherited: s
 def make_fairness_key(owner: str) -> str:
     """Make the fairness key of a tenant, a user or a session: a digest, since the server and its UI show it."""
     return hashlib.sha256(owner.encode()).hexdigest()[:KEY_CHARACTERS]
-
-
-class ModelOptions(Input):
-    """Parameters of model calls. An absent one has the provider's default.
-
-    Attributes:
-        temperature: The randomness of sampling.
-        max_output_tokens: The longest reply, in tokens. Absent: the policy's `reserve_output_tokens`, or 4 096 if
-            that is 0.
-        tool_choice: `auto`, `none`, `required`, or the name of a tool.
-        reasoning_effort: The amount of reasoning before the reply.
-        stop: Texts before any of which the reply ends.
-        seed: The seed of sampling, for providers that support it.
-    """
-
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    max_output_tokens: int | None = Field(default=None, ge=1)
-    tool_choice: str | None = Field(default=None, max_length=200)
-    reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = None
-    stop: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] | None = Field(
-        default=None, max_length=4
-    )
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-
-    def overlay(self, upper: ModelOptions | None) -> ModelOptions:
-        """Return these options with the fields that `upper` sets."""
-        return self if upper is None else set_fields(self, upper)
-
-
-class Limits(Input):
-    """Limits of a session's inputs, tool results and usage.
-
-    `max_total_tokens` and `max_cost_usd` limit the sum of all model calls, those of subagents included; the call that
-    exceeds one is the last.
-
-    Attributes:
-        max_message_bytes: The largest input, in bytes of JSON.
-        max_tool_result_bytes: The part of a tool result that a message has, in bytes of UTF-8; the archive has the
-            rest.
-        max_total_tokens: The most tokens of prompts and replies.
-        max_cost_usd: The highest cost by list price, in USD. Models whose price the worker does not know are then not
-            called: `CLEW_PRICES` gives prices.
-    """
-
-    max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
-    max_tool_result_bytes: int = Field(default=MAX_TOOL_RESULT_BYTES, ge=256, le=MAX_TOOL_RESULT_BYTES)
-    max_total_tokens: int | None = Field(default=None, ge=1)
-    max_cost_usd: float | None = Field(default=None, gt=0)
-
-    def overlay(self, upper: Limits) -> Limits:
-        """Return these limits with the fields that `upper` sets."""
-        return set_fields(self, upper)
-
-
-OnBusy = Literal["reject", "queue", "interrupt", "steer"]
-ToolNames = Annotated[
-    tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(max_length=128)
-]
-Fallbacks = Annotated[tuple[ModelName, ...], Field(max_length=8)]
-ApprovalScope = Literal["call", "round"]
-PriorityLevel = Annotated[int, Field(ge=1, le=5)]
-
-
-class SessionConfig(Input):
-    """The configuration of a session, from its start until a `configure` changes it.
-
-    With `agent`, absent fields are the agent's. The fields of `context_policy`, `model_options`, `limits` and
-    `metadata` are overlaid one by one; a list replaces the agent's.
-
-    Attributes:
-        agent: The agent, by the name under which the workers have it.
-        pin: Whether the session keeps the version of the agent and the tools' schemas with which it began. Otherwise
-            each request has those of the workers' present deployment.
-        model: The model. It is needed if there is no `agent`.
-        fallbacks: The models that a run tries, in this order, while its model has an outage. The next run begins with
-            `model` again.
-        strategy: The loop of a run; only `react` is accepted.
-        system_prompt: The system prompt; at most 65 536 bytes.
-        tools: The names of the tools that the model may call, each once.
-        require_approval: Tools whose calls wait for a person's decision, beside those that always do.
-        approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
-            until the last decision (`round`).
-        context_policy: The agent's policy. Absent: the worker chooses one for the model.
-        model_options: The options of model calls.
-        max_iterations: The most model calls of a run.
-        request_timeout_seconds: After so many seconds a request fails with `timeout`. The time that it waits for
-            nothing but approvals, results of external calls, or subagents that wait, does not count.
-        on_busy: How the session treats a message while it serves a request.
-        steering: When inputs enter a run: with its answer (`terminal`) or before its next model call (`step`).
-        encoding: The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows
-            it.
-        limits: Limits of the session's inputs, tool results and usage.
-        idle_timeout_seconds: After so many seconds without work the session hibernates; at most 10 years.
-        priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last.
-        metadata: The caller's own names and values.
-    """
-
-    agent: AgentName | None = None
-    pin: bool = False
-    model: ModelName | None = None
-    fallbacks: Fallbacks = ()
-    strategy: str = Field(default="react", max_length=200)
-    system_prompt: str | None = None
-    tools: ToolNames = ()
-    require_approval: ToolNames = ()
-    approval_scope: ApprovalScope = "call"
-    context_policy: ContextPolicy | None = None
-    model_options: ModelOptions = ModelOptions()
-    max_iterations: int = Field(default=10, ge=1, le=1000)
-    request_timeout_seconds: int = Field(default=900, ge=1, le=30 * 86400)
-    on_busy: OnBusy = "reject"
-    steering: Literal["terminal", "step"] = "terminal"
-    encoding: EncodingName = "o200k_base"
-    limits: Limits = Limits()
-    idle_timeout_seconds: int | None = Field(default=None, ge=1, le=3650 * 86400)
-    priority: PriorityLevel = 3
-    metadata: Metadata = Field(default={})
-
-    @model_validator(mode="after")
-    def _check_model(self) -> Self:
-        if self.model is None and self.agent is None:
-            raise ValueError("a model or an agent is needed")
-        return self
-
-    def overlay(self, upper: SessionConfig) -> SessionConfig:
-        """Return this configuration with the fields that `upper` sets. A field that is null is not set."""
-        fields: dict[str, Any] = {
-            name: value for name in upper.model_fields_set if (value := getattr(upper, name)) is not None
-        }
-        if self.context_policy and "context_policy" in fields:
-            fields["context_policy"] = self.context_policy.overlay(upper.context_policy)
-        if "model_options" in fields:
-            fields["model_options"] = self.model_options.overlay(upper.model_options)
-        if "limits" in fields:
-            fields["limits"] = self.limits.overlay(upper.limits)
-        if "metadata" in fields:
-            fields["metadata"] = self.metadata | upper.metadata
-        return self.model_copy(update=fields)
-
-
-class SessionStart(Input):
-    """The argument of `AgentSession`.
-
-    Attributes:
-        config: The configuration. If this id has an archived session, its configuration is used instead.
-        carried: The state that the session's own earlier workflow run carried over; refused from others.
-        task: The task of a subagent; refused from others than the session that starts the subagent.
-    """
-
-    config: SessionConfig
-    carried: dict[str, int | str] | None = None
-    task: Task | None = None

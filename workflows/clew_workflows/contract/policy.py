@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from clew_workflows.contract.errors import InvalidInput, InvalidTokenBudget
 from clew_workflows.contract.messages import compute_digest
-from clew_workflows.contract.validation import set_fields
+from clew_workflows.contract.validation import Input
 
 Kind = Literal["message", "tool_call", "tool_result", "summary"]
 # Every JSON reader, and so the policy's hash, reads numbers up to this one exactly.
@@ -18,7 +18,7 @@ Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
 
 
-class ClearToolResults(BaseModel):
+class ClearToolResults(Input):
     """Replace older tool results by a marker. A result that is not larger than the marker stays.
 
     Attributes:
@@ -27,14 +27,12 @@ class ClearToolResults(BaseModel):
         exclude_tools: The tools whose results stay.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
     keep: Count
     min_tokens: Count = 0
     exclude_tools: tuple[str, ...] = Field(default=(), strict=False)
 
 
-class ContextPolicy(BaseModel):
+class ContextPolicy(Input):
     """The rules that make a context from a thread. Sizes are in tokens.
 
     The policy of one level overlays those below it field by field: only fields that were set have an effect.
@@ -58,8 +56,6 @@ class ContextPolicy(BaseModel):
         summarization_model: The model that writes summaries; absent: the session's.
         clear_tool_results: The rule by which a marker replaces older tool results.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     max_input_tokens: Tokens = 8000
     reserve_output_tokens: Tokens = 2000
@@ -97,10 +93,6 @@ class ContextPolicy(BaseModel):
     def hash(self) -> str:
         """The digest of the fields that are not at their defaults, so that new fields change no hash."""
         return compute_digest(self.model_dump(mode="json", exclude_defaults=True))
-
-    def overlay(self, upper: ContextPolicy | None) -> ContextPolicy:
-        """Return this policy with the fields that `upper` sets. The set fields are those of both."""
-        return self if upper is None else set_fields(self, upper)
 
     def complete(self) -> ContextPolicy:
         """Return this policy with every field set, so that a later default cannot change it."""

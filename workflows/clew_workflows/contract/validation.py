@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_core import PydanticCustomError
 
-from clew_workflows.contract.errors import InvalidInput, Refusal
+from clew_workflows.contract.errors import InvalidInput, InvalidOperation, Refusal
 from clew_workflows.contract.messages import find_data_url
 
-# The base of every input: strict, so that a misspelt field is refused and not dropped.
 
+class Input(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan=False):
+    """An input of the contract. An unknown field, a wrong type or a value out of range is refused."""
 
-M = TypeVar("M", bound=BaseModel)
-
-INVALID_OPERATION = "invalid_operation"
-"""The type of a problem of a context operation, beside those of its fields."""
+    def overlay(self, upper: Self | None) -> Self:
+        """Return this value with the fields that `upper` sets. The set fields are those of both."""
+        if upper is None:
+            return self
+        return self.model_copy(update={name: getattr(upper, name) for name in upper.model_fields_set})
 
 
 def _refuse_data(text: str) -> str:
@@ -32,27 +34,8 @@ def _refuse_data(text: str) -> str:
 MessageText = Annotated[str, AfterValidator(_refuse_data)]
 """The text of a message, without data URLs of 1 000 characters or more."""
 
-
-class Input(BaseModel):
-    """An input of the contract. An unknown field, a wrong type or a value out of range is refused.
-
-    Attributes:
-        operation_refusal: The refusal of one whose `operation` is not valid.
-    """
-
-    operation_refusal: ClassVar[type[Refusal]] = InvalidInput
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-def set_fields(lower: M, upper: M) -> M:
-    """Return a value with the fields that another one sets. The set fields are those of both."""
-    return lower.model_copy(update={name: getattr(upper, name) for name in upper.model_fields_set})
-
-
-# The refusal of an input that does not have its type: the client and the session raise the same one.
-
-
+INVALID_OPERATION = "invalid_operation"
+"""The type of a problem of a context operation, beside those of its fields."""
 _PROBLEMS = 3
 """Most problems of an input that its refusal names."""
 
@@ -60,7 +43,8 @@ _PROBLEMS = 3
 def translate_validation_error(model: type[BaseModel], error: ValidationError) -> Refusal:
     """Translate a validation error to a refusal that names the problems; long names and texts are truncated.
 
-    It is `InvalidOperation` if the first problem is one of a context operation, else `InvalidInput`.
+    The client and the session raise the same one: `InvalidOperation` if the first problem is one of a context
+    operation, else `InvalidInput`.
     """
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     lines = []
@@ -68,6 +52,6 @@ def translate_validation_error(model: type[BaseModel], error: ValidationError) -
         path = ".".join(str(part)[:50] for part in problem["loc"][:6])
         lines.append(f"{path}: {problem['msg'][:200]}" if path else problem["msg"][:200])
     first = problems[0]
-    of_operation = first["type"] == INVALID_OPERATION or first["loc"][:1] == ("operation",)
-    refusal_type = model.operation_refusal if of_operation and issubclass(model, Input) else InvalidInput
-    return refusal_type("; ".join(lines))
+    in_operation = first["loc"][:1] == ("operation",) and "operation" in model.model_fields
+    refusal = InvalidOperation if in_operation or first["type"] == INVALID_OPERATION else InvalidInput
+    return refusal("; ".join(lines))

@@ -20,8 +20,8 @@ from temporalio.converter import (
 from temporalio.exceptions import FailureError
 
 from clew_workflows.contract.errors import UnknownKey
-from clew_workflows.contract.formats import Format
 from clew_workflows.encryption.cipher import NONCE_BYTES, Cipher
+from clew_workflows.values import Format
 
 # Messages of failures, which workers that encrypt send as payloads.
 

@@ -14,7 +14,6 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadCodec
 
 from clew_workflows.contract.errors import UnknownKey
-from clew_workflows.contract.formats import Format
 from clew_workflows.encryption.cipher import (
     MAX_KID_CHARACTERS,
     NONCE_BYTES,
@@ -24,6 +23,7 @@ from clew_workflows.encryption.cipher import (
     EncryptionKeys,
     Unsealed,
 )
+from clew_workflows.values import Format
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from temporalio import workflow
 
 from clew_workflows.contract import ContextQuery
 from clew_workflows.contract.errors import CheckpointUnavailable, ClewError, Closed, make_refusal
-from clew_workflows.contract.receipts import CheckpointReceipt, ConfigureReceipt, OperationReceipt
+from clew_workflows.contract.outputs import CheckpointReceipt, ConfigureReceipt, OperationReceipt
 from clew_workflows.host import effects, execution
 from clew_workflows.host.effects import Recalling
 from clew_workflows.host.rollover import Hibernation

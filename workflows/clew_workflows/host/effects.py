@@ -13,9 +13,9 @@ from temporalio.exceptions import ApplicationError
 
 from clew_workflows.contract import ContextQuery
 from clew_workflows.contract.errors import Archived, ClewError, Refusal
+from clew_workflows.contract.outputs import SummaryReceipt
 from clew_workflows.contract.payloads import ErrorPayload, SummaryPayload
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.contract.receipts import SummaryReceipt
 from clew_workflows.host import execution
 from clew_workflows.host.duties import start_background_task
 from clew_workflows.host.execution import await_remote_result

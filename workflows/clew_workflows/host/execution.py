@@ -20,6 +20,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, RetryState, T
 from clew_workflows.contract import WAIT_SECONDS
 from clew_workflows.contract.config import find_fairness_key
 from clew_workflows.contract.errors import ArchiveDamaged
+from clew_workflows.contract.names import choose_model_queue, name_tool_queue
 from clew_workflows.contract.outputs import ReplyProgress
 from clew_workflows.protocol import (
     HOOK_SECONDS,
@@ -54,7 +55,6 @@ from clew_workflows.protocol import (
     WrittenSummary,
     describe_read,
 )
-from clew_workflows.queues import choose_model_queue, name_tool_queue
 from clew_workflows.session import ui
 from clew_workflows.session.state import State
 from clew_workflows.session.tool_rounds import read_remote_result

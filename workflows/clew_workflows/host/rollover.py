@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from temporalio import workflow
 
 from clew_workflows.contract.errors import ArchiveUnavailable, Busy, Refusal, TooLarge, make_refusal
-from clew_workflows.contract.receipts import CloseReceipt, HibernateReceipt
+from clew_workflows.contract.outputs import CloseReceipt, HibernateReceipt
 from clew_workflows.host import execution, telemetry
 from clew_workflows.host.duties import LastingDuty
 from clew_workflows.host.effects import Recalling

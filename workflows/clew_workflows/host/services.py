@@ -33,10 +33,9 @@ with workflow.unsafe.imports_passed_through():
         RestoreInput,
         SessionConfig,
     )
+    from clew_workflows.contract.config import make_start_arguments
     from clew_workflows.contract.errors import ArchiveUnavailable, InvalidInput, NotFound, Refusal
-    from clew_workflows.contract.outputs import EntriesPage
-    from clew_workflows.contract.receipts import RestoreReceipt
-    from clew_workflows.contract.services import make_start_arguments
+    from clew_workflows.contract.outputs import EntriesPage, RestoreReceipt
     from clew_workflows.host import ingress
     from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
     from clew_workflows.host.runtime import STAMPS

@@ -11,7 +11,6 @@ from pydantic_core import to_json
 
 from clew_workflows.contract import ForkedInput
 from clew_workflows.contract.errors import InvalidInput
-from clew_workflows.contract.formats import Format
 from clew_workflows.contract.outcomes import RequestOutcome, Usage
 from clew_workflows.contract.payloads import ConfigPayload, ForkPayload
 from clew_workflows.contract.policy import ContextPolicy
@@ -38,11 +37,11 @@ from clew_workflows.session.state import (
     make_columns,
     read_columns,
 )
-from clew_workflows.thread.context.retention import retain
+from clew_workflows.thread.context.archived import retain
 from clew_workflows.thread.entries import Draft, Entry
 from clew_workflows.thread.lane import ArchivedPart
 from clew_workflows.thread.thread import Retained, Thread
-from clew_workflows.values import Packed
+from clew_workflows.values import Format, Packed
 
 FORMAT = Format("carried state")
 MAX_CARRIED_BYTES = 500_000

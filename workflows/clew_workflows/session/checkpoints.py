@@ -21,7 +21,6 @@ from pydantic_core import to_json
 
 from clew_workflows.contract import MAX_TOKEN_BYTES, CheckpointInput, ContextOperation, SessionConfig
 from clew_workflows.contract.errors import Archived, Busy, InvalidOperation, TooLarge, UnknownLane
-from clew_workflows.contract.formats import Format
 from clew_workflows.contract.messages import ToolSpec, compute_digest
 from clew_workflows.contract.names import selects
 from clew_workflows.contract.payloads import ConfigPayload, OperationPayload, UserMessage
@@ -32,6 +31,7 @@ from clew_workflows.session.state import State
 from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.thread import Thread
+from clew_workflows.values import Format
 
 FORMAT = Format("checkpoint", 2)
 PREFIX = f"rt{FORMAT.version}"

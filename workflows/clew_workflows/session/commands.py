@@ -29,7 +29,7 @@ from clew_workflows.contract import (
 )
 from clew_workflows.contract.errors import Closed, InvalidInput, Repeated, UnknownRequest
 from clew_workflows.contract.names import Id
-from clew_workflows.contract.receipts import ApprovalReceipt, ConfigureReceipt, OperationReceipt, Receipt
+from clew_workflows.contract.outputs import ApprovalReceipt, ConfigureReceipt, OperationReceipt, Receipt
 from clew_workflows.session import (
     carried,
     checkpoints,

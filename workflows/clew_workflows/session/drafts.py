@@ -24,8 +24,8 @@ from clew_workflows.contract.payloads import (
     Subagent,
     ToolMessage,
     UserMessage,
+    list_configured_names,
 )
-from clew_workflows.contract.payloads.events import list_configured_names
 from clew_workflows.protocol import Failure, ModelAnswered, ResolvedAgent, ResolvedTool, ToolAnswered
 from clew_workflows.session.state import Child, Ending, Input, Request, RequestedCall, Run, Settings
 from clew_workflows.thread.entries import Draft, Refs

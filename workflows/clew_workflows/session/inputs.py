@@ -9,7 +9,7 @@ from pydantic_core import to_json
 
 from clew_workflows.contract import CancelInput, MessageInput, OnBusy, SubmitInput
 from clew_workflows.contract.errors import Busy, Idle, InvalidInput, QueueFull, RequestMismatch
-from clew_workflows.contract.receipts import CancelReceipt, InputReceipt
+from clew_workflows.contract.outputs import CancelReceipt, InputReceipt
 from clew_workflows.session import drafts, runs, summaries
 from clew_workflows.session.requests import is_known_request
 from clew_workflows.session.state import (

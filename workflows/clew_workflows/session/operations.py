@@ -1,6 +1,6 @@
 """Context operations: when a session refuses one, when it lets one wait, and how it applies one.
 
-`clew_workflows.contract.operations` defines their JSON. A new operation needs a case in `_check`, which refuses it,
+`clew_workflows.contract.inputs` defines their JSON. A new operation needs a case in `_check`, which refuses it,
 and one in `_apply`, which changes the state beside the entry that is committed; mypy reports a missing case. While a
 run is active operations wait, so that a run keeps its context.
 """

@@ -20,8 +20,8 @@ from clew_workflows.contract.errors import (
 )
 from clew_workflows.contract.messages import canonicalize, find_data_url
 from clew_workflows.contract.names import MAX_EDITED_ARGUMENTS_BYTES
+from clew_workflows.contract.outputs import ToolResultReceipt
 from clew_workflows.contract.payloads import ApprovalPayload
-from clew_workflows.contract.receipts import ToolResultReceipt
 from clew_workflows.protocol import TOOL_CALL_ID, ToolAnswered
 from clew_workflows.session import drafts, subagents, tool_rounds
 from clew_workflows.session.state import Decision, Moment, RequestedCall, Run, State, get_run

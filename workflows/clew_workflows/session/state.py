@@ -17,9 +17,9 @@ from clew_workflows.contract import ConfigureInput, ContextOperation, MessageInp
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.lists import cut_title
 from clew_workflows.contract.outcomes import RequestOutcome, Usage
+from clew_workflows.contract.outputs import InputReceipt
 from clew_workflows.contract.payloads import ForkPayload, RunPayload, SessionPayload, ToolMessage, UserMessage
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.contract.receipts import InputReceipt
 from clew_workflows.protocol import (
     FUNCTION,
     AgentRoute,

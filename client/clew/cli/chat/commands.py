@@ -13,8 +13,7 @@ from clew.cli.reach import wait_for_answer
 from clew.session.handle import make_id
 from clew.session.session import Session
 from clew_workflows.contract.errors import InvalidInput
-from clew_workflows.contract.outputs import Context, SessionStatus, TranscriptMessage
-from clew_workflows.contract.receipts import Receipt
+from clew_workflows.contract.outputs import Context, Receipt, SessionStatus, TranscriptMessage
 
 Kind = Literal["lane", "model", "approval", "external", "session"]
 """What the first word of a command's argument names, for completion."""

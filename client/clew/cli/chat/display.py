@@ -23,10 +23,16 @@ from clew.cli.chat.rendering import Block, Live, NoteBlock, Painter, Tone, forma
 from clew.cli.failures import find_error_type, format_message
 from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.outcomes import Usage
-from clew_workflows.contract.outputs import Context, SessionStatus
+from clew_workflows.contract.outputs import (
+    ApprovalReceipt,
+    CancelReceipt,
+    ConfigureReceipt,
+    Context,
+    OperationReceipt,
+    SessionStatus,
+)
 from clew_workflows.contract.payloads import AssistantMessage
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.contract.receipts import ApprovalReceipt, CancelReceipt, ConfigureReceipt, OperationReceipt
 from clew_workflows.thread.entries import Entry
 
 # The status line: model, lane, context used, tokens and cost. Pure.

@@ -8,7 +8,7 @@ from clew.cli.chat.display import Meter, format_count
 from clew.contract.payloads import AssistantMessage
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.outputs import SessionStatus
-from clew_workflows.contract.payloads.messages import Recipe
+from clew_workflows.contract.payloads import Recipe
 from clew_workflows.thread.entries import Entry
 
 STATUS = SessionStatus(

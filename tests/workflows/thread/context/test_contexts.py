@@ -1,4 +1,4 @@
-"""Contexts of a thread alone: what its `config` entries put in force."""
+"""Contexts built from a thread alone."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from clew.contract.payloads import ConfigPayload
 from clew.errors import InvalidInput
-from clew_workflows.contract.messages import Message
+from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context.contexts import build_context
+from clew_workflows.thread.context.contexts import ModelSettings, build_context, reconfigure
 from clew_workflows.thread.thread import Thread
 from tests.support.threads import (
     CALCULATOR,
@@ -23,6 +23,8 @@ from tests.support.threads import (
     tool_returns,
     user_says,
 )
+
+# Contexts of a thread alone: what its `config` entries put in force.
 
 
 def test_a_context_needs_only_the_thread() -> None:
@@ -164,3 +166,26 @@ def test_the_policy_of_a_configuration_is_complete() -> None:
     config = Writer().config(context_policy=ContextPolicy(max_messages=2))
     assert config.read(ConfigPayload).policy == ContextPolicy(max_messages=2)
     assert config.read(ConfigPayload).policy.model_fields_set == set(ContextPolicy.model_fields)
+
+
+# A thread under another configuration.
+
+
+def test_contexts_have_the_other_prompt_tools_and_policy() -> None:
+    """At every seq, also before a `config` entry of the thread; the thread itself does not change."""
+    writer = Writer()
+    writer.config()
+    writer.talk(user_says("a"), assistant_says("b"))
+    writer.config()
+    writer.talk(user_says("c"))
+    before = build_context(writer.thread)
+    spec: ToolSpec = {"name": "search", "description": "", "parameters": {"type": "object"}}
+    policy = ContextPolicy(max_input_tokens=5000, keep_last_turns=1).complete()
+    changed = reconfigure(writer.thread, ModelSettings("anthropic:claude", "new", [spec], policy))
+    for seq in (1, changed.last_seq):
+        context = build_context(changed, at_seq=seq)
+        assert context.messages[0] == {"role": "system", "content": "new"}
+        assert context.tool_spec == [spec]
+        assert context.meta.policy_hash == policy.hash
+    assert build_context(writer.thread) == before
+    assert len(changed) == len(writer.thread)

@@ -9,16 +9,14 @@ from hypothesis import strategies as st
 
 from clew.errors import Archived, ContextOverflow
 from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.thread.context.archived import load_thread, retain
 from clew_workflows.thread.context.contexts import build_context
-from clew_workflows.thread.context.loading import load_thread
-from clew_workflows.thread.context.retention import retain
 from clew_workflows.thread.lane import Lane
 from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
 from tests.support.generated_threads import LANES, histories, policies
 from tests.support.thread_steps import Step, Withdrawn, write
-from tests.support.threads import Writer, user_says
-from tests.workflows.thread.context.test_loading import Back
+from tests.support.threads import Back, Writer, user_says
 
 SOME = st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps])
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context.blocks import Block, clear_in_steps, clear_older
-from clew_workflows.thread.context.truncation import Truncator
+from clew_workflows.thread.context.blocks import Block, Truncator, clear_in_steps, clear_older
 
 
 @dataclass(slots=True)

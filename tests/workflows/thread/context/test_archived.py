@@ -1,6 +1,8 @@
-"""A thread that retains a part of its archived entries gives the same contexts as the full thread, or `Archived`."""
+"""Threads whose older part is in an archive: what is kept of it, and what is loaded."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 from hypothesis import given
@@ -8,21 +10,24 @@ from hypothesis import strategies as st
 
 from clew.errors import Archived, ContextOverflow
 from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
+from clew_workflows.thread.context.archived import load_thread, retain
 from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.context.projection import Projection
-from clew_workflows.thread.context.retention import retain
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Retained, Thread
 from tests.support.examples import examples
 from tests.support.generated_threads import LANES, histories, policies
 from tests.support.payloads import make_recipe
 from tests.support.thread_steps import OpenCalls, Pinned, Steered, Step, Turn, write
-from tests.support.threads import Writer, assistant_calls, assistant_says, tool_returns, user_says
+from tests.support.threads import Back, Writer, assistant_calls, assistant_says, tool_returns, user_says
+
+# A thread that retains a part of its archived entries gives the same contexts as the full thread, or `Archived`.
+
 
 PLENTY = 10_000_000
 
 
-def answer(thread: Thread, policy: ContextPolicy, lane: str, at_seq: int | None = None) -> Projection | str:
+def answer(thread: Thread, policy: ContextPolicy, lane: str | None, at_seq: int | None = None) -> Projection | str:
     """A context, or the reason why it cannot be built."""
     try:
         return build_context(thread, context_ref=lane, at_seq=at_seq, policy=policy.complete())
@@ -197,3 +202,39 @@ def test_an_epoch_is_measured_alike_if_some_results_of_the_newest_reply_are_drop
 def replace_budget(policy: ContextPolicy, tokens: int) -> ContextPolicy:
     """The same policy with another budget."""
     return policy.model_copy(update={"max_input_tokens": tokens})
+
+
+# Reading a thread piece by piece.
+
+
+def part(thread: Thread, upto: int, lane: str | None, policy: ContextPolicy) -> Thread:
+    return asyncio.run(load_thread(Back(thread, upto), lane, lambda _in_force: policy))
+
+
+@examples(100)
+@given(
+    steps=st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps]),
+    policy=policies.map(ContextPolicy.complete),
+    lane=st.sampled_from((None, *LANES)),
+    data=st.data(),
+)
+def test_what_is_read_is_enough(
+    steps: list[Step], policy: ContextPolicy, lane: str | None, data: st.DataObject
+) -> None:
+    """The context of the loaded part equals that of the full thread, at every seq."""
+    thread = write(steps)
+    at_seq = data.draw(st.integers(0, thread.last_seq))
+    assert answer(part(thread, at_seq, lane, policy), policy, lane) == answer(thread, policy, lane, at_seq)
+
+
+def test_the_configuration_that_set_the_prompt_is_read_too() -> None:
+    """A snapshot's prompt that came after it stays in force, whatever else was configured since."""
+    writer = Writer()
+    writer.config(system_prompt="first")
+    writer.replace([user_says("before")], system_prompt="the snapshot's")
+    writer.config(system_prompt="first", model="openai:other")
+    policy = ContextPolicy(max_input_tokens=4000)
+    context = answer(part(writer.thread, 2, None, policy), policy, None)
+    assert context == answer(writer.thread, policy, None)
+    assert isinstance(context, Projection)
+    assert context.messages[0]["content"] == "the snapshot's"

@@ -1,4 +1,4 @@
-"""Context operations as JSON: each type has its own fields, and each fault an error of its own."""
+"""Context operations that need no session to be refused."""
 
 from __future__ import annotations
 

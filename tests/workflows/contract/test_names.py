@@ -1,4 +1,4 @@
-"""The names of MCP servers' tools, in configurations and for models."""
+"""The names of the tools of MCP servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a usage costs by list prices."""
+"""The cost of model calls by list price."""
 
 from __future__ import annotations
 

@@ -1,0 +1,695 @@
+"""The arguments of updates, signals, queries and service workflows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
+
+from clew_workflows.contract.config import (
+    Fallbacks,
+    ModelOptions,
+    OnBusy,
+    Steering,
+    ToolNames,
+)
+from clew_workflows.contract.names import (
+    MAX_PENDING,
+    Id,
+    Metadata,
+    ModelName,
+    OwnRefs,
+    Seq,
+    SessionId,
+)
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.payloads import StoredResult
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.contract.schemas import check_schema
+from clew_workflows.contract.validation import INVALID_OPERATION, Input, MessageText
+
+# Messages, and inputs of a run.
+
+
+def _validate_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    try:
+        check_schema(schema)
+    except ValueError as error:
+        raise PydanticCustomError("json_schema", "{reason}", {"reason": str(error)}) from None
+    return schema
+
+
+OutputSchema = Annotated[dict[str, Any], AfterValidator(_validate_schema)]
+"""A JSON Schema (draft 2020-12) within the bounds of `clew_workflows.contract.schemas`."""
+
+
+class MessageInput(Input):
+    """The argument of the update `message`.
+
+    Attributes:
+        content: The text of the user, without data URLs of 1 000 characters or more; leading and trailing white
+            space is removed.
+        request_id: The request's id: each is served once. Absent: the id of the Update, which has the same
+            bounds. Ids that begin with `followup:` are reserved.
+        on_busy: How the session treats the message while it serves a request; absent: the session's setting.
+        context_policy: Overlays the session's policy for this request, or the one that comes with `model`.
+        model: The model of this request. The policy that the worker chooses for the model comes with it, unless the
+            session was started with a policy.
+        fallbacks: The models that this request tries while its model has an outage, instead of the session's; `[]`:
+            none.
+        model_options: Overlay the session's options for this request.
+        max_iterations: The most model calls of the run.
+        timeout_seconds: After so many seconds the request fails with `timeout`.
+        output_schema: The JSON Schema that the answer must follow (draft 2020-12, within bounds).
+        tools: The tools of this request: some of the session's, by the names that models read; `[]`: none.
+            `read_result` stays beside others.
+        metadata: The caller's own names and values; the message's entry has them.
+        refs: The caller's own refs, such as the message's id in another system. The entry and transcripts have
+            them; no model reads them.
+    """
+
+    content: MessageText
+    request_id: Id | None = None
+    on_busy: OnBusy | None = None
+    context_policy: ContextPolicy | None = None
+    model: ModelName | None = None
+    fallbacks: Fallbacks | None = None
+    model_options: ModelOptions | None = None
+    max_iterations: int | None = Field(default=None, ge=1, le=1000)
+    timeout_seconds: int | None = Field(default=None, ge=1, le=30 * 86400)
+    output_schema: OutputSchema | None = None
+    tools: ToolNames | None = None
+    metadata: Metadata | None = None
+    refs: OwnRefs | None = None
+
+
+InputKind = Literal["steer", "inject"]
+
+
+class SteerInput(Input):
+    """The argument of the signals `steer` and `inject`: a message for the run in progress.
+
+    Attributes:
+        content: The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed.
+        at: When the input enters the run: with its answer (`terminal`) or before its next model call (`step`);
+            absent: the session's `steering`.
+        input_id: The input's id: each is accepted once. Absent: the id of the Update, which has the same bounds; a
+            signal's input is `input-<n>`. Ids of that form are reserved.
+        expected_request_id: Refuse the input unless this request is running.
+        on_failure: If the run fails, or reaches its most iterations, before it reads the input: a follow-up run
+            answers the input (`follow_up`), or it is dropped (`drop`).
+        source: The sender of the input; absent: `steer` or `inject`.
+        refs: The caller's own refs. The entry and transcripts have them; no model reads them.
+    """
+
+    content: MessageText
+    at: Steering | None = None
+    input_id: Id | None = None
+    expected_request_id: Id | None = None
+    on_failure: Literal["follow_up", "drop"] = "follow_up"
+    source: Id | None = None
+    refs: OwnRefs | None = None
+
+
+class SubmitInput(SteerInput):
+    """The argument of the update `submit_input`.
+
+    Attributes:
+        kind: `steer`: the input is from the user; `inject`: it is from a program.
+    """
+
+    kind: InputKind
+
+
+# Context operations. To add one, write its class and add it to `Operation`. The session's refusals are in
+# `clew_workflows.session.operations`, the effect on a lane's contexts in `clew_workflows.thread.lane`.
+
+
+class SnapshotToolCall(Input):
+    """A tool call within a snapshot.
+
+    Attributes:
+        id: The call's id, unique within the snapshot; the call's result names it.
+        name: The tool.
+        arguments: The arguments of the call.
+    """
+
+    id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
+    name: Annotated[str, StringConstraints(min_length=1, max_length=256)]
+    arguments: dict[str, Any]
+
+
+class SnapshotProviderData(Input):
+    """The part of a snapshot's message that goes back to its provider as it came.
+
+    Attributes:
+        provider: The provider; no other one gets it.
+        blocks: The content blocks, or the fields of the message, as the provider sent them.
+        calls: What the provider sent with each tool call of the message, in order.
+        model: The model that sent it; absent: any model of the provider takes it back.
+    """
+
+    provider: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    blocks: list[dict[str, Any]]
+    calls: list[dict[str, Any]] | None = None
+    model: Annotated[str, StringConstraints(max_length=200)] | None = None
+
+
+class SnapshotMessage(Input):
+    """A message of a snapshot, in the form of contexts.
+
+    Attributes:
+        role: The speaker; a snapshot has its `system_prompt` beside the messages.
+        content: The text, without data URLs of 1 000 characters or more.
+        tool_calls: The tool calls of an assistant message.
+        tool_call_id: The call that a tool message answers.
+        name: The tool of a tool message.
+        provider_data: Blocks that go back to the provider with the message.
+        refs: Refs of a caller's own. No model reads them.
+    """
+
+    role: Literal["user", "assistant", "tool"]
+    content: MessageText
+    tool_calls: tuple[SnapshotToolCall, ...] | None = None
+    tool_call_id: str | None = None
+    name: Annotated[str, StringConstraints(max_length=256)] | None = None
+    provider_data: SnapshotProviderData | None = None
+    refs: OwnRefs | None = None
+
+
+class Snapshot(Input):
+    """A context that `replace` puts under a lane. Its tool results follow right after their calls.
+
+    Attributes:
+        messages: The messages, oldest first.
+        system_prompt: The lane's system prompt from then on; absent: the session's.
+    """
+
+    messages: tuple[SnapshotMessage, ...]
+    system_prompt: str | None = None
+
+    @model_validator(mode="after")
+    def _check_tool_results(self) -> Self:
+        _check_messages(self.messages)
+        return self
+
+
+class _Operation(Input):
+    """The fields of every operation.
+
+    Attributes:
+        reason: The origin of the operation. A `replace` for a `compaction` can be undone by `expand`.
+        meta: JSON for the operation's entry.
+    """
+
+    supersedes: ClassVar[bool] = False
+    """Whether, of all such operations that wait for a run to end, only the latest is applied."""
+
+    reason: Literal["manual", "restore", "compaction", "system"] = "manual"
+    meta: dict[str, Any] | None = None
+
+
+class Replace(_Operation):
+    """Put a snapshot under a lane.
+
+    Attributes:
+        type: Names the operation.
+        result_context: The snapshot. Absent: the session writes it; only for a `compaction`.
+        base_seq: The lane's messages after this seq stay; absent: none stay.
+    """
+
+    supersedes: ClassVar[bool] = True
+
+    type: Literal["replace"]
+    result_context: Snapshot | None = None
+    base_seq: Seq | None = None
+
+    @property
+    def written_by_session(self) -> bool:
+        """Whether the session writes the snapshot."""
+        return self.result_context is None
+
+    @model_validator(mode="after")
+    def _check_context(self) -> Self:
+        if self.result_context is None and self.reason != "compaction":
+            raise _make_error(
+                "replace needs result_context, the context that it puts under the lane; with the reason 'compaction' "
+                "it may be left out, and the session writes it"
+            )
+        return self
+
+
+class Switch(_Operation):
+    """Make the lane that the operation names the active one.
+
+    Attributes:
+        type: Names the operation.
+    """
+
+    supersedes: ClassVar[bool] = True
+
+    type: Literal["switch"]
+
+
+class Pin(_Operation):
+    """Keep messages of a lane verbatim in all its contexts.
+
+    Attributes:
+        type: Names the operation.
+        seqs: The seqs of the messages.
+    """
+
+    type: Literal["pin"]
+    seqs: list[Seq] = Field(min_length=1)
+
+
+class Unpin(_Operation):
+    """Unpin messages of a lane.
+
+    Attributes:
+        type: Names the operation.
+        seqs: The seqs of the messages.
+    """
+
+    type: Literal["unpin"]
+    seqs: list[Seq] = Field(min_length=1)
+
+
+class Expand(_Operation):
+    """Undo a lane's latest compaction.
+
+    Attributes:
+        type: Names the operation.
+    """
+
+    type: Literal["expand"]
+
+
+Operation = Annotated[Replace | Switch | Pin | Unpin | Expand, Field(discriminator="type")]
+"""A context operation, by its `type`."""
+
+
+class ContextOperation(Input):
+    """The argument of `submit_context_operation` and `modify_context`.
+
+    Attributes:
+        op_id: The operation's id: each is applied once.
+        context_ref: The lane; absent: the one that is active when the session accepts the operation. A `switch` names
+            it.
+        operation: The operation.
+    """
+
+    op_id: Id
+    context_ref: Id | None = None
+    operation: Operation
+
+    @model_validator(mode="after")
+    def _check_switch(self) -> Self:
+        if isinstance(self.operation, Switch) and self.context_ref is None:
+            raise _make_error("switch needs context_ref, the lane to make active")
+        return self
+
+
+def _make_error(reason: str) -> PydanticCustomError:
+    return PydanticCustomError(INVALID_OPERATION, "{reason}", {"reason": reason})
+
+
+def _check_messages(messages: Sequence[SnapshotMessage]) -> None:
+    """Check that every provider accepts the messages: each call has one result, right after it."""
+    open_calls: set[str] = set()
+    known_calls: set[str] = set()
+    for number, message in enumerate(messages):
+        path = f"messages[{number}]"
+        if message.role == "tool":
+            if message.tool_call_id not in open_calls:
+                raise _make_error(f"{path}: a tool result needs its tool call right before it")
+            open_calls.remove(message.tool_call_id)
+            continue
+        if open_calls:
+            raise _make_error(f"{path}: the tool calls before it need their results first")
+        if message.tool_calls and message.role != "assistant":
+            raise _make_error(f"{path}: only an assistant calls tools")
+        calls = [call.id for call in message.tool_calls or ()]
+        open_calls = set(calls)
+        if len(open_calls) < len(calls) or open_calls & known_calls:
+            raise _make_error(f"{path}: a tool call's id is used twice")
+        known_calls |= open_calls
+    if open_calls:
+        raise _make_error("messages end within tool calls: each needs its result")
+
+
+# The other updates and signals.
+
+
+class CancelInput(Input):
+    """The argument of the update `cancel_request` and of the signal `cancel`.
+
+    Attributes:
+        request_id: The request; absent: the one that is running, or the summary that is being written.
+        reason: For people; the outcome and the thread have it.
+        inputs: Whether inputs that the run has not read are dropped, or a follow-up run answers them.
+    """
+
+    request_id: Id | None = None
+    reason: str | None = Field(default=None, max_length=2000)
+    inputs: Literal["drop", "follow_up"] = "drop"
+
+
+class ApprovalInput(Input):
+    """The argument of the update `resolve_approval`.
+
+    Attributes:
+        tool_call_id: The call.
+        decision: Whether the tool may run.
+        reason: For people; the model reads it if the call is denied.
+        by: Who decided, as the caller says: a name or an id. The entry has it, and no model reads it.
+        arguments: The arguments that replace the model's; only with `approve`. Those of one reply's calls have at
+            most 524 288 bytes together.
+    """
+
+    tool_call_id: Id
+    decision: Literal["approve", "deny"]
+    reason: str | None = Field(default=None, max_length=2000)
+    by: Id | None = None
+    arguments: dict[str, Any] | None = None
+
+
+class ToolResultInput(Input):
+    """The argument of the update `submit_tool_result`.
+
+    Attributes:
+        tool_call_id: The external call that waits.
+        content: The result: a text, or any other JSON value, whose JSON text the model reads. The text has at most
+            `max_tool_result_bytes`.
+        is_error: Whether the result describes a failure.
+        by: Who answers, as the caller says: a name or an id. The entry has it, and no model reads it.
+    """
+
+    tool_call_id: Id
+    content: Any
+    is_error: bool = False
+    by: Id | None = None
+
+
+class LateResultInput(Input):
+    """The argument of the signal `late_result`, by which a tool's worker answers a call whose run has ended.
+
+    Attributes:
+        tool_call_id: The call, whose result in the thread is in doubt.
+        content: The result; the part of it that a message has.
+        result: Where the full result is stored, if `content` has a part of it.
+        is_error: Whether the result describes a failure.
+    """
+
+    tool_call_id: Id
+    content: str
+    result: StoredResult | None = None
+    is_error: bool = False
+
+
+class AwaitRequestInput(Input):
+    """The argument of the update `await_request`.
+
+    Attributes:
+        request_id: The request.
+    """
+
+    request_id: Id
+
+
+class CheckpointInput(Input):
+    """The argument of the update `checkpoint`.
+
+    Attributes:
+        context_ref: The lane; absent: the active one.
+        expires_seconds: The token expires after so many seconds; 30 days by default.
+    """
+
+    context_ref: Id | None = None
+    expires_seconds: int = Field(default=30 * 86400, ge=1, le=3650 * 86400)
+
+
+class SummarizeInput(Input):
+    """The argument of the update `summarize`.
+
+    A summary covers everything up to its `to_seq`: it builds on the summary before.
+
+    Attributes:
+        context_ref: The lane; absent: the active one.
+        from_seq: Begin at this entry, also if the summary in force already covers it.
+        to_seq: End at this entry, or at the last result of the tool calls that it belongs to. Absent: before the last
+            turns that the policy keeps.
+    """
+
+    context_ref: Id | None = None
+    from_seq: Seq | None = None
+    to_seq: Seq | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.from_seq is not None and self.to_seq is not None and self.to_seq < self.from_seq:
+            raise ValueError(f"to_seq ({self.to_seq}) must not be before from_seq ({self.from_seq})")
+        return self
+
+
+class HibernateInput(Input):
+    """The argument of the update `hibernate`.
+
+    Attributes:
+        reason: For people; the thread has it.
+    """
+
+    reason: str | None = Field(default=None, max_length=2000)
+
+
+class CloseInput(Input):
+    """The argument of the update `close_session` and of the signal `close`.
+
+    Attributes:
+        reason: For people; the thread has it.
+    """
+
+    reason: str | None = Field(default=None, max_length=2000)
+
+
+class MoveInput(Input):
+    """The argument of the signal `move`, which wakes a session after a deployment of workers with a version."""
+
+
+class ForkedInput(Input):
+    """The argument of the signal `forked`, which Clew sends to a session that was forked.
+
+    Attributes:
+        session_id: The fork.
+        fork_seq: The last entry that both have.
+        metadata: The metadata of the fork.
+    """
+
+    session_id: SessionId
+    fork_seq: Seq
+    metadata: Metadata | None = None
+
+
+class SubagentResultInput(Input):
+    """The argument of the signal `subagent_result`, which a subagent sends to the session that has started it.
+
+    Attributes:
+        tool_call_id: The tool call that started the subagent.
+        session_id: The subagent's session.
+        status: The status of its request.
+        reason: Why the request ended.
+        content: The text of the answer, or the description of the error.
+        usage: The usage of the subagent, its own subagents included.
+        worked_seconds: The seconds that the request has taken, without those in which its clock stood still.
+    """
+
+    tool_call_id: Id
+    session_id: SessionId
+    status: Literal["completed", "failed", "cancelled"]
+    reason: str = Field(max_length=200)
+    content: str
+    usage: Usage
+    worked_seconds: float = Field(ge=0)
+
+
+# Queries.
+
+
+class PendingMessage(Input):
+    """A user message that a caller may send next.
+
+    Attributes:
+        role: Always `user`.
+        content: The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed.
+    """
+
+    role: Literal["user"]
+    content: MessageText
+
+
+class ContextQuery(Input):
+    """The argument of the query `context`.
+
+    Attributes:
+        context_ref: The lane; absent: the active one.
+        at_seq: The context as it was when this was the newest entry; for a further page, the `at_seq` of the page
+            before.
+        call_id: The context of this model call. Not together with `pending`.
+        context_policy: Overlays the policy in force.
+        pending: Return a preview: the context of a model call if these messages were sent next, as one request.
+        page: Where the page begins: the `next_page` of the page before.
+    """
+
+    context_ref: Id | None = None
+    at_seq: Seq | None = None
+    call_id: Id | None = None
+    context_policy: ContextPolicy | None = None
+    pending: tuple[PendingMessage, ...] | None = Field(default=None, min_length=1, max_length=MAX_PENDING)
+    page: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _check_call_id(self) -> Self:
+        if self.pending is not None and self.call_id is not None:
+            raise ValueError("pending: a call has been made already, leave call_id out")
+        return self
+
+
+class TranscriptQuery(Input):
+    """The argument of the query `transcript`.
+
+    Attributes:
+        context_ref: The lane; absent: the active one.
+        from_seq: Begin with this entry.
+        limit: Answer no more than so many messages, the newest ones. The system prompt is not counted.
+        include_system: Begin with the system prompt.
+    """
+
+    context_ref: Id | None = None
+    from_seq: Seq = 0
+    limit: int | None = Field(default=None, ge=1)
+    include_system: bool = False
+
+
+class FollowQuery(Input):
+    """The argument of the query `follow`.
+
+    Attributes:
+        from_seq: Begin with this entry; absent: return no entries.
+    """
+
+    from_seq: Seq | None = None
+
+
+class WindowQuery(Input):
+    """The argument of the query `window`.
+
+    Attributes:
+        token_budget: The most tokens of the window, from 1.
+        context_ref: The lane; absent: the active one.
+    """
+
+    token_budget: int = 4_000
+    context_ref: Id | None = None
+
+
+class EntriesQuery(Input):
+    """The argument of the query `entries`. An entry must meet all filters that are set.
+
+    Attributes:
+        from_seq: Begin with this entry.
+        limit: The most entries of the page.
+        kind: The kind of entry.
+        request_id: The request.
+        run_id: The run.
+        call_id: The model call.
+        tool_call_id: The tool call.
+        parent_call_id: The model call before.
+        iteration: The number of the model call in its run.
+        source: The sender of an input.
+        context_ref: The lane that the payload names.
+    """
+
+    from_seq: Seq = 0
+    limit: int | None = Field(default=None, ge=1)
+    kind: str | None = None
+    request_id: Id | None = None
+    run_id: Id | None = None
+    call_id: Id | None = None
+    tool_call_id: Id | None = None
+    parent_call_id: Id | None = None
+    iteration: int | None = Field(default=None, ge=1)
+    source: Id | None = None
+    context_ref: Id | None = None
+
+
+# Service workflows.
+
+
+class ReadThreadInput(EntriesQuery):
+    """The argument of the workflow `ReadThread`: the filters of the query `entries`, over archive and live session.
+
+    Attributes:
+        session_id: The session.
+        to_seq: End with this entry.
+        newest: Return at most this many of the newest matching entries, in ascending order. Excludes `limit`.
+    """
+
+    session_id: SessionId
+    to_seq: Seq | None = None
+    newest: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        if self.newest is not None and self.limit is not None:
+            raise ValueError("newest is a limit of its own: leave limit out")
+        return self
+
+
+class ReadContextInput(ContextQuery):
+    """The argument of the workflow `ReadContext`: that of the query `context`, for any session, archived or not.
+
+    Attributes:
+        session_id: The session.
+    """
+
+    session_id: SessionId
+
+
+class ForkSessionInput(Input):
+    """The argument of the workflow `ForkSession`.
+
+    Attributes:
+        session_id: The session to fork.
+        at_seq: The last entry that the session and the fork share.
+        new_session_id: The id of the fork. Absent: one is made.
+        metadata: The caller's own names and values; the `fork` entries have them.
+    """
+
+    session_id: SessionId
+    at_seq: Seq
+    new_session_id: SessionId | None = None
+    metadata: Metadata | None = None
+
+
+class RestoreInput(Input):
+    """The argument of the workflow `RestoreSession`.
+
+    Attributes:
+        token: The token that `checkpoint` returned.
+        session_id: The id of the new session. Absent: one is made.
+    """
+
+    token: str
+    session_id: SessionId | None = None
+
+
+class DeleteSessionInput(Input):
+    """The argument of the workflow `DeleteSession`.
+
+    Attributes:
+        session_id: The session.
+    """
+
+    session_id: SessionId

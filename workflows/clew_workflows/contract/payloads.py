@@ -1,0 +1,1060 @@
+"""The payloads of a thread's entries: one type for each kind of entry, and one for the recipe of a model call.
+
+A session builds payloads from these types, and readers parse them. The JSON of an entry never changes once it is
+committed. The types ignore fields that a later release wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, Self, TypeVar, cast, dataclass_transform, get_args
+
+from pydantic import ConfigDict, Field, PlainSerializer, SkipValidation, TypeAdapter
+from pydantic.dataclasses import dataclass
+from pydantic_core import to_json
+
+from clew_workflows.contract.config import ApprovalScope, OnBusy, SessionConfig
+from clew_workflows.contract.messages import Message, ProviderData, ToolCall, ToolSpec, canonicalize
+from clew_workflows.contract.names import READ_RESULT
+from clew_workflows.contract.outcomes import OutcomeError, Output, Price
+from clew_workflows.contract.outcomes import Usage as UsageOutput
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.contract.tokens import Encoding, split
+
+EntryKind = Literal[
+    "config",
+    "ai_message",
+    "ai_context_operation",
+    "summary",
+    "error",
+    "run",
+    "input",
+    "approval",
+    "fork",
+    "session",
+]
+KINDS: tuple[str, ...] = get_args(EntryKind)
+
+T = TypeVar("T")
+
+Usage = Annotated[UsageOutput, PlainSerializer(Output.as_dict)]
+"""Tokens and their cost, as the providers reported them; what was not reported is absent."""
+Json = SkipValidation[dict[str, Any]]
+"""A JSON object that is stored unchanged."""
+RunError = Annotated[OutcomeError, PlainSerializer(Output.as_dict)]
+"""Why a request failed."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
+def stored(cls: type[T]) -> type[T]:
+    """Make a class a type of stored values, which ignores fields that a later release wrote.
+
+    The result is a slots dataclass rather than a pydantic model: a thread has tens of thousands of instances, which
+    are parsed four times as fast and take a tenth of the memory.
+    """
+    decorated: Any = dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="ignore"))(cls)
+    return cast("type[T]", decorated)
+
+
+@stored
+class Stored:
+    """A value within an entry. The JSON omits fields at their defaults."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The value as a JSON object."""
+        cls: Any = type(self)
+        value: dict[str, Any] = _adapter(cls).serializer.to_python(self, mode="json", exclude_defaults=True)
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Parse a value.
+
+        Raises:
+            ValueError: A field is missing or has the wrong type.
+        """
+        value_type: Any = cls
+        parsed: Self = _adapter(value_type).validator.validate_python(value)
+        return parsed
+
+
+@stored
+class Payload(Stored):
+    """The payload of an entry."""
+
+    entry_kind: ClassVar[EntryKind]
+
+    def count(self, encoding: Encoding) -> tuple[Self, int]:  # noqa: ARG002 - for the kinds that contexts show
+        """Count the entry's tokens in a context; returned beside the payload to commit.
+
+        A payload whose parts are shown separately records the counts of its parts.
+        """
+        return self, 0
+
+
+@cache
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
+
+
+# The recipe of a model call: how its context was made from the thread.
+
+
+@stored
+class Fitting(Stored):
+    """What a request has otherwise than its context, because the provider refuses the context as it is.
+
+    Attributes:
+        dialect: The dialect that the request follows; `docs/models.md` lists them.
+        merged: Messages that were joined to another one: system messages, and neighbours of one role.
+        added: Messages that stand in the request alone, where the provider wants one.
+        dropped: Messages without any text, which are not in the request.
+        tools: Tools whose name, description or schema was changed, and how.
+        tools_left_out: Tools that are not in the request, and why.
+        options: Options that were changed or left out, and how; `output_schema` where the prompt describes it.
+    """
+
+    dialect: str
+    merged: int = 0
+    added: int = 0
+    dropped: int = 0
+    tools: dict[str, str] = Field(default_factory=dict)
+    tools_left_out: dict[str, str] = Field(default_factory=dict)
+    options: dict[str, str] = Field(default_factory=dict)
+
+
+@stored
+class Recipe(Stored):
+    """How the context of a model call was made: enough to make it again from the thread alone.
+
+    Attributes:
+        context_ref: The lane that was projected.
+        basis_seq: The newest entry that the context could include.
+        model: The model that was called, as `provider:model`.
+        model_options: The options of the call (`ModelOptions`) that were set.
+        policy_hash: The hash of the context policy in force.
+        digest: SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`.
+        input_tokens: Tokens of the context under the session's encoding.
+        usage: The usage that the provider reported; an estimate (`estimated_calls`) of an interrupted reply, and
+            where the provider reported none.
+        earlier_usage: The usage of earlier attempts of the call, whose replies were lost or of no use.
+        attempt: The number of the attempt that returned the reply, from 1 on.
+        stop_reason: `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools;
+            `interrupted`: the call was cancelled, or failed.
+        epoch: The seqs at which the window of an epoch was truncated; absent for sliding windows.
+        shared_prefix_tokens: Tokens that the context shares with the beginning of the lane's call before it; absent
+            for sliding windows.
+        cleared_tool_results: Tool results that a marker replaces; absent where the policy clears none.
+        truncated_tool_results: Tool results that were truncated, by the id of the tool call: the bytes that are left
+            of the beginning and of the end.
+        context_policy: The fields that the call's own context policy set; absent: the session's was in force.
+        prices: The list prices that the cost was computed from, by rising `above`; absent where the worker knew none.
+        token_ratio: The ratio of the provider's tokens to those counted here, if it is larger than 1.
+        tools: The names of the call's tools, if its request named some of the session's.
+        output_schema_seq: The seq of the user message whose `output_schema` the answer was to follow.
+        fitting: What the request had otherwise than the context; absent: nothing.
+    """
+
+    context_ref: str
+    basis_seq: int
+    model: str
+    model_options: Json
+    policy_hash: str
+    digest: str
+    input_tokens: int
+    usage: Usage
+    attempt: int
+    stop_reason: Literal["stop", "length", "tool_calls", "interrupted"]
+    epoch: tuple[int, ...] | None = None
+    shared_prefix_tokens: int | None = None
+    cleared_tool_results: int | None = None
+    truncated_tool_results: dict[str, tuple[int, int]] | None = None
+    context_policy: Json | None = None
+    prices: tuple[Price, ...] = ()
+    token_ratio: float | None = None
+    tools: tuple[str, ...] | None = None
+    output_schema_seq: int | None = None
+    earlier_usage: Usage | None = None
+    fitting: Fitting | None = None
+
+    @property
+    def policy(self) -> ContextPolicy | None:
+        """The call's own context policy, with only its own fields set; None where it had none.
+
+        Raises:
+            ValueError: The policy has fields of a later release.
+        """
+        if not self.context_policy:
+            return None
+        return ContextPolicy.model_validate(self.context_policy, strict=False)
+
+    @property
+    def provider(self) -> str:
+        """The provider of the model."""
+        return self.model.partition(":")[0]
+
+    @property
+    def call_usage(self) -> UsageOutput:
+        """The usage of the call with all its attempts, counted as one model call."""
+        usage = self.usage.plus(self.earlier_usage) if self.earlier_usage else self.usage
+        return usage.model_copy(update={"model_calls": 1})
+
+
+# What `ai_message` entries hold: one type for each role of a message.
+
+
+EDITED = "[a person changed this call before it ran; its arguments were {}]\n"
+"""Precedes the result of a call that was approved with other arguments than the model's."""
+INTERRUPTED = "\n[interrupted: this reply ends here]"
+"""Follows the text of an interrupted reply in contexts."""
+MAX_EDITED_CHARACTERS = 1000
+"""Characters of the changed arguments in that note; the entry has all of them."""
+
+
+@stored
+class MessagePayload(Payload):
+    """A message of a lane.
+
+    Attributes:
+        context_ref: The lane.
+        role: The speaker: a user, the assistant, or a tool.
+        content: The text.
+        request_id: The request that the message belongs to.
+        run_id: The run that the message belongs to.
+    """
+
+    entry_kind: ClassVar[EntryKind] = "ai_message"
+
+    context_ref: str
+    role: Literal["user", "assistant", "tool"]
+    content: str
+    request_id: str | None = None
+    run_id: str | None = None
+
+    @property
+    def message(self) -> Message:
+        """The message as a context shows it."""
+        return {"role": self.role, "content": self.content}
+
+    @property
+    def call_ids(self) -> list[str]:
+        """The ids of the message's tool calls, in order."""
+        return []
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is a result that replaces one in doubt."""
+        return False
+
+    def count(self, encoding: Encoding) -> tuple[Self, int]:
+        """Count the tokens of the message."""
+        return self, encoding.count_message(self.message)
+
+
+@stored
+class UserMessage(MessagePayload):
+    """A user's message: it opened a run, or was steered in or injected while one was active.
+
+    Attributes:
+        role: The speaker.
+        input_id: The id of the input; absent for the message that opened the run.
+        source: The sender of the input, or its kind; absent for the message that opened the run.
+        metadata: The metadata of the message.
+        output_schema: The JSON Schema that the answer is to follow.
+        settings: The other fields of `MessageInput` that the caller set.
+        refs: The caller's own refs; no context shows them.
+    """
+
+    role: Literal["user"]
+    input_id: str | None = None
+    source: str | None = None
+    metadata: dict[str, str] | None = None
+    output_schema: Json | None = None
+    settings: Json | None = None
+    refs: dict[str, str] | None = None
+
+
+@stored
+class AssistantMessage(MessagePayload):
+    """A model's reply.
+
+    Attributes:
+        role: The speaker.
+        tool_calls: The tool calls, with ids that are unique in the thread.
+        thinking: The text of the model's reasoning; no context shows it.
+        provider_data: Blocks that go back to the provider verbatim.
+        interrupted: The call was cancelled, or failed, before the reply was complete: `content` is what had arrived.
+        recipe: The recipe of the model call.
+    """
+
+    role: Literal["assistant"]
+    tool_calls: SkipValidation[list[ToolCall]] | None = None
+    thinking: str | None = None
+    provider_data: SkipValidation[ProviderData] | None = None
+    interrupted: bool = False
+    recipe: Recipe | None = None
+
+    @property
+    def message(self) -> Message:
+        """The message as a context shows it.
+
+        It has `provider_data` only beside tool calls: the provider reads it together with their results.
+        """
+        note = INTERRUPTED if self.interrupted else ""
+        message: Message = {"role": "assistant", "content": self.content + note}
+        if self.tool_calls:
+            message["tool_calls"] = self.tool_calls
+            if self.provider_data:
+                message["provider_data"] = self.provider_data
+        return message
+
+    @property
+    def call_ids(self) -> list[str]:
+        """The ids of the message's tool calls, in order."""
+        return [call["id"] for call in self.tool_calls or ()]
+
+
+@stored
+class StoredResult(Stored):
+    """A large tool result, which the archive has in full under its digest.
+
+    Attributes:
+        digest: SHA-256 of the full text.
+        bytes: The size of the full text, in bytes of UTF-8.
+        shown: The size of the part in `content`, in bytes of UTF-8.
+    """
+
+    digest: str
+    bytes: int
+    shown: int
+
+
+@stored
+class Subagent(Stored):
+    """The session that has worked on a tool call as a subagent.
+
+    Attributes:
+        session_id: The session.
+        agent: Its agent.
+        usage: Its usage, that of its own subagents included; absent if it had not reported.
+    """
+
+    session_id: str
+    agent: str
+    usage: Usage | None = None
+
+
+@stored
+class ToolMessage(MessagePayload):
+    """The result of a tool call.
+
+    Attributes:
+        role: The speaker.
+        tool_call_id: The call that it answers.
+        name: The tool.
+        edited_arguments: The arguments with which a person replaced the model's.
+        result: The full result, if `content` has a part of it.
+        is_error: Whether the result describes a failure.
+        in_doubt: Whether it is unknown if the tool has run.
+        subagent: The subagent that was called.
+        by: Who submitted the result of an external call, as the caller said.
+        late: Whether the result arrived after the end of its run; it replaces the result in doubt.
+        note_tokens: Tokens of the note that says how the call was changed.
+        pieces: Tokens of each piece of `content`, if it is long enough to be truncated.
+    """
+
+    role: Literal["tool"]
+    tool_call_id: str
+    name: str | None = None
+    edited_arguments: Json | None = None
+    result: StoredResult | None = None
+    is_error: bool = False
+    in_doubt: bool = False
+    subagent: Subagent | None = None
+    by: str | None = None
+    late: bool = False
+    note_tokens: int | None = None
+    pieces: tuple[int, ...] | None = None
+
+    @property
+    def message(self) -> Message:
+        """The message as a context shows it."""
+        message: Message = {
+            "role": "tool",
+            "content": self.edit_note + self.content,
+            "tool_call_id": self.tool_call_id,
+        }
+        if self.name:
+            message["name"] = self.name
+        return message
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is a result that replaces one in doubt."""
+        return self.late
+
+    @property
+    def edit_note(self) -> str:
+        """The note before the result that says how a person changed the call; empty if the call is unchanged."""
+        if self.edited_arguments is None:
+            return ""
+        text = canonicalize(self.edited_arguments).decode()
+        if len(text) > MAX_EDITED_CHARACTERS:
+            text = f"{text[:MAX_EDITED_CHARACTERS]}…"
+        return EDITED.format(text)
+
+    @property
+    def size(self) -> int:
+        """The size of the full result, in bytes of UTF-8."""
+        return self.result.bytes if self.result else len(self.content.encode())
+
+    def count(self, encoding: Encoding) -> tuple[Self, int]:
+        """Count the tokens of the message; the payload records those of the parts that may be truncated."""
+        counted, tokens = self, encoding.count_message(self.message)
+        if note := self.edit_note:
+            counted = replace(counted, note_tokens=encoding.count(note))
+        if len(pieces := split(self.content)) > 1:
+            counted = replace(counted, pieces=tuple(map(encoding.count, pieces)))
+        return counted, tokens
+
+
+AnyMessage = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
+
+
+# What `summary` entries hold.
+
+
+@stored
+class SummaryPayload(Payload):
+    """A summary of a lane up to a seq.
+
+    Attributes:
+        context_ref: The lane.
+        content: The summary's text.
+        format: The format of the text: `text`.
+        from_seq: The first entry that the model read; the summary before covers earlier ones.
+        to_seq: The last entry that the summary covers; it covers everything before, too.
+        model: The model that wrote it, as `provider:model`.
+        source_digest: SHA-256 over the seqs and ids of the entries that the model read.
+        source_tokens: The tokens of those entries.
+        pinned: The seqs of the entries that were pinned then; contexts still have them verbatim.
+        usage: The usage of the model call that wrote the summary.
+    """
+
+    entry_kind: ClassVar[EntryKind] = "summary"
+
+    context_ref: str
+    content: str
+    format: str
+    from_seq: int
+    to_seq: int
+    model: str
+    source_digest: str | None = None
+    source_tokens: int | None = None
+    pinned: tuple[int, ...] | None = None
+    usage: Usage | None = None
+
+    def make_message(self, role: Literal["system", "user"]) -> Message:
+        """Make the message of the summary in a context."""
+        return {"role": role, "content": f"Summary of earlier conversation:\n{self.content}"}
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """The fields that describe how the summary was made, for a compaction's `meta`."""
+        value = self.as_dict()
+        return {name: value[name] for name in value if name not in ("context_ref", "content", "format")}
+
+    def count(self, encoding: Encoding) -> tuple[Self, int]:
+        """Count the tokens of the summary's message."""
+        return self, encoding.count_message(self.make_message("system"))
+
+
+# What `ai_context_operation` entries hold: one type for each operation that was applied.
+
+
+Reason = Literal["manual", "restore", "compaction", "system"]
+
+
+class StoredMessage(Message, total=False):
+    """A message of a stored context.
+
+    Attributes:
+        refs: The refs of the caller who sent the message; no model reads them.
+    """
+
+    refs: NotRequired[dict[str, str]]
+
+
+@stored
+class StoredSnapshot(Stored):
+    """A context that was put under a lane.
+
+    Attributes:
+        messages: The messages, with ids of tool calls that are unique in the thread.
+        system_prompt: The lane's system prompt; absent: the session's is in force.
+        tokens: Tokens of each message.
+        system_prompt_tokens: Tokens of the system prompt.
+    """
+
+    messages: SkipValidation[list[StoredMessage]]
+    system_prompt: str | None = None
+    tokens: list[int] | None = None
+    system_prompt_tokens: int | None = None
+
+    @property
+    def shown_messages(self) -> list[Message]:
+        """The messages as a context shows them."""
+        return list(map(_select_shown_fields, self.messages))
+
+    def count(self, encoding: Encoding) -> Self:
+        """Count the tokens of each message and of the system prompt."""
+        return replace(
+            self,
+            tokens=[encoding.count_message(message) for message in self.messages],
+            system_prompt_tokens=encoding.count_system_prompt(self.system_prompt),
+        )
+
+
+@stored
+class AppliedOperation(Stored):
+    """A context operation that was applied.
+
+    Attributes:
+        type: The operation.
+        reason: `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted;
+            `system`: Clew itself applied it.
+        meta: The JSON that the caller sent with it.
+    """
+
+    activates_lane: ClassVar[bool] = False
+    """Whether the operation makes its lane the active one."""
+
+    type: Literal["replace", "switch", "pin", "unpin", "expand", "withdraw"]
+    reason: Reason
+    meta: Json | None = None
+
+
+@stored
+class AppliedReplace(AppliedOperation):
+    """A snapshot was put under the lane.
+
+    Attributes:
+        type: Names the operation.
+        result_context: The snapshot.
+        base_seq: The lane's messages after this seq follow the snapshot; absent: those after the operation.
+    """
+
+    type: Literal["replace"]
+    result_context: StoredSnapshot
+    base_seq: int | None = None
+
+    @property
+    def is_compaction(self) -> bool:
+        """Whether the snapshot replaces what it was made of, so that an `expand` can restore that."""
+        return self.reason == "compaction"
+
+
+@stored
+class AppliedSwitch(AppliedOperation):
+    """The lane was made the active one.
+
+    Attributes:
+        type: Names the operation.
+    """
+
+    activates_lane: ClassVar[bool] = True
+
+    type: Literal["switch"]
+
+
+@stored
+class AppliedPin(AppliedOperation):
+    """Messages of the lane were pinned.
+
+    Attributes:
+        type: Names the operation.
+        seqs: The seqs of the messages.
+    """
+
+    type: Literal["pin"]
+    seqs: list[int]
+
+
+@stored
+class AppliedUnpin(AppliedOperation):
+    """Messages of the lane were unpinned.
+
+    Attributes:
+        type: Names the operation.
+        seqs: The seqs of the messages.
+    """
+
+    type: Literal["unpin"]
+    seqs: list[int]
+
+
+@stored
+class AppliedExpand(AppliedOperation):
+    """The lane's latest compaction was undone.
+
+    Attributes:
+        type: Names the operation.
+    """
+
+    type: Literal["expand"]
+
+
+@stored
+class AppliedWithdraw(AppliedOperation):
+    """A request's messages were withdrawn that no hook had accepted: no context shows them, and no summary has them.
+
+    Only sessions apply it.
+
+    Attributes:
+        type: Names the operation.
+        from_seq: The user's messages of the lane from this seq up to the operation are withdrawn.
+    """
+
+    type: Literal["withdraw"]
+    from_seq: int
+
+
+@stored
+class OperationPayload(Payload):
+    """A context operation was applied.
+
+    Attributes:
+        op_id: The id of the operation.
+        context_ref: The lane.
+        operation: The operation.
+    """
+
+    entry_kind: ClassVar[EntryKind] = "ai_context_operation"
+
+    op_id: str
+    context_ref: str
+    operation: Annotated[
+        AppliedReplace | AppliedSwitch | AppliedPin | AppliedUnpin | AppliedExpand | AppliedWithdraw,
+        Field(discriminator="type"),
+    ]
+
+    @property
+    def activated_lane(self) -> str | None:
+        """The lane that the operation made the active one; None: the active lane stayed."""
+        return self.context_ref if self.operation.activates_lane else None
+
+    @property
+    def snapshot(self) -> StoredSnapshot | None:
+        """The snapshot that the operation put; None for other operations than `replace`."""
+        return self.operation.result_context if isinstance(self.operation, AppliedReplace) else None
+
+    def count(self, encoding: Encoding) -> tuple[Self, int]:
+        """Count the tokens of the snapshot's messages; the payload records those of each part."""
+        if not isinstance(self.operation, AppliedReplace):
+            return self, 0
+        snapshot = self.operation.result_context.count(encoding)
+        operation = replace(self.operation, result_context=snapshot)
+        return replace(self, operation=operation), sum(snapshot.tokens or ())
+
+
+def _select_shown_fields(stored: Message) -> Message:
+    message: Message = {"role": stored["role"], "content": stored["content"]}
+    if calls := stored.get("tool_calls"):
+        message["tool_calls"] = calls
+        # The provider reads it together with the results of the tool calls.
+        if data := stored.get("provider_data"):
+            message["provider_data"] = data
+    if stored["role"] == "tool" and "tool_call_id" in stored:
+        message["tool_call_id"] = stored["tool_call_id"]
+        if name := stored.get("name"):
+            message["name"] = name
+    return message
+
+
+# What `config` entries hold: the configuration in force.
+
+
+_NOT_COMPARED = ("own", "changes", "tokens")
+"""Fields of a configuration that say nothing new about what is in force."""
+
+
+def list_configured_names(tools: Iterable[ToolSpec]) -> list[str]:
+    """List the names that a configuration has of these tools, unless a name is an MCP server's or of no tool."""
+    return [tool["name"] for tool in tools if tool["name"] != READ_RESULT]
+
+
+@stored
+class ConfigTokens(Stored):
+    """Tokens that every context has beside its messages.
+
+    Attributes:
+        system_prompt: Tokens of the system prompt.
+        tools: Tokens of the tool schemas.
+    """
+
+    system_prompt: int
+    tools: int
+
+
+@stored
+class AgentVersion(Stored):
+    """An agent as a worker has resolved it.
+
+    Attributes:
+        name: The name of the agent.
+        version: The digest of the agent's configuration, its tools and its label.
+        label: The label that the agent's author gave the version.
+    """
+
+    name: str
+    version: str
+    label: str | None = None
+
+
+@stored
+class ConfigPayload(Payload):
+    """The configuration in force from this entry on, complete, so that no later default can change it.
+
+    Attributes:
+        agent: The agent whose configuration it is; absent: the session has none, or no worker has resolved it yet.
+        pin: Whether the session keeps this version of the agent and these schemas.
+        model: The model, as `provider:model`; empty: it is the agent's, and no worker has resolved the agent yet.
+        fallbacks: The models that a run tries while its model has an outage.
+        strategy: How a run is led: `react`.
+        system_prompt: The system prompt.
+        tools: The schemas of the tools, as the worker resolved them.
+        tool_names: The names of the tools as the configuration has them; absent: those of the schemas, but for
+            `read_result`.
+        require_approval: The tools whose calls wait for a person's decision.
+        approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
+            until the last decision (`round`).
+        context_policy: The context policy (`ContextPolicy`), with every field.
+        model_options: The options of model calls (`ModelOptions`) that are set.
+        max_iterations: The most model calls of a run.
+        request_timeout_seconds: The longest time of a request, in seconds.
+        on_busy: What becomes of a message that finds the session busy.
+        steering: When inputs enter a run: with its answer, or before its next model call.
+        encoding: The encoding that tokens are counted under.
+        limits: The limits (`Limits`) that are set.
+        idle_timeout_seconds: After so many seconds without work the session hibernates.
+        metadata: The session's metadata.
+        priority: Which calls the workers take first: 1 the first, 5 the last.
+        own: What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent.
+        changes: The fields that differ from the `config` entry before, but for `own`; absent in the first one.
+        tokens: The tokens of the system prompt and of the tool schemas.
+    """
+
+    entry_kind: ClassVar[EntryKind] = "config"
+
+    agent: AgentVersion | None = None
+    pin: bool = False
+    model: str
+    strategy: str
+    system_prompt: str | None
+    tools: SkipValidation[list[ToolSpec]]
+    require_approval: list[str]
+    context_policy: Json
+    model_options: Json
+    max_iterations: int
+    request_timeout_seconds: int
+    on_busy: OnBusy
+    steering: Literal["terminal", "step"]
+    encoding: str
+    limits: Json
+    idle_timeout_seconds: int | None
+    metadata: dict[str, str]
+    fallbacks: tuple[str, ...] = ()
+    priority: int = 3
+    approval_scope: ApprovalScope = "call"
+    tool_names: list[str] | None = None
+    own: Json | None = None
+    changes: list[str] | None = None
+    tokens: ConfigTokens | None = None
+
+    @property
+    def policy(self) -> ContextPolicy:
+        """The context policy in force, complete.
+
+        Raises:
+            ValueError: The policy has fields of a later release.
+        """
+        return ContextPolicy.model_validate(self.context_policy, strict=False)
+
+    @property
+    def prompt(self) -> str | None:
+        """The system prompt in force: the policy's if it has one, else the session's."""
+        return self.context_policy.get("system_prompt") or self.system_prompt
+
+    @property
+    def provider(self) -> str:
+        """The provider of the model."""
+        return self.model.partition(":")[0]
+
+    @property
+    def configured_tools(self) -> list[str]:
+        """The names of the tools as the configuration has them. One of them may stand for several tools, or none."""
+        return list_configured_names(self.tools) if self.tool_names is None else self.tool_names
+
+    @property
+    def config(self) -> SessionConfig:
+        """The configuration as a session is started with it, without the policy."""
+        value = {name: value for name, value in self.as_dict().items() if name in SessionConfig.model_fields}
+        value |= {"tools": self.configured_tools, "model": self.model or None}
+        # An agent's metadata and the session's own may be more together than a caller may send.
+        del value["context_policy"], value["metadata"]
+        if self.own:
+            value["agent"] = self.own["agent"]
+        config = SessionConfig.model_validate_json(to_json(value))
+        return config.model_copy(update={"metadata": self.metadata})
+
+    def compare(self, before: Self) -> Self:
+        """Compare the configuration with the one before; the payload records the fields that differ."""
+        names = (field.name for field in fields(self) if field.name not in _NOT_COMPARED)
+        return replace(self, changes=[name for name in names if getattr(self, name) != getattr(before, name)])
+
+    def count(self, encoding: Encoding) -> tuple[Self, int]:
+        """Count the tokens of the system prompt and of the tool schemas; the payload records both.
+
+        If `tokens` has those of the schemas already, they are not counted again.
+        """
+        tokens = ConfigTokens(
+            system_prompt=encoding.count_system_prompt(self.prompt),
+            tools=self.tokens.tools if self.tokens else encoding.count_tools(self.tools),
+        )
+        return replace(self, tokens=tokens), tokens.system_prompt + tokens.tools
+
+
+# What the entries hold that no context shows: errors, outcomes, refused inputs, approvals, forks, session events.
+
+
+@stored
+class Retried(Stored):
+    """A model call that follows one that failed: with a shorter context, or of a fallback.
+
+    Attributes:
+        call_id: The new call.
+        model: The model, as `provider:model`.
+        budget: The largest context of the model from now on, in tokens; absent: the new call is of a fallback.
+    """
+
+    call_id: str
+    model: str
+    budget: int | None = None
+
+
+@stored
+class ErrorPayload(Payload):
+    """An error.
+
+    Attributes:
+        type: The type of the error, a word of the contract's list.
+        message: A description for people.
+        details: More about the error: the attempts, the failed operation, the call that follows.
+    """
+
+    entry_kind: ClassVar[EntryKind] = "error"
+
+    type: str
+    message: str
+    details: Json
+
+    @property
+    def op_id(self) -> str | None:
+        """The id of the failed context operation; None where no operation failed."""
+        return self.details.get("op_id")
+
+    @property
+    def retried(self) -> Retried | None:
+        """The call that follows the failed one; None where there is none."""
+        value = self.details.get("retried")
+        return Retried.from_json(value) if value else None
+
+
+@stored
+class RunPayload(Payload):
+    """The outcome of a request.
+
+    Attributes:
+        event: `finished`.
+        status: The status of the request.
+        termination_reason: Why the request ended: `final_answer`, another word of the contract's list, or the error's
+            type.
+        usage: The usage of the run. Of requests that shared a run, one has the numbers and the others name it.
+        subagent_usage: The usage of the subagents that the run has started, and of theirs.
+        iterations: Model calls of the run.
+        fallback: The fallback that the run ended with, as `provider:model`; absent: its model had no outage.
+        answer_seq: The seq of the answer; absent where there is none.
+        error: Why the request failed.
+        reason: The reason that the caller gave for a cancellation.
+    """
+
+    entry_kind: ClassVar[EntryKind] = "run"
+
+    event: Literal["finished"]
+    status: Literal["completed", "failed", "cancelled"]
+    termination_reason: str
+    usage: Usage
+    subagent_usage: Usage | None = None
+    iterations: int
+    fallback: str | None = None
+    answer_seq: int | None = None
+    error: RunError | None = None
+    reason: str | None = None
+
+
+@stored
+class InputPayload(Payload):
+    """An input that did not enter the thread as a message.
+
+    Attributes:
+        event: The input was refused, never read, superseded by a later one, or merged with a later one.
+        kind: The kind of input: `message`, `steer`, `inject`, `modify_context`, `configure`, or a signal's name.
+        reason: The reason for the event.
+        content: The first 200 characters; of a signal that is malformed, its ids alone.
+        input_id: The id of the input.
+        op_id: The id of the context operation.
+        request_id: The request that it belonged to.
+    """
+
+    entry_kind: ClassVar[EntryKind] = "input"
+
+    event: Literal["rejected", "dropped", "superseded", "merged"]
+    kind: str
+    reason: str
+    content: str
+    input_id: str | None = None
+    op_id: str | None = None
+    request_id: str | None = None
+
+
+@stored
+class ApprovalPayload(Payload):
+    """A person's decision about a tool call.
+
+    Attributes:
+        tool_call_id: The call.
+        decision: Whether the tool may run.
+        reason: The reason that the person gave.
+        by: Who decided, as the caller said.
+        arguments: The arguments that replace the model's.
+    """
+
+    entry_kind: ClassVar[EntryKind] = "approval"
+
+    tool_call_id: str
+    decision: Literal["approve", "deny"]
+    reason: str | None = None
+    by: str | None = None
+    arguments: Json | None = None
+
+
+@stored
+class ForkPayload(Payload):
+    """A fork: the session was forked, or is a fork.
+
+    Attributes:
+        event: `forked_from`: the session is a fork of the other one; `forked_to`: the other one is a fork of it.
+        session_id: The other session.
+        fork_seq: The last entry that both have.
+        metadata: The metadata of the fork.
+    """
+
+    entry_kind: ClassVar[EntryKind] = "fork"
+
+    event: Literal["forked_from", "forked_to"]
+    session_id: str
+    fork_seq: int
+    metadata: dict[str, str] | None = None
+
+
+@stored
+class SessionPayload(Payload):
+    """The session hibernated, woke, was recovered or was closed.
+
+    Attributes:
+        event: The event.
+        workflow: The status in which the workflow had ended before a recovery.
+        reason: The reason that the caller gave.
+    """
+
+    entry_kind: ClassVar[EntryKind] = "session"
+
+    event: Literal["hibernated", "woken", "recovered", "closed"]
+    workflow: str | None = None
+    reason: str | None = None
+
+
+# Reading.
+
+
+_TYPES: dict[EntryKind, Any] = {
+    "config": ConfigPayload,
+    "ai_message": AnyMessage,
+    "ai_context_operation": OperationPayload,
+    "summary": SummaryPayload,
+    "error": ErrorPayload,
+    "run": RunPayload,
+    "input": InputPayload,
+    "approval": ApprovalPayload,
+    "fork": ForkPayload,
+    "session": SessionPayload,
+}
+_READERS: dict[EntryKind, Callable[[Any], Payload]] = {
+    kind: TypeAdapter(payload_type).validator.validate_python for kind, payload_type in _TYPES.items()
+}
+
+
+def read_payload(kind: EntryKind, payload: Mapping[str, Any]) -> Payload:
+    """Parse the payload of an entry.
+
+    Raises:
+        ValueError: The payload does not have the type of the kind.
+    """
+    return _READERS[kind](payload)
+
+
+def read_lane(payload: Mapping[str, Any]) -> str | None:
+    """Return the lane that an entry belongs to, if any, without parsing the payload."""
+    lane: str | None = payload.get("context_ref")
+    return lane
+
+
+__all__ = [
+    "KINDS",
+    "AgentVersion",
+    "AppliedExpand",
+    "AppliedOperation",
+    "AppliedPin",
+    "AppliedReplace",
+    "AppliedSwitch",
+    "AppliedUnpin",
+    "AppliedWithdraw",
+    "ApprovalPayload",
+    "AssistantMessage",
+    "ConfigPayload",
+    "ConfigTokens",
+    "EntryKind",
+    "ErrorPayload",
+    "Fitting",
+    "ForkPayload",
+    "InputPayload",
+    "MessagePayload",
+    "OperationPayload",
+    "Payload",
+    "Recipe",
+    "Retried",
+    "RunPayload",
+    "SessionPayload",
+    "Stored",
+    "StoredMessage",
+    "StoredResult",
+    "StoredSnapshot",
+    "Subagent",
+    "SummaryPayload",
+    "ToolMessage",
+    "UserMessage",
+    "read_lane",
+    "read_payload",
+]
