@@ -46,7 +46,7 @@ from clew.contract.payloads import (
 )
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import Encoding, load_encoding
-from clew_workflows.thread.context._lane_view import ProjectionInput
+from clew_workflows.thread.context.lane_view import ProjectionInput
 from clew_workflows.thread.context.projection import Projection, project
 from clew_workflows.thread.entries import DEFAULT_LANE, Draft
 from clew_workflows.thread.thread import Thread

@@ -11,7 +11,7 @@ from typing import Any
 from clew.errors import ContextOverflow
 from clew_workflows.contract.messages import Message
 from clew_workflows.contract.tokens import Encoding, load_encoding
-from clew_workflows.thread.context._lane_view import ProjectionInput
+from clew_workflows.thread.context.lane_view import ProjectionInput
 from clew_workflows.thread.entries import Entry
 from tests.support.reference_forms import Form, clear_results, fit_results, render
 from tests.support.reference_lane import Lane, Unit, group_units

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from clew_workflows.contract.messages import Message
-from clew_workflows.thread.context._lane_view import ProjectionInput
+from clew_workflows.thread.context.lane_view import ProjectionInput
 from clew_workflows.thread.entries import Entry
 
 

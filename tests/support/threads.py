@@ -12,7 +12,7 @@ from clew.contract.payloads import EntryKind, read_payload
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
-from clew_workflows.thread.context._lane_view import ProjectionInput
+from clew_workflows.thread.context.lane_view import ProjectionInput
 from clew_workflows.thread.context.projection import Projection, project
 from clew_workflows.thread.entries import DEFAULT_LANE, Draft, Entry, Refs
 from clew_workflows.thread.thread import Thread

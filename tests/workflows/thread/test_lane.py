@@ -9,7 +9,7 @@ import pytest
 from clew.errors import ContextOverflow
 from clew_workflows.contract.messages import Message
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context._lane_view import ProjectionInput
+from clew_workflows.thread.context.lane_view import ProjectionInput
 from clew_workflows.thread.context.projection import project
 from clew_workflows.thread.lane import MAX_LAYERS, Lane, Layer, Layers
 from tests.support.threads import (

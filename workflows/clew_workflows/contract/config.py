@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from clew_workflows.contract.names import (
     MAX_MESSAGE_BYTES,
@@ -78,7 +78,7 @@ ApprovalScope = Literal["call", "round"]
 PriorityLevel = Annotated[int, Field(ge=1, le=5)]
 
 
-class Settings(Input):
+class Settings(BaseModel, frozen=True):
     """The fields of a configuration that `configure` can change. Each is declared here; null or absent: not set.
 
     Attributes:
@@ -100,6 +100,9 @@ class Settings(Input):
         metadata: The caller's own names and values.
     """
 
+    # An `Input`, but frozen in a way that type checkers know: only then may `SessionConfig` narrow the types.
+    model_config = Input.model_config
+
     agent: AgentName | None = None
     model: ModelName | None = None
     fallbacks: Fallbacks | None = None
@@ -116,7 +119,7 @@ class Settings(Input):
     metadata: Metadata | None = None
 
 
-class ConfigureInput(Settings):
+class ConfigureInput(Settings, frozen=True):
     """The argument of the update `configure`. Absent fields stay unchanged; a list replaces the one in force.
 
     Attributes:
@@ -130,7 +133,7 @@ class ConfigureInput(Settings):
     """
 
 
-class SessionConfig(Settings):
+class SessionConfig(Settings, frozen=True):
     """The configuration of a session, from its start until a `configure` changes it.
 
     With `agent`, absent fields are the agent's. The fields of `context_policy`, `model_options`, `limits` and
@@ -175,16 +178,14 @@ class SessionConfig(Settings):
             raise ValueError("a model or an agent is needed")
         return self
 
-    def overlay(self, upper: Self | None) -> Self:
+    def overlay(self, upper: Self) -> Self:
         """Return this configuration with the fields that `upper` sets. A field that is null is not set.
 
         Fields that have fields of their own, and `metadata`, are overlaid one by one.
         """
-        fields: dict[str, Any] = (
-            {name: value for name in upper.model_fields_set if (value := getattr(upper, name)) is not None}
-            if upper
-            else {}
-        )
+        fields: dict[str, Any] = {
+            name: value for name in upper.model_fields_set if (value := getattr(upper, name)) is not None
+        }
         for name, value in fields.items():
             lower = getattr(self, name)
             if isinstance(lower, Input):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
 from clew_workflows.contract.errors import InvalidInput, InvalidOperation, Refusal
 from clew_workflows.contract.messages import find_data_url
 
 
-class Input(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan=False):
+class Input(BaseModel):
     """An input of the contract. An unknown field, a wrong type or a value out of range is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def overlay(self, upper: Self | None) -> Self:
         """Return this value with the fields that `upper` sets. The set fields are those of both."""

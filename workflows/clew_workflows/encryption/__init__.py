@@ -4,7 +4,6 @@
 not.
 """
 
-from clew_workflows.encryption.admission import FOREIGN_FIELD, PLAIN_FIELD, SEAL_FIELD, UNDECODABLE, AdmittingCodec
 from clew_workflows.encryption.cipher import (
     Changed,
     Cipher,
@@ -13,7 +12,15 @@ from clew_workflows.encryption.cipher import (
     parse_keys,
     read_encryption_keys,
 )
-from clew_workflows.encryption.codec import EncryptionCodec, is_encrypted
+from clew_workflows.encryption.codec import (
+    FOREIGN_FIELD,
+    PLAIN_FIELD,
+    SEAL_FIELD,
+    UNDECODABLE,
+    AdmittingCodec,
+    EncryptionCodec,
+    is_encrypted,
+)
 from clew_workflows.encryption.sealing import (
     HEADER_BYTES,
     MAX_OVERHEAD_BYTES,

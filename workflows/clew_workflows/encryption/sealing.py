@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 from temporalio.api.common.v1 import Payload
@@ -15,6 +16,7 @@ from temporalio.converter import PayloadCodec
 
 from clew_workflows.contract.errors import UnknownKey
 from clew_workflows.encryption.cipher import (
+    KEYS_VARIABLE,
     MAX_KID_CHARACTERS,
     NONCE_BYTES,
     TAG_BYTES,
@@ -35,37 +37,50 @@ MAX_OVERHEAD_BYTES = 65_536
 
 FORMAT = Format("encrypted object")
 # Both end with the version, in one digit.
-_MAGIC = b"\0clewAE%d" % FORMAT.version
+_KEY_MAGIC = b"\0clewAE%d" % FORMAT.version
 _CODEC_MAGIC = b"\0clewPC%d" % FORMAT.version
-_KID_END = len(_MAGIC) + MAX_KID_CHARACTERS
-HEADER_BYTES = _KID_END
+HEADER_BYTES = len(_KEY_MAGIC) + MAX_KID_CHARACTERS
 """Bytes of an object's beginning from which `Sealer.is_current` decides."""
 _PLAIN_ENCODING = b"binary/plain"
 
 log = logging.getLogger("clew_workflows.encryption")
 
 
-class Sealer(Protocol):
+class Sealer(ABC):
     """Encrypts objects. An empty object stays empty."""
 
     @property
+    @abstractmethod
     def is_on(self) -> bool:
         """Whether objects are encrypted."""
-        ...
 
     @property
+    @abstractmethod
     def overhead(self) -> int | None:
         """Bytes that encryption adds to an object; None: they differ."""
-        ...
 
     @property
+    @abstractmethod
     def blocks(self) -> bool:
         """Whether calls may wait for another service, so that they must not run on an event loop."""
-        ...
+
+    @abstractmethod
+    def is_current(self, data: bytes) -> bool:
+        """Whether the beginning of an object says that it need not be encrypted anew."""
+
+    @abstractmethod
+    def _encrypt(self, data: bytes, name: str) -> bytes: ...
+
+    @abstractmethod
+    def _decrypt(self, data: bytes, name: str) -> bytes: ...
+
+    def __init__(self, magic: bytes, *, accepts_plain: bool) -> None:
+        self._magic = magic
+        self._accepts_plain = accepts_plain
 
     def seal(self, data: bytes, name: str) -> bytes:
         """Encrypt an object. It can be decrypted only under the same name."""
-        ...
+        return self._encrypt(data, name) if data and self.is_on else data
 
     def unseal(self, data: bytes, name: str) -> bytes:
         """Decrypt an object. One that is not encrypted is returned as it is, if there are no keys.
@@ -78,22 +93,36 @@ class Sealer(Protocol):
             UnknownKey: The process does not have the key.
             Changed: The object was changed, or has another name.
         """
-        ...
+        magic = _read_magic(data)
+        if magic is None:
+            return self._admit(data, name) if self.is_on else data
+        if magic != self._magic:
+            variable = KEYS_VARIABLE if magic == _KEY_MAGIC else "CLEW_ENCRYPTION_CODEC"
+            raise UnknownKey(f"it is encrypted in another way: set {variable}")
+        return self._decrypt(data, name)
 
-    def is_current(self, data: bytes) -> bool:
-        """Whether the beginning of an object says that it need not be encrypted anew."""
-        ...
+    def _admit(self, data: bytes, name: str) -> bytes:
+        """Admit an object that is not encrypted, in a migration."""
+        if not self._accepts_plain:
+            raise Unsealed(
+                f"it is not encrypted: if it is of a time before encryption, run `clew rekey` with {PLAIN_VARIABLE}=1"
+            )
+        if data:
+            log.warning("%s is not encrypted, and is believed because plain objects are accepted", name)
+        return data
 
 
-class KeySealer:
+class KeySealer(Sealer):
     """Encrypts objects with the first key and decrypts with all. Without keys it encrypts nothing.
 
     An encrypted object has a header of fixed size, with the key's id.
     """
 
+    blocks = False
+
     def __init__(self, cipher: Cipher, *, accepts_plain: bool = False) -> None:
+        super().__init__(_KEY_MAGIC, accepts_plain=accepts_plain)
         self._cipher = cipher
-        self._accepts_plain = accepts_plain
 
     @property
     def is_on(self) -> bool:
@@ -103,76 +132,46 @@ class KeySealer:
     @property
     def overhead(self) -> int | None:
         """Bytes that encryption adds to an object."""
-        return _KID_END + NONCE_BYTES + TAG_BYTES if self.is_on else 0
-
-    @property
-    def blocks(self) -> bool:
-        """False."""
-        return False
-
-    def seal(self, data: bytes, name: str) -> bytes:
-        """Encrypt an object with the first key."""
-        kid = self._cipher.kid
-        if kid is None or not data:
-            return data
-        header = _make_header(kid)
-        return header + self._cipher.encrypt(data, _bind(header, name))
-
-    def unseal(self, data: bytes, name: str) -> bytes:
-        """Decrypt an object."""
-        _check_version(data)
-        if data.startswith(_CODEC_MAGIC):
-            raise UnknownKey("it is encrypted with a codec: set CLEW_ENCRYPTION_CODEC")
-        if not data.startswith(_MAGIC):
-            return _admit(data, name, self._accepts_plain) if self.is_on else data
-        header = data[:_KID_END]
-        kid = header[len(_MAGIC) :].rstrip(b"\0").decode(errors="replace")
-        return self._cipher.decrypt(kid, data[_KID_END:], _bind(header, name))
+        return HEADER_BYTES + NONCE_BYTES + TAG_BYTES if self.is_on else 0
 
     def is_current(self, data: bytes) -> bool:
         """Whether an object is encrypted with the first key, or empty."""
         kid = self._cipher.kid
-        return not data or (not data.startswith(_MAGIC) if kid is None else data.startswith(_make_header(kid)))
+        return not data or (not data.startswith(_KEY_MAGIC) if kid is None else data.startswith(_make_header(kid)))
+
+    def _encrypt(self, data: bytes, name: str) -> bytes:
+        assert self._cipher.kid is not None, "there is no key"
+        header = _make_header(self._cipher.kid)
+        return header + self._cipher.encrypt(data, _bind(header, name))
+
+    def _decrypt(self, data: bytes, name: str) -> bytes:
+        header = data[:HEADER_BYTES]
+        kid = header[len(_KEY_MAGIC) :].rstrip(b"\0").decode(errors="replace")
+        return self._cipher.decrypt(kid, data[HEADER_BYTES:], _bind(header, name))
 
 
-class CodecSealer:
-    """Encrypts objects with a codec of payloads, on an event loop of its own."""
+class CodecSealer(Sealer):
+    """Encrypts objects with a codec of payloads, on an event loop of its own: a codec may ask a key service."""
+
+    is_on = True
+    overhead = None
+    blocks = True
 
     def __init__(self, codec: PayloadCodec) -> None:
-        self._codec = codec
         # A codec of one's own may leave objects as they are, unless it says otherwise.
-        self._accepts_plain = bool(getattr(codec, "accepts_plain", True))
+        super().__init__(_CODEC_MAGIC, accepts_plain=bool(getattr(codec, "accepts_plain", True)))
+        self._codec = codec
 
-    @property
-    def is_on(self) -> bool:
-        """True."""
-        return True
+    def is_current(self, data: bytes) -> bool:
+        """Whether an object is empty: the codec alone knows the key of an encrypted one."""
+        return not data
 
-    @property
-    def overhead(self) -> int | None:
-        """None: only the codec knows."""
-        return None
-
-    @property
-    def blocks(self) -> bool:
-        """True: a codec may ask a key service."""
-        return True
-
-    def seal(self, data: bytes, name: str) -> bytes:
-        """Encrypt an object together with its name."""
-        if not data:
-            return data
+    def _encrypt(self, data: bytes, name: str) -> bytes:
         payload = Payload(metadata={"encoding": _PLAIN_ENCODING}, data=name.encode() + b"\0" + data)
         (encoded,) = self._run(self._codec.encode([payload]))
         return _CODEC_MAGIC + encoded.SerializeToString()
 
-    def unseal(self, data: bytes, name: str) -> bytes:
-        """Decrypt an object."""
-        _check_version(data)
-        if data.startswith(_MAGIC):
-            raise UnknownKey("it is encrypted with a key: set CLEW_ENCRYPTION_KEYS")
-        if not data.startswith(_CODEC_MAGIC):
-            return _admit(data, name, self._accepts_plain)
+    def _decrypt(self, data: bytes, name: str) -> bytes:
         try:
             payload = Payload.FromString(data[len(_CODEC_MAGIC) :])
         except DecodeError:
@@ -181,14 +180,10 @@ class CodecSealer:
             (decoded,) = self._run(self._codec.decode([payload]))
         except Exception as error:
             raise UnknownKey(f"the codec of CLEW_ENCRYPTION_CODEC cannot decrypt it: {error}") from error
-        actual, _, unsealed = decoded.data.partition(b"\0")
+        actual, _, decrypted = decoded.data.partition(b"\0")
         if actual != name.encode():
             raise Changed("it was encrypted as another object")
-        return unsealed
-
-    def is_current(self, data: bytes) -> bool:
-        """Whether an object is empty: the codec alone knows the key of an encrypted one."""
-        return not data
+        return decrypted
 
     def _run(self, work: Coroutine[None, None, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -204,29 +199,19 @@ NO_ENCRYPTION = KeySealer(Cipher(EncryptionKeys()))
 """Writes objects as they are."""
 
 
-def _admit(data: bytes, name: str, accepts_plain: bool) -> bytes:
-    """Admit an object that is not encrypted, in a migration."""
-    if not accepts_plain:
-        raise Unsealed(
-            f"it is not encrypted: if it is of a time before encryption, run `clew rekey` with {PLAIN_VARIABLE}=1"
-        )
-    if data:
-        log.warning("%s is not encrypted, and is believed because plain objects are accepted", name)
-    return data
-
-
-def _check_version(data: bytes) -> None:
-    """Check the version of an encrypted object; one that is not encrypted has none."""
-    beginning, version = data[: len(_MAGIC) - 1], data[len(_MAGIC) - 1 : len(_MAGIC)]
-    if beginning not in (_MAGIC[:-1], _CODEC_MAGIC[:-1]) or not version.isdigit():
-        return
+def _read_magic(data: bytes) -> bytes | None:
+    """Read how an object is encrypted, and check the version; None: it is not encrypted."""
+    magic, version = data[: len(_KEY_MAGIC)], data[len(_KEY_MAGIC) - 1 : len(_KEY_MAGIC)]
+    if magic[:-1] not in (_KEY_MAGIC[:-1], _CODEC_MAGIC[:-1]) or not version.isdigit():
+        return None
     if version == b"0":
         raise Changed("it is encrypted in an unknown format: it was changed")
     FORMAT.check(int(version))
+    return magic
 
 
 def _make_header(kid: str) -> bytes:
-    return _MAGIC + kid.encode().ljust(MAX_KID_CHARACTERS, b"\0")
+    return _KEY_MAGIC + kid.encode().ljust(MAX_KID_CHARACTERS, b"\0")
 
 
 def _bind(header: bytes, name: str) -> bytes:

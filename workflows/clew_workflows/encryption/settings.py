@@ -15,9 +15,8 @@ from temporalio.converter import (
     PayloadCodec,
 )
 
-from clew_workflows.encryption.admission import AdmittingCodec
 from clew_workflows.encryption.cipher import KEYS_VARIABLE, Cipher, EncryptionKeys, read_encryption_keys
-from clew_workflows.encryption.codec import EncryptionCodec
+from clew_workflows.encryption.codec import AdmittingCodec, EncryptionCodec
 from clew_workflows.encryption.sealing import NO_ENCRYPTION, PLAIN_VARIABLE, CodecSealer, KeySealer, Sealer
 
 CODEC_VARIABLE = "CLEW_ENCRYPTION_CODEC"

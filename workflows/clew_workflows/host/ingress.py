@@ -47,7 +47,7 @@ from clew_workflows.contract.errors import (
 from clew_workflows.contract.messages import canonicalize, check_depth
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.validation import translate_validation_error
-from clew_workflows.encryption.admission import FOREIGN_FIELD, PLAIN_FIELD, SEAL_FIELD, UNDECODABLE
+from clew_workflows.encryption.codec import FOREIGN_FIELD, PLAIN_FIELD, SEAL_FIELD, UNDECODABLE
 from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES, Handler, Query
 from clew_workflows.session import carried
 from clew_workflows.session.commands import Command

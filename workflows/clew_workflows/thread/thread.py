@@ -150,12 +150,6 @@ class Thread:
         """Return the entries whose `refs` have a value under a name."""
         return [entry for entry in self._entries if entry.refs.get(name) == value]
 
-    def list_entries_before_call(self, call_id: str) -> list[Entry]:
-        """Return the entries that a model call's context was projected from; none for an unknown call."""
-        reply = self._calls.get(call_id)
-        recipe = reply.recipe if reply else None
-        return self.slice(self.first_seq, recipe.basis_seq) if recipe else []
-
     def find_reply(self, call_id: str) -> Entry | None:
         """Return the reply to a model call."""
         return self._calls.get(call_id)

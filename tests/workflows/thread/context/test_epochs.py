@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from clew.errors import ContextOverflow, InvalidInput
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context._lane_view import ProjectionInput
 from clew_workflows.thread.context.blocks import MISSING_RESULT
+from clew_workflows.thread.context.lane_view import ProjectionInput
 from clew_workflows.thread.context.projection import Projection, project
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Thread

@@ -12,9 +12,9 @@ from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
 from clew_workflows.contract.messages import Message, compute_digest
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
-from clew_workflows.thread.context._lane_view import ProjectionInput
 from clew_workflows.thread.context.blocks import MISSING_RESULT
 from clew_workflows.thread.context.contexts import build_context
+from clew_workflows.thread.context.lane_view import ProjectionInput
 from clew_workflows.thread.context.projection import Projection, find_projector, register_projector
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Thread

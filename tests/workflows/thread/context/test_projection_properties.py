@@ -14,8 +14,8 @@ from clew.errors import ContextOverflow
 from clew_workflows.contract.messages import Message
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
-from clew_workflows.thread.context._lane_view import ProjectionInput
 from clew_workflows.thread.context.blocks import count_truncation_marker
+from clew_workflows.thread.context.lane_view import ProjectionInput
 from clew_workflows.thread.context.projection import Projection, compose, project
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
 from clew_workflows.thread.thread import Thread

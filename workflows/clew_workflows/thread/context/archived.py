@@ -25,7 +25,6 @@ from clew_workflows.contract.payloads import (
     UserMessage,
 )
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context._lane_view import LaneView, ProjectionInput, choose_estimator, shows_block
 from clew_workflows.thread.context.blocks import (
     Rendering,
     Truncator,
@@ -33,6 +32,7 @@ from clew_workflows.thread.context.blocks import (
     count_saved,
     count_smallest,
 )
+from clew_workflows.thread.context.lane_view import LaneView, ProjectionInput, choose_estimator, shows_block
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
 from clew_workflows.thread.lane import ArchivedPart, Group, Layers, find_base_seq, is_base
 from clew_workflows.thread.source import BackwardReader

@@ -12,7 +12,7 @@ from clew_workflows.contract import MAX_PAGE_BYTES
 from clew_workflows.contract.messages import ToolSpec
 from clew_workflows.contract.payloads import ConfigPayload, OperationPayload, Recipe, StoredSnapshot, UserMessage
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context._lane_view import ProjectionInput
+from clew_workflows.thread.context.lane_view import ProjectionInput
 from clew_workflows.thread.context.projection import Projection, project
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread

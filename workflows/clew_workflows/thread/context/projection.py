@@ -18,9 +18,9 @@ from clew_workflows.contract.messages import Message, ToolSpec, canonicalize, co
 from clew_workflows.contract.outputs import ContextMeta
 from clew_workflows.contract.payloads import SummaryPayload
 from clew_workflows.contract.tokens import Encoding, load_encoding
-from clew_workflows.thread.context._lane_view import LaneView, ProjectionInput, RequiredBlock, choose_estimator
-from clew_workflows.thread.context._window import Window, fill_epoch_window, fill_sliding_window
 from clew_workflows.thread.context.blocks import Block
+from clew_workflows.thread.context.lane_view import LaneView, ProjectionInput, RequiredBlock, choose_estimator
+from clew_workflows.thread.context.window import Window, fill_epoch_window, fill_sliding_window
 from clew_workflows.thread.entries import Entry
 
 T = TypeVar("T")
