@@ -131,7 +131,7 @@ async def test_a_request_that_waits_for_somebody_is_waited_for(
     session = await stack.open(call_add_twice, tools=["add"], require_approval=["add"])
     opened = await reach.find_session(stack.clew, session.id)
     options: dict[str, Any] = {"timeout_seconds": 60, "on_busy": None, "as_json": False, "grace_seconds": -59.9}
-    asking = asyncio.create_task(talk.ask(opened, "Add", **options))
+    asking = asyncio.create_task(talk.ask_session(opened, "Add", **options))
     await wait_for_approvals(session)
     # Long enough for several looks at the worker, one every tenth of a second.
     await asyncio.sleep(0.5)
@@ -140,7 +140,7 @@ async def test_a_request_that_waits_for_somebody_is_waited_for(
     await asking
     assert capsys.readouterr().out == "42 and 2\n"
     with pytest.raises(WorkerUnavailable, match="has no outcome after its 60 s: no worker serves the session"):
-        await talk.ask(opened, "Add", **options, worker_seconds=0)
+        await talk.ask_session(opened, "Add", **options, worker_seconds=0)
 
 
 def call_order(body: dict[str, Any]) -> Reply:

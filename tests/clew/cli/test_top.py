@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from clew.cli.watching import format_sessions
+from clew.cli.listing import format_sessions
 from clew_workflows.contract.lists import SessionSummary
 from tests.support.command_line import open_terminal, run_clew
 from tests.support.stack import Stack

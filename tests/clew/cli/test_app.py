@@ -6,8 +6,7 @@ from collections import Counter
 
 from typer.main import get_command
 
-from clew.cli.app import app
-from clew.cli.groups import GROUPS
+from clew.cli.app import COMMANDS, app
 from tests.support.command_line import run_clew
 
 
@@ -18,10 +17,10 @@ async def test_every_command_stands_under_one_heading() -> None:
     listed: Counter[str] = Counter()
     for section in shown.out.split("\n\n"):
         heading, _, rows = section.strip("\n").partition(":\n")
-        if heading in GROUPS:
+        if heading in COMMANDS:
             names = [row.split()[0] for row in rows.splitlines()]
             assert names
             listed.update(names)
     assert "\nCommands:" not in shown.out
-    assert all(f"\n{heading}:\n" in shown.out for heading in GROUPS)
+    assert all(f"\n{heading}:\n" in shown.out for heading in COMMANDS)
     assert listed == Counter(dict.fromkeys(get_command(app).commands, 1))  # type: ignore[attr-defined]
