@@ -65,8 +65,8 @@ def sessions(
     async def read(clew: Clew) -> list[SessionSummary]:
         if query is None:
             await clew.check_worker()
-        found = clew.sessions(user=user, status=status, agent=agent, since=since, query=query)
-        return await reach.take_sessions(found, limit + 1)
+        listed = clew.sessions(user=user, status=status, agent=agent, since=since, query=query)
+        return await reach.take_sessions(listed, limit + 1)
 
     rows = invocation.run(read)
     more = len(rows) > limit

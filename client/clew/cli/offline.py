@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig
 
 from clew.cli import _operators as operators
@@ -23,7 +22,7 @@ from clew.cli.failures import FAILED
 from clew.cli.options import OptionalSessionId, SessionId, require_one_source
 from clew.cli.reach import Misconfigured
 from clew.session.connection import Clew
-from clew_workflows.encryption import Sealer, encrypt_payloads, read_encryption
+from clew_workflows.encryption import Encryption, encrypt_payloads, read_encryption
 from clew_workflows.thread.entries import Entry
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def audit(
 
     async def audit_saved(path: Path) -> Report:
         with open_file(path, "rb") as file:
-            saved = operators.SavedHistories(file, make_converter())
+            saved = operators.SavedHistories(file, encrypt_payloads(pydantic_data_converter, read_keys()))
             return await operators.audit_file(saved, _open_archive(saved.namespace))
 
     report = asyncio.run(audit_saved(from_file)) if from_file else invocation.run(audit_live)
@@ -109,7 +108,7 @@ def rekey(invocation: Invocation) -> None:
 
     Sessions may run meanwhile. Repeat it if it was interrupted. Exit code 1: some objects could not be decrypted.
     """
-    if not read_sealer().is_on:
+    if not read_keys().is_on:
         raise Misconfigured("CLEW_ENCRYPTION_KEYS is not set: its first key is the one that archives get")
     done = asyncio.run(operators.rekey_archive(_open_archive(_find_namespace(invocation)))).as_dict()
     counts = f"{done['rewritten']} objects encrypted anew, {done['current']} had the key already"
@@ -228,26 +227,14 @@ def open_file(path: str | Path, mode: Literal["rb", "wb"]) -> Iterator[BinaryIO]
         yield file
 
 
-def make_converter() -> DataConverter:
-    """Make the data converter of saved histories, with the keys of the environment.
+def read_keys() -> Encryption:
+    """Read the keys of the environment.
 
     Raises:
         Misconfigured: A key is not valid.
     """
     try:
-        return encrypt_payloads(pydantic_data_converter, read_encryption(os.environ))
-    except ValueError as error:
-        raise Misconfigured(str(error)) from None
-
-
-def read_sealer() -> Sealer:
-    """Read the keys of the environment, for files that are encrypted.
-
-    Raises:
-        Misconfigured: A key is not valid.
-    """
-    try:
-        return read_encryption(os.environ).sealer
+        return read_encryption(os.environ)
     except ValueError as error:
         raise Misconfigured(str(error)) from None
 
@@ -259,8 +246,9 @@ def read_export(file: str | Path) -> list[Entry]:
         FileDamaged: The file is not complete, or no export.
         Misconfigured: The file cannot be read, or the extra `worker` is not installed.
     """
+    operators.require_worker_extra()
     with open_file(file, "rb") as source:
-        return operators.read_export(source, read_sealer())
+        return operators.read_export(source, read_keys().sealer)
 
 
 def _describe_report(report: Report) -> Iterator[str]:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.envconfig import ClientConfig
@@ -15,6 +15,7 @@ from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.session.connection import Clew
+from clew.session.options import SessionOptions
 from clew.session.session import Session
 from clew.session.transport import translate_error, wait_at_most
 from clew_workflows.contract import WORKFLOW_TYPE
@@ -28,9 +29,6 @@ from clew_workflows.contract.errors import (
 )
 from clew_workflows.contract.lists import SessionSummary
 from clew_workflows.contract.outputs import SessionStatus
-
-if TYPE_CHECKING:
-    from clew.cli.options import StartOptions
 
 T = TypeVar("T")
 
@@ -134,7 +132,7 @@ async def use_task_queue(clew: Clew, session_id: str) -> Clew:
     return connection
 
 
-async def open_session(clew: Clew, session_id: str, **options: Unpack[StartOptions]) -> Opened:
+async def open_session(clew: Clew, session_id: str, **options: Unpack[SessionOptions]) -> Opened:
     """Resume a session, or start it with this configuration.
 
     Raises:

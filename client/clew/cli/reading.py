@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from clew.cli import options, reach, show
-from clew.cli.chat.rendering import Painter
+from clew.cli.chat.rendering import FRAME_SECONDS, Painter
 from clew.cli.chat.screen import Screen
 from clew.cli.command import Invocation, command
 from clew.cli.options import Lane, SessionId
@@ -120,10 +120,6 @@ def entries(
     next_page = {"next_seq": following[0].seq} if following else {}
     document = {"entries": [entry.as_dict() for entry in page], **next_page}
     invocation.print(document, lambda to: show.print_entries(to, page))
-
-
-FRAME_SECONDS = 0.125
-"""Seconds between two frames of the spinner."""
 
 
 @command()

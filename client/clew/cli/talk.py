@@ -23,7 +23,7 @@ from clew.cli import options, reach, show
 from clew.cli.chat.commands import Answer, Message, Mistake, Transcript, Typed, carry_out, format_help, parse_line
 from clew.cli.command import Invocation, command
 from clew.cli.failures import find_exit_code, report_error
-from clew.cli.hints import write_command
+from clew.cli.hints import describe_need, write_command
 from clew.cli.options import SessionId, StartOptions
 from clew.cli.reach import WORKER_SECONDS, Opened, wait_for_answer
 from clew.session.connection import Clew
@@ -39,6 +39,7 @@ from clew.session.events import (
     ToolProgressed,
     ToolStarted,
 )
+from clew.session.options import SessionOptions
 from clew.session.request import Request
 from clew.session.session import Session
 from clew_workflows.contract import ConfigureInput, OnBusy
@@ -131,21 +132,20 @@ def chat(
     raise typer.Exit(code)
 
 
-async def _open(clew: Clew, session_id: str, **options: Unpack[StartOptions]) -> Opened:
+async def _open(clew: Clew, session_id: str, **configuration: Unpack[StartOptions]) -> Opened:
     """Open a session. A remark on stderr names the options that an existing session ignores."""
-    # An option that may be repeated or is a flag has a value, too, if it was not typed.
-    options = cast("StartOptions", {name: value for name, value in options.items() if value not in (None, False, [])})
-    opened = await reach.open_session(clew, session_id, **options)
+    # Options that may be repeated, and flags, have a value although they were not typed.
+    typed = {name: value for name, value in configuration.items() if value not in (None, False, [])}
+    opened = await reach.open_session(clew, session_id, **cast("SessionOptions", typed))
     if opened.session.ignored:
-        requested: dict[str, Any] = {name: options.get(name) for name in opened.session.ignored}
+        requested = {name: typed.get(name) for name in opened.session.ignored}
         ignored = ", ".join(map(_OPTION_NAMES.__getitem__, requested))
         change = [word for name, value in requested.items() for word in _write_option(name, value)]
         remedy = f"`{write_command('configure', session_id, *change)}`" if change else "that is for new sessions"
-        remark = (
+        show.print_remark(
             f"session {session_id} exists and keeps its configuration ({opened.status.model}), so {ignored} "
             f"had no effect: {remedy}"
         )
-        show.print_remark(remark)
     return opened
 
 
@@ -450,9 +450,9 @@ def make_notice(event: ApprovalRequired | ResultRequired | Retrying, session_id:
     """Say which command a waiting tool call needs, or why a call is retried, and when."""
     match event:
         case ApprovalRequired(tool_call_id=call):
-            return f"{call} waits for approval: `{write_command('approve', session_id, call)}`, or deny"
+            return f"{call} {describe_need('approval', session_id, call)}"
         case ResultRequired(tool_call_id=call):
-            return f"{call} waits for its result: `{write_command('submit', session_id, call, 'TEXT')}`"
+            return f"{call} {describe_need('result', session_id, call)}"
         case Retrying():
             call = f"{event.tool_call_id}: " if event.tool_call_id else ""
             return f"{call}attempt {event.attempt} follows{_format_wait(event.next_at)}: {event.message}"

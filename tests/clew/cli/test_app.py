@@ -1,12 +1,18 @@
-"""`clew --help` lists the commands by what they are for."""
+"""The whole command line: the headings of its help, and `--json` on every command."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from pathlib import Path
 
+import pytest
+import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from clew.cli.app import COMMANDS, app
+from clew.local.child import free_ports
 from tests.support.command_line import run_clew
 
 
@@ -24,3 +30,63 @@ async def test_every_command_stands_under_one_heading() -> None:
     assert "\nCommands:" not in shown.out
     assert all(f"\n{heading}:\n" in shown.out for heading in COMMANDS)
     assert listed == Counter(dict.fromkeys(get_command(app).commands, 1))  # type: ignore[attr-defined]
+
+
+SERVING = {("worker",), ("dev",), ("codec-server",)}
+"""The commands that serve until they are stopped. `dev` prints an object a line, the others a log."""
+ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("setup-namespace",): (),
+    ("sessions",): (),
+    ("top",): (),
+    ("rekey",): (),
+    ("ask",): ("s", "text", "--model", "a:b"),
+    ("steer",): ("s", "text"),
+    ("inject",): ("s", "text"),
+    ("configure",): ("s", "--model", "a:b"),
+    ("approve",): ("s", "tool00001"),
+    ("deny",): ("s", "tool00001"),
+    ("submit",): ("s", "tool00001", "text"),
+    ("replace",): ("s", "-", "--op-id", "x"),
+    ("switch",): ("s", "lane", "--op-id", "x"),
+    ("reset",): ("s", "--op-id", "x"),
+    ("compact",): ("s", "--op-id", "x"),
+    ("expand",): ("s", "--op-id", "x"),
+    ("pin",): ("s", "1", "--op-id", "x"),
+    ("unpin",): ("s", "1", "--op-id", "x"),
+    ("delete",): ("s", "--yes"),
+    ("restore",): ("token",),
+    ("compare",): ("s", "--policy", "policy.json"),
+    ("evaluate",): ("no-such-file", "--agents", "json"),
+    ("export",): ("s", "file"),
+    ("import",): ("no-such-file",),
+}
+"""The arguments of the commands that need other ones than a session."""
+
+
+def list_commands(group: TyperGroup, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """List the commands of a group and of the groups in it."""
+    return [
+        inner
+        for name, command in group.commands.items()
+        for inner in (list_commands(command, (*path, name)) if isinstance(command, TyperGroup) else [(*path, name)])
+    ]
+
+
+async def test_every_command_prints_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --json each prints one document on stdout and nothing on stderr, also if it fails."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    commands = [command for command in list_commands(group) if command not in SERVING]
+    assert ARGUMENTS.keys() <= set(commands)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policy.json").write_text("{}")
+    (port,) = free_ports(1)
+    results = await asyncio.gather(
+        *(
+            run_clew(*command, *ARGUMENTS.get(command, ("s",)), "--json", address=f"127.0.0.1:{port}", stdin="[]")
+            for command in commands
+        )
+    )
+    for command, ended in zip(commands, results, strict=True):
+        assert (ended.code != 0, ended.err, bool(ended.out)) == (True, "", True), (command, ended)
+        assert ended.json["error"].keys() == {"type", "message"}, command

@@ -29,7 +29,7 @@ from temporalio.exceptions import TemporalError
 
 from clew.cli import show
 from clew.cli.chat.commands import Answer, Kind, Transcript, complete
-from clew.cli.chat.rendering import Block, Live, NoteBlock, Painter, Tone, format_context
+from clew.cli.chat.rendering import FRAME_SECONDS, Block, Live, NoteBlock, Painter, Tone, format_context
 from clew.cli.failures import find_error_type, format_message
 from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.outcomes import Usage
@@ -39,8 +39,6 @@ from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.receipts import ApprovalReceipt, CancelReceipt, ConfigureReceipt, OperationReceipt
 from clew_workflows.thread.entries import Entry
 
-FRAME_SECONDS = 0.125
-"""Seconds between two frames of the spinner."""
 ROWS_BELOW = 8
 """Rows of the terminal that the live part leaves to the line, the menu and the status line."""
 
