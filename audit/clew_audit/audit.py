@@ -12,12 +12,12 @@ from temporalio.service import RPCError
 from clew import Clew
 from clew.session.session import Session
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
-from clew_audit import calls, histories
-from clew_audit.calls import Calls
-from clew_audit.differences import Difference, JoinedThread, translate_store_errors
+from clew_audit import histories
+from clew_audit.differences import Calls, Difference, JoinedThread, verify_calls
 from clew_audit.histories import Run, SavedHistories, ServerHistories
 from clew_audit.json_lines import FileDamaged
 from clew_audit.replay import ReplayedRun, ReplayFailed, replay_run
+from clew_audit.verification import translate_store_errors
 from clew_workflows.contract.errors import ClewError, NotFound
 from clew_workflows.session import carried
 from clew_workflows.thread.entries import Entry
@@ -321,7 +321,7 @@ class _Audit:
                 Difference("history", f"entries {first} to {last} are in no history and not archived", seq=first)
             )
         thread = _make_thread(entries, self._retained)
-        report.differences += calls.verify_calls(thread, report.calls)
+        report.differences += verify_calls(thread, report.calls)
         return report
 
     def _add_difference(self, difference: Difference) -> None:

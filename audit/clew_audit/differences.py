@@ -1,51 +1,19 @@
-"""Byte-exact comparison of the entries of one thread from several sources."""
+"""Byte-exact comparison: of the entries of one thread from several sources, and of model calls with their recipes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
-from clew_activities.archive import ObjectChanged, ObjectDamaged, ObjectMissing, StoreUnavailable, ThreadMismatch
-from clew_activities.archive.errors import KeyMissing
-from clew_workflows.contract import errors
-from clew_workflows.contract.errors import ArchiveUnavailable, ClewError, UnknownKey
+from clew_workflows.contract.errors import Archived, ClewError
+from clew_workflows.contract.payloads import Recipe
+from clew_workflows.thread.context.contexts import find_output_schema, rebuild_context
+from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import Entry
-
-# The archive's errors, raised as the client's errors.
-
-
-class ArchiveDamaged(ClewError):
-    """An object of the archive is missing or damaged."""
-
-    type = "archive_damaged"
-
-
-@asynccontextmanager
-async def translate_store_errors() -> AsyncIterator[None]:
-    """Raise `StoreUnavailable` as `ArchiveUnavailable`. The caller handles missing and damaged objects."""
-    try:
-        yield
-    except KeyMissing as error:
-        raise UnknownKey(str(error)) from error
-    except StoreUnavailable as error:
-        raise ArchiveUnavailable(f"{error}. Check CLEW_STORE, the network and the store's credentials") from error
-
-
-@asynccontextmanager
-async def translate_archive_errors() -> AsyncIterator[None]:
-    """Raise every error of the archive as one of the client's errors."""
-    try:
-        async with translate_store_errors():
-            yield
-    except (ObjectDamaged, ObjectMissing) as error:
-        raise ArchiveDamaged(str(error)) from error
-    except (ObjectChanged, ThreadMismatch) as error:
-        raise errors.ThreadMismatch(str(error)) from error
-
+from clew_workflows.thread.thread import Thread
 
 Origin = Literal["history", "live", "archive", "call", "file"]
 _SHOWN = 80
@@ -103,9 +71,9 @@ class JoinedThread:
             self.only[origin] = self.only.get(origin, 0) + 1
             return
         first_origin = " ".join(filter(None, self._first[entry.seq]))
-        for field, ours, theirs in find_differences(known.as_dict(), entry.as_dict()):
+        for path, ours, theirs in find_differences(known.as_dict(), entry.as_dict()):
             yield Difference(
-                origin, f"{_shorten(theirs)}, but {_shorten(ours)} in {first_origin}", name, entry.seq, field
+                origin, f"{_shorten(theirs)}, but {_shorten(ours)} in {first_origin}", name, entry.seq, path
             )
 
     @property
@@ -126,7 +94,7 @@ _MISSING = object()
 def find_differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Find the paths at which two JSON values differ. Yields each path with both values."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
-        for key in _list_keys(ours, theirs):
+        for key in dict.fromkeys((*ours, *theirs)):
             yield from find_differences(
                 ours.get(key, _MISSING), theirs.get(key, _MISSING), f"{path}.{key}" if path else key
             )
@@ -137,10 +105,6 @@ def find_differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[s
         yield path, ours, theirs
 
 
-def _list_keys(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterable[str]:
-    return dict.fromkeys((*ours, *theirs))
-
-
 def _encode(value: Any) -> str:
     # As JSON text, because in Python 1, 1.0 and True are equal.
     return "nothing" if value is _MISSING else json.dumps(value, sort_keys=True)
@@ -149,3 +113,47 @@ def _encode(value: Any) -> str:
 def _shorten(value: Any) -> str:
     text = _encode(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+@dataclass(slots=True)
+class Calls:
+    """The model calls of an audit.
+
+    Attributes:
+        verified: Number of calls whose contexts were built again.
+        unverified: Ids of the calls whose entries are not all at hand.
+    """
+
+    verified: int = 0
+    unverified: list[str] = field(default_factory=list)
+
+
+def verify_calls(thread: Thread, calls: Calls) -> Iterator[Difference]:
+    """Build the context of every model call again, and compare it with the call's recipe."""
+    for entry in thread:
+        recipe = entry.recipe
+        if recipe is None:
+            continue
+        call_id = str(entry.refs.get("call_id"))
+        try:
+            projection = rebuild_context(thread, recipe, find_output_schema(thread, recipe))
+            differences = list(_compare_call(entry, recipe, call_id, projection))
+        except Archived:
+            calls.unverified.append(call_id)
+            continue
+        except (ClewError, KeyError, IndexError, TypeError, ValueError) as error:
+            differences = [Difference("call", f"its context cannot be built: {error!r}", call_id, entry.seq)]
+        calls.verified += 1
+        yield from differences
+
+
+def _compare_call(entry: Entry, recipe: Recipe, call_id: str, projection: Projection) -> Iterator[Difference]:
+    rows: tuple[tuple[str, str | int, str | int], ...] = (
+        ("digest", recipe.digest, projection.meta.digest),
+        ("policy_hash", recipe.policy_hash, projection.meta.policy_hash),
+        ("input_tokens", recipe.input_tokens, projection.meta.estimated_tokens),
+    )
+    for name, recorded, value in rows:
+        if recorded != value:
+            problem = f"{recorded!r} is recorded, but the entries give {value!r}"
+            yield Difference("call", problem, call_id, entry.seq, f"payload.recipe.{name}")

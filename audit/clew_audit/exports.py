@@ -24,9 +24,9 @@ from clew.session.handle import SessionHandle
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from clew_activities.tools.stored_results import MAX_STORED_BYTES, find_stored_result
 from clew_audit import recovery
-from clew_audit.differences import translate_archive_errors, translate_store_errors
 from clew_audit.json_lines import FileDamaged, LineReader, LineWriter, encode_line
 from clew_audit.state_builder import StateBuilder
+from clew_audit.verification import translate_archive_errors, translate_store_errors
 from clew_workflows.contract import TASK_QUEUE, EntriesQuery
 from clew_workflows.contract.errors import NotFound, ThreadMismatch
 from clew_workflows.contract.messages import canonicalize

@@ -16,10 +16,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew.session.starting import start_session
 from clew.session.transport import translate_error
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
-from clew_audit.differences import ArchiveDamaged, find_differences, translate_archive_errors, translate_store_errors
+from clew_audit.differences import find_differences
 from clew_audit.histories import ServerHistories
 from clew_audit.replay import ReplayedRun, ReplayFailed, replay_run
 from clew_audit.state_builder import StateBuilder
+from clew_audit.verification import ArchiveDamaged, translate_archive_errors, translate_store_errors
 from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.errors import InvalidInput, NotFound, ThreadMismatch
 from clew_workflows.protocol import ArchiveRef

@@ -1,17 +1,58 @@
-"""Verification of a session's archive: reads and checks every object."""
+"""The archive from outside: reads and checks every object of a session's, and encrypts a namespace's anew."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from clew.session.connection import validate_session_id
-from clew_activities.archive import Archive, ObjectChanged, ObjectDamaged, ObjectMissing
+from clew_activities.archive import (
+    Archive,
+    ObjectChanged,
+    ObjectDamaged,
+    ObjectMissing,
+    StoreUnavailable,
+    ThreadMismatch,
+)
 from clew_activities.archive.errors import KeyMissing
 from clew_activities.tools.stored_results import find_stored_result
-from clew_audit.differences import translate_store_errors
-from clew_workflows.contract.errors import NotFound
+from clew_workflows.contract import errors
+from clew_workflows.contract.errors import ArchiveUnavailable, ClewError, NotFound, UnknownKey
+
+# The archive's errors, raised as the client's errors.
+
+
+class ArchiveDamaged(ClewError):
+    """An object of the archive is missing or damaged."""
+
+    type = "archive_damaged"
+
+
+@asynccontextmanager
+async def translate_store_errors() -> AsyncIterator[None]:
+    """Raise `StoreUnavailable` as `ArchiveUnavailable`. The caller handles missing and damaged objects."""
+    try:
+        yield
+    except KeyMissing as error:
+        raise UnknownKey(str(error)) from error
+    except StoreUnavailable as error:
+        raise ArchiveUnavailable(f"{error}. Check CLEW_STORE, the network and the store's credentials") from error
+
+
+@asynccontextmanager
+async def translate_archive_errors() -> AsyncIterator[None]:
+    """Raise every error of the archive as one of the client's errors."""
+    try:
+        async with translate_store_errors():
+            yield
+    except (ObjectDamaged, ObjectMissing) as error:
+        raise ArchiveDamaged(str(error)) from error
+    except (ObjectChanged, ThreadMismatch) as error:
+        raise errors.ThreadMismatch(str(error)) from error
+
 
 # Rotation of keys: every object of an archive is encrypted anew with the key that encrypts.
 

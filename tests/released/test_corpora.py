@@ -16,7 +16,7 @@ from clew.errors import TokenSignature
 from clew_activities.archive import Archive
 from clew_activities.checkpoints import make_op_id, verify_token
 from clew_audit.audit import audit_file
-from clew_audit.calls import Calls, verify_calls
+from clew_audit.differences import Calls, verify_calls
 from clew_audit.exports import read_export
 from clew_workflows.contract.tokens import load_encodings
 from clew_workflows.encryption import encrypt_payloads

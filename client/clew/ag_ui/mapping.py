@@ -109,8 +109,8 @@ async def convert_thread(entries: AsyncIterable[Entry]) -> list[Message]:
     return list(converted.values())
 
 
-def read_text(message: UserMessage) -> str:
-    """Read the text of a user's message.
+def read_text(message: UserMessage | ToolMessage) -> str:
+    """Read the text of a user's message, or of a result that a client has sent.
 
     Raises:
         InvalidInput: It has parts that are not text.
@@ -121,15 +121,6 @@ def read_text(message: UserMessage) -> str:
     if len(texts) < len(message.content):
         raise InvalidInput("a message has parts that are not text: sessions take text only")
     return "\n".join(texts)
-
-
-def read_result(message: ToolMessage) -> str:
-    """Read the text of a result that a client has sent.
-
-    Raises:
-        InvalidInput: It has parts that are not text.
-    """
-    return read_text(UserMessage(id=message.id, content=message.content))
 
 
 def get_new_message(run: RunAgentInput) -> UserMessage | None:

@@ -22,7 +22,7 @@ from ag_ui.core import (
 )
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from clew.ag_ui.mapping import RunEvents, convert_thread, get_new_message, list_new_results, read_result, read_text
+from clew.ag_ui.mapping import RunEvents, convert_thread, get_new_message, list_new_results, read_text
 from clew.session import Session
 from clew.session.events import ApprovalRequired, EntryCommitted, ResultRequired, SessionEvent, StatusChanged
 from clew.session.options import MessageOptions
@@ -147,7 +147,7 @@ async def _act(
             if names.get(result.tool_call_id) in frontend_tools:
                 with suppress(AlreadyAnswered):
                     await session.submit_tool_result(
-                        result.tool_call_id, read_result(result), is_error=result.error is not None, by=by
+                        result.tool_call_id, read_text(result), is_error=result.error is not None, by=by
                     )
         answered += [result.tool_call_id for result in results]
     if message := get_new_message(run):

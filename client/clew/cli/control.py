@@ -1,254 +1,73 @@
-"""The commands that control a run, its context, its approvals and its configuration."""
+"""The commands that change a session: its run, its approvals, its configuration, its contexts, its copies."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn, TypedDict, Unpack
 
 import typer
 
-from clew.cli import options
-from clew.cli.acting import act, find_waiting_approval, parse_json, parse_object
-from clew.cli.names import complete_agent, complete_approval, complete_external, complete_model
-from clew.cli.options import Address, AsJson, By, Namespace, OpId, SessionId, TaskQueue
-from clew.session.options import InputOptions
-from clew.session.session import Session
-from clew_workflows.contract import TASK_QUEUE, ConfigureInput
-from clew_workflows.contract.outputs import ApprovalReceipt
+from clew.cli import options, reach, show
+from clew.cli.command import Action, Invocation, action, command
+from clew.cli.options import (
+    At,
+    By,
+    Lane,
+    OpId,
+    SessionId,
+    Unread,
+    complete_agent,
+    complete_approval,
+    complete_external,
+    complete_model,
+)
+from clew.session.connection import Clew
+from clew.session.session import Reason, Session
+from clew_workflows.contract import ConfigureInput, OnBusy
+from clew_workflows.contract.outputs import (
+    ApprovalReceipt,
+    CheckpointReceipt,
+    DeleteReceipt,
+    ForkReceipt,
+    RestoreReceipt,
+)
+from clew_workflows.contract.payloads import ForkPayload
 
-# The commands for summaries and pins. Each prints the session's receipt.
-
-
-UptoSeq = Annotated[
-    int | None,
-    typer.Option(
-        "--to-seq",
-        metavar="SEQ",
-        min=0,
-        help="The last message that the summary covers. Default: all but the last turns.",
-    ),
-]
-Seqs = Annotated[list[int], typer.Argument(metavar="SEQ...", min=0, help="Seqs of the messages.", show_default=False)]
-
-
-def summarize(
-    session: SessionId,
-    *,
-    from_seq: Annotated[
-        int | None,
-        typer.Option(
-            "--from-seq", metavar="SEQ", min=0, help="Read the messages again if an earlier summary covers this seq."
-        ),
-    ] = None,
-    to_seq: UptoSeq = None,
-    lane: options.Lane = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
-    """Have a model summarize a lane. Contexts show the summary in place of the messages; `clew expand` undoes it."""
-    target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.summarize(from_seq, to_seq, context_ref=lane), as_json)
-
-
-def compact(
-    session: SessionId,
-    *,
-    op_id: OpId,
-    to_seq: UptoSeq = None,
-    lane: options.Lane = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
-    """Replace a lane's messages by a model's summary. `clew expand` undoes it."""
-    target = options.make_target(address, namespace, task_queue)
-    act(
-        target, session, lambda reached: reached.compact(op_id=op_id, context_ref=lane, to_seq=to_seq), as_json, op_id
-    )
-
-
-def expand(
-    session: SessionId,
-    *,
-    op_id: OpId,
-    lane: options.Lane = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
-    """Undo a lane's latest summary or compaction. Contexts show the messages again."""
-    target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.expand(op_id=op_id, context_ref=lane), as_json, op_id)
-
-
-def pin(
-    session: SessionId,
-    seqs: Seqs,
-    *,
-    op_id: OpId,
-    lane: options.Lane = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
-    """Keep messages in all contexts of a lane. They stay when others are truncated or summarized."""
-    target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.pin(*seqs, op_id=op_id, context_ref=lane), as_json, op_id)
-
-
-def unpin(
-    session: SessionId,
-    seqs: Seqs,
-    *,
-    op_id: OpId,
-    lane: options.Lane = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
-    """Undo `clew pin` for messages of a lane."""
-    target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.unpin(*seqs, op_id=op_id, context_ref=lane), as_json, op_id)
-
-
-SUMMARY_COMMANDS = (summarize, compact, expand, pin, unpin)
-
-
-# The commands that replace a lane's context or switch lanes. Each prints the session's receipt.
-
-
-def replace(
-    session: SessionId,
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="A JSON list of messages, or an object with messages and system_prompt; `-` reads stdin.",
-            show_default=False,
-        ),
-    ],
-    *,
-    op_id: OpId,
-    lane: options.Lane = None,
-    base_seq: Annotated[
-        int | None,
-        typer.Option(
-            "--base-seq", metavar="SEQ", min=0, help="Keep the lane's messages after this seq. Default: none."
-        ),
-    ] = None,
-    reason: Annotated[
-        options.Reason | None, typer.Option(help="Why, stored with the entry. Default: manual.")
-    ] = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
-    """Replace a lane's context by messages from a file. During a run it waits until the run ends."""
-    messages, system_prompt = _read_snapshot(file)
-    target = options.make_target(address, namespace, task_queue)
-    act(
-        target,
-        session,
-        lambda reached: reached.replace_context(
-            messages,
-            op_id=op_id,
-            context_ref=lane,
-            system_prompt=system_prompt,
-            base_seq=base_seq,
-            reason=options.get_word(reason),
-        ),
-        as_json,
-        op_id,
-    )
-
-
-def switch(
-    session: SessionId,
-    lane: Annotated[
-        str,
-        typer.Argument(metavar="LANE", help="The lane to make active; a new one is empty.", show_default=False),
-    ],
-    *,
-    op_id: OpId,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
-    """Make another lane active. During a run it waits until the run ends."""
-    target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.switch_context(lane, op_id=op_id), as_json, op_id)
-
-
-def reset(
-    session: SessionId,
-    *,
-    op_id: OpId,
-    lane: options.Lane = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
-    """Empty a lane's context; its messages stay in the thread. During a run it waits until the run ends."""
-    target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.reset_context(op_id=op_id, context_ref=lane), as_json, op_id)
-
-
-CONTEXT_COMMANDS = (replace, switch, reset)
-
-
-def _read_snapshot(file: str) -> tuple[list[Any], str | None]:
-    """Read the messages and the system prompt from a file or from stdin."""
-    try:
-        text = options.read_stdin("FILE") if file == "-" else Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from None
-    except ValueError as error:
-        raise typer.BadParameter(f"{file}: {error}", param_hint="FILE") from None
-    value = parse_json(text, "FILE")
-    snapshot: Any = {"messages": value} if isinstance(value, list) else value
-    if not isinstance(snapshot, dict) or not {"messages"} <= snapshot.keys() <= {"messages", "system_prompt"}:
-        raise typer.BadParameter(
-            "must be a list of messages, or an object with messages and system_prompt", param_hint="FILE"
-        )
-    messages = snapshot["messages"]
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise typer.BadParameter("messages must be a list of objects, each with role and content", param_hint="FILE")
-    return messages, snapshot.get("system_prompt")
-
-
-# The commands that control a run, its approvals and the configuration. Each prints the session's receipt.
+# A run, its approvals and the configuration.
 
 
 Text = Annotated[
     str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.", show_default=False)
 ]
-At = Annotated[
-    options.At | None,
-    typer.Option(
-        help="When the run reads it: after the answer (terminal) or before the next model call (step). Default: the "
-        "session's configuration."
-    ),
-]
-InputId = Annotated[
-    str | None, typer.Option("--input-id", metavar="ID", help="Id of the input. The same id again is ignored.")
-]
-Expect = Annotated[str | None, typer.Option(metavar="ID", help="Refuse the input unless this request is active.")]
-OnFailure = Annotated[
-    options.Unread | None,
-    typer.Option("--on-failure", help="If the run ends before reading it: answer it in a follow-up run, or drop it."),
-]
-Source = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the sender, stored with the entry.")]
 
 
+class InputSettings(TypedDict, total=False):
+    """The options of an input, as `Session.steer` has them."""
+
+    at: Annotated[
+        At | None,
+        typer.Option(
+            help="When the run reads it: after the answer (terminal) or before the next model call (step). Default: "
+            "the session's configuration."
+        ),
+    ]
+    input_id: Annotated[
+        str | None, typer.Option("--input-id", metavar="ID", help="Id of the input. The same id again is ignored.")
+    ]
+    expected_request_id: Annotated[
+        str | None, typer.Option("--expect", metavar="ID", help="Refuse the input unless this request is active.")
+    ]
+    on_failure: Annotated[
+        Unread | None,
+        typer.Option(
+            "--on-failure", help="If the run ends before reading it: answer it in a follow-up run, or drop it."
+        ),
+    ]
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the sender, stored with the entry.")]
+
+
+Why = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, stored with the entry.")]
 WaitingApproval = Annotated[
     str | None,
     typer.Argument(
@@ -269,91 +88,56 @@ WaitingExternal = Annotated[
 ]
 
 
-def steer(
-    session: SessionId,
-    text: Text,
-    *,
-    at: At = None,
-    input_id: InputId = None,
-    expect: Expect = None,
-    on_failure: OnFailure = None,
-    source: Source = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
+@action
+def steer(text: Text, **settings: Unpack[InputSettings]) -> Action:
     """Correct the active run, as the user."""
-    input_options = _make_input_options(at, input_id, expect, on_failure, source)
     content = options.read_text(text)
-    target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.steer(content, **input_options), as_json)
+    return lambda session: session.steer(content, **settings)
 
 
-def inject(
-    session: SessionId,
-    text: Text,
-    *,
-    at: At = None,
-    input_id: InputId = None,
-    expect: Expect = None,
-    on_failure: OnFailure = None,
-    source: Source = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
+@action
+def inject(text: Text, **settings: Unpack[InputSettings]) -> Action:
     """Send the active run a message, as a program. Otherwise the same as steer."""
-    input_options = _make_input_options(at, input_id, expect, on_failure, source)
     content = options.read_text(text)
-    target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.inject(content, **input_options), as_json)
+    return lambda session: session.inject(content, **settings)
 
 
+@action
 def cancel(
-    session: SessionId,
     *,
     request: Annotated[
         str | None, typer.Option(metavar="ID", help="The request, active or waiting. Default: the active one.")
     ] = None,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, stored with the entry.")] = None,
+    reason: Why = None,
     inputs: Annotated[
-        options.Unread | None,
+        Unread | None,
         typer.Option(help="Inputs that it has not read: answer them in a follow-up run, or drop them (default)."),
     ] = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
+) -> Action:
     """Cancel the active request or a waiting one."""
-    target = options.make_target(address, namespace, task_queue)
-    unread = options.get_word(inputs)
-    act(target, session, lambda reached: reached.cancel(request, reason=reason, inputs=unread), as_json)
+    return lambda session: session.cancel(request, reason=reason, inputs=inputs)
 
 
-def configure(
-    session: SessionId,
-    *,
-    agent: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The agent.", autocompletion=complete_agent)
-    ] = None,
+class Changes(TypedDict, total=False):
+    """Fields of the configuration that have options of their own."""
+
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="The agent.", autocompletion=complete_agent)]
     model: Annotated[
         str | None, typer.Option(metavar="PROVIDER:NAME", help="The model.", autocompletion=complete_model)
-    ] = None,
-    fallback: Annotated[
+    ]
+    fallbacks: Annotated[
         list[str] | None,
         typer.Option(
+            "--fallback",
             metavar="PROVIDER:NAME",
             help="A model to try while the model has an outage; may be repeated. Replaces the list.",
             autocompletion=complete_model,
         ),
-    ] = None,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.")] = None,
-    tool: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A tool; may be repeated. Replaces the list.")
-    ] = None,
+    ]
+    system_prompt: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.")]
+    tools: Annotated[
+        list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool; may be repeated. Replaces the list.")
+    ]
     require_approval: Annotated[
         list[str] | None,
         typer.Option(
@@ -361,94 +145,75 @@ def configure(
             metavar="NAME",
             help="A tool whose calls wait for approval; may be repeated. Replaces the list.",
         ),
-    ] = None,
+    ]
     on_busy: Annotated[
-        options.Busy | None,
+        OnBusy | None,
         typer.Option("--on-busy", help="What the session does with a message while a request is active."),
-    ] = None,
-    steering: Annotated[options.At | None, typer.Option(help="When a run reads inputs without --at.")] = None,
+    ]
+    steering: Annotated[At | None, typer.Option(help="When a run reads inputs without --at.")]
+
+
+@action
+def configure(
+    *,
     changes: Annotated[
         str | None,
         typer.Option(
             metavar="JSON", help="A JSON object with the fields to change: context_policy, limits, tools, …"
         ),
     ] = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
+    **named: Unpack[Changes],
+) -> Action:
     """Change fields of the configuration. During a run it waits until the run ends."""
-    named = {
-        "agent": agent,
-        "model": model,
-        "fallbacks": fallback or None,
-        "system_prompt": system,
-        "tools": tool or None,
-        "require_approval": require_approval or None,
-        "on_busy": on_busy,
-        "steering": steering,
-    }
-    fields = parse_object(changes, "--changes") if changes is not None else {}
+    fields = _parse_object(changes, "--changes") if changes is not None else {}
     for field in fields.keys() - ConfigureInput.model_fields.keys():
         known = ", ".join(ConfigureInput.model_fields)
         raise typer.BadParameter(f"{field!r} is not a field; the fields are {known}", param_hint="--changes")
-    fields |= {field: value for field, value in named.items() if value is not None}
+    fields |= {field: value for field, value in named.items() if value not in (None, [])}
     if not fields:
         raise typer.BadParameter("nothing to change: name at least one field", param_hint="--changes")
-    target = options.make_target(address, namespace, task_queue)
-    act(target, session, lambda reached: reached.configure(**fields), as_json)
+    return lambda session: session.configure(**fields)
 
 
+@action
 def approve(
-    session: SessionId,
     tool_call_id: WaitingApproval = None,
     *,
     arguments: Annotated[
         str | None, typer.Option(metavar="JSON", help="Arguments that replace the model's, as a JSON object.")
     ] = None,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, stored with the entry.")] = None,
+    reason: Why = None,
     by: By = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
+) -> Action:
     """Approve a waiting tool call."""
-    edited = None if arguments is None else parse_object(arguments, "--arguments")
-    target = options.make_target(address, namespace, task_queue)
+    edited = None if arguments is None else _parse_object(arguments, "--arguments")
     by = by or options.find_login_name()
 
-    async def approve_call(reached: Session) -> ApprovalReceipt:
-        waiting = tool_call_id or await find_waiting_approval(reached)
-        return await reached.approve(waiting, arguments=edited, reason=reason, by=by)
+    async def approve_call(session: Session) -> ApprovalReceipt:
+        waiting = tool_call_id or await reach.find_waiting_approval(session)
+        return await session.approve(waiting, arguments=edited, reason=reason, by=by)
 
-    act(target, session, approve_call, as_json)
+    return approve_call
 
 
+@action
 def deny(
-    session: SessionId,
     tool_call_id: WaitingApproval = None,
     *,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; the model reads it.")] = None,
     by: By = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
+) -> Action:
     """Deny a waiting tool call."""
-    target = options.make_target(address, namespace, task_queue)
     by = by or options.find_login_name()
 
-    async def deny_call(reached: Session) -> ApprovalReceipt:
-        return await reached.deny(tool_call_id or await find_waiting_approval(reached), reason=reason, by=by)
+    async def deny_call(session: Session) -> ApprovalReceipt:
+        return await session.deny(tool_call_id or await reach.find_waiting_approval(session), reason=reason, by=by)
 
-    act(target, session, deny_call, as_json)
+    return deny_call
 
 
+@action
 def submit(
-    session: SessionId,
     tool_call_id: WaitingExternal,
     result: Annotated[
         str,
@@ -457,37 +222,285 @@ def submit(
     *,
     error: Annotated[bool, typer.Option("--error", help="The result describes a failure.")] = False,
     by: By = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
-) -> None:
+) -> Action:
     """Answer a waiting call of an external tool."""
     content = options.read_text(result)
-    target = options.make_target(address, namespace, task_queue)
     by = by or options.find_login_name()
-    act(
-        target,
-        session,
-        lambda reached: reached.submit_tool_result(tool_call_id, content, is_error=error, by=by),
-        as_json,
+    return lambda session: session.submit_tool_result(tool_call_id, content, is_error=error, by=by)
+
+
+# The contexts of a lane: replacing them, summaries and pins.
+
+
+@action
+def replace(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A JSON list of messages, or an object with messages and system_prompt; `-` reads stdin.",
+            show_default=False,
+        ),
+    ],
+    *,
+    op_id: OpId,
+    lane: Lane = None,
+    base_seq: Annotated[
+        int | None,
+        typer.Option(
+            "--base-seq", metavar="SEQ", min=0, help="Keep the lane's messages after this seq. Default: none."
+        ),
+    ] = None,
+    reason: Annotated[Reason | None, typer.Option(help="Why, stored with the entry. Default: manual.")] = None,
+) -> Action:
+    """Replace a lane's context by messages from a file. During a run it waits until the run ends."""
+    messages, system_prompt = _read_snapshot(file)
+    return lambda session: session.replace_context(
+        messages,
+        op_id=op_id,
+        context_ref=lane,
+        system_prompt=system_prompt,
+        base_seq=base_seq,
+        reason=reason,
     )
 
 
-COMMANDS = (steer, inject, cancel, configure, approve, deny, submit)
+@action
+def switch(
+    lane: Annotated[
+        str,
+        typer.Argument(metavar="LANE", help="The lane to make active; a new one is empty.", show_default=False),
+    ],
+    *,
+    op_id: OpId,
+) -> Action:
+    """Make another lane active. During a run it waits until the run ends."""
+    return lambda session: session.switch_context(lane, op_id=op_id)
 
 
-def _make_input_options(
-    at: options.At | None,
-    input_id: str | None,
-    expect: str | None,
-    on_failure: options.Unread | None,
-    source: str | None,
-) -> InputOptions:
-    return {
-        "at": options.get_word(at),
-        "input_id": input_id,
-        "expected_request_id": expect,
-        "on_failure": options.get_word(on_failure),
-        "source": source,
-    }
+@action
+def reset(
+    *,
+    op_id: OpId,
+    lane: Lane = None,
+) -> Action:
+    """Empty a lane's context; its messages stay in the thread. During a run it waits until the run ends."""
+    return lambda session: session.reset_context(op_id=op_id, context_ref=lane)
+
+
+def _read_snapshot(file: str) -> tuple[list[Any], str | None]:
+    """Read the messages and the system prompt from a file or from stdin."""
+    try:
+        text = options.read_stdin("FILE") if file == "-" else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from None
+    except ValueError as error:
+        raise typer.BadParameter(f"{file}: {error}", param_hint="FILE") from None
+    value = _parse_json(text, "FILE")
+    snapshot: Any = {"messages": value} if isinstance(value, list) else value
+    if not isinstance(snapshot, dict) or not {"messages"} <= snapshot.keys() <= {"messages", "system_prompt"}:
+        raise typer.BadParameter(
+            "must be a list of messages, or an object with messages and system_prompt", param_hint="FILE"
+        )
+    messages = snapshot["messages"]
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise typer.BadParameter("messages must be a list of objects, each with role and content", param_hint="FILE")
+    return messages, snapshot.get("system_prompt")
+
+
+UptoSeq = Annotated[
+    int | None,
+    typer.Option(
+        "--to-seq",
+        metavar="SEQ",
+        min=0,
+        help="The last message that the summary covers. Default: all but the last turns.",
+    ),
+]
+Seqs = Annotated[list[int], typer.Argument(metavar="SEQ...", min=0, help="Seqs of the messages.", show_default=False)]
+
+
+@action
+def summarize(
+    *,
+    from_seq: Annotated[
+        int | None,
+        typer.Option(
+            "--from-seq", metavar="SEQ", min=0, help="Read the messages again if an earlier summary covers this seq."
+        ),
+    ] = None,
+    to_seq: UptoSeq = None,
+    lane: Lane = None,
+) -> Action:
+    """Have a model summarize a lane. Contexts show the summary in place of the messages; `clew expand` undoes it."""
+    return lambda session: session.summarize(from_seq, to_seq, context_ref=lane)
+
+
+@action
+def compact(
+    *,
+    op_id: OpId,
+    to_seq: UptoSeq = None,
+    lane: Lane = None,
+) -> Action:
+    """Replace a lane's messages by a model's summary. `clew expand` undoes it."""
+    return lambda session: session.compact(op_id=op_id, context_ref=lane, to_seq=to_seq)
+
+
+@action
+def expand(
+    *,
+    op_id: OpId,
+    lane: Lane = None,
+) -> Action:
+    """Undo a lane's latest summary or compaction. Contexts show the messages again."""
+    return lambda session: session.expand(op_id=op_id, context_ref=lane)
+
+
+@action
+def pin(
+    seqs: Seqs,
+    *,
+    op_id: OpId,
+    lane: Lane = None,
+) -> Action:
+    """Keep messages in all contexts of a lane. They stay when others are truncated or summarized."""
+    return lambda session: session.pin(*seqs, op_id=op_id, context_ref=lane)
+
+
+@action
+def unpin(
+    seqs: Seqs,
+    *,
+    op_id: OpId,
+    lane: Lane = None,
+) -> Action:
+    """Undo `clew pin` for messages of a lane."""
+    return lambda session: session.unpin(*seqs, op_id=op_id, context_ref=lane)
+
+
+# Copies, archived and deleted sessions, and checkpoints.
+
+
+@command()
+def fork(
+    invocation: Invocation,
+    session: SessionId,
+    *,
+    at: Annotated[
+        int | None,
+        typer.Option(metavar="SEQ", min=0, help="The last entry that both have. Default: the newest."),
+    ] = None,
+    new_id: Annotated[
+        str | None, typer.Option("--as", metavar="ID", help="Id of the new session. Default: a random one.")
+    ] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Metadata of the fork; may be repeated.")
+    ] = None,
+) -> None:
+    """Start a new session that begins with this session's entries. Afterwards the two are independent."""
+    notes = dict(_parse_metadata(text) for text in metadata or ())
+
+    async def fork_session(reached: Session) -> ForkReceipt:
+        made = await reached.fork(at, new_id, metadata=notes or None)
+        forks = [entry.read(ForkPayload) async for entry in made.read(from_seq=at or 0, kind="fork")]
+        seqs = [origin.fork_seq for origin in forks if origin.session_id == session]
+        return ForkReceipt(session_id=made.id, fork_seq=seqs[-1])
+
+    invocation.print_receipt(invocation.ask_any(session, fork_session))
+
+
+@command()
+def hibernate(
+    invocation: Invocation,
+    session: SessionId,
+    *,
+    reason: Why = None,
+) -> None:
+    """Archive the whole session and end its workflow. Opening the session resumes it."""
+    invocation.print_receipt(invocation.ask_existing(session, lambda reached: reached.hibernate(reason)))
+
+
+@command()
+def delete(
+    invocation: Invocation,
+    session: SessionId,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """End a session and delete all its entries, and those of its subagents. Forks, and what they share, stay."""
+    if not yes:
+        typer.confirm(f"Delete session {show.strip_controls(session)} and all its entries?", abort=True, err=True)
+
+    async def delete_session(clew: Clew) -> DeleteReceipt:
+        return await (await reach.use_task_queue(clew, session)).delete(session)
+
+    invocation.print_receipt(invocation.run(delete_session))
+
+
+@action
+def checkpoint(
+    *,
+    lane: Lane = None,
+    expires: Annotated[
+        int | None,
+        typer.Option(metavar="SECONDS", min=1, help="Seconds until the token expires. Default: 30 days."),
+    ] = None,
+) -> Action:
+    """Print a signed token with a lane's context and configuration. The token is not encrypted."""
+
+    async def sign(session: Session) -> CheckpointReceipt:
+        return CheckpointReceipt(token=await session.checkpoint(lane, expires_seconds=expires))
+
+    return sign
+
+
+@command()
+def restore(
+    invocation: Invocation,
+    token: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOKEN", help="The token of a checkpoint; `-` reads it from stdin.", show_default=False
+        ),
+    ],
+    *,
+    new_id: Annotated[
+        str | None, typer.Option("--as", metavar="SESSION", help="Id of the new session. Default: a random one.")
+    ] = None,
+) -> None:
+    """Start a new session from a checkpoint and print its id."""
+    checkpoint_token = options.read_text(token).strip()
+
+    async def restore_session(clew: Clew) -> RestoreReceipt:
+        await clew.check_worker()
+        return RestoreReceipt(session_id=(await clew.restore(checkpoint_token, new_id)).id)
+
+    invocation.print_receipt(invocation.run(restore_session))
+
+
+def _parse_metadata(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise typer.BadParameter(f"{text!r} must be NAME=VALUE", param_hint="--metadata")
+    return name, value
+
+
+def _parse_object(text: str, hint: str) -> dict[str, Any]:
+    """Parse an argument as a JSON object; `hint` names the argument in the error."""
+    value = _parse_json(text, hint)
+    if not isinstance(value, dict):
+        raise typer.BadParameter("must be a JSON object", param_hint=hint)
+    return value
+
+
+def _parse_json(text: str, hint: str) -> Any:
+    """Parse an argument as JSON; `hint` names the argument in the error."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"not valid JSON: {error}", param_hint=hint) from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")

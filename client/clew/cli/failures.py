@@ -38,9 +38,8 @@ def exit_on_error(as_json: bool, code: int | None = None) -> Iterator[None]:
 def report_error(error: ClewError | TemporalError, as_json: bool, *, in_lines: bool = False) -> None:
     """Print an error: `type: message` on stderr, or as JSON on stdout. A failed request prints its outcome."""
     if not as_json:
-        show.make_console(stderr=True).print(
-            show.make_text((f"{find_error_type(error)}: ", "bold red"), format_message(error)), soft_wrap=True
-        )
+        line = show.make_text((f"{find_error_type(error)}: ", "bold red"), format_message(error))
+        show.print_lines(show.make_console(stderr=True), line)
         return
     fields = {"type": find_error_type(error), "message": format_message(error)}
     if isinstance(error, RequestFailed):

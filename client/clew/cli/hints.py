@@ -14,6 +14,7 @@ import sys
 import sysconfig
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Literal
 
 from clew.cli.reach import Target
 from clew_workflows.contract import TASK_QUEUE
@@ -50,6 +51,13 @@ def complete_commands(text: str) -> str:
 def write_command(*words: str) -> str:
     """Write a command of `clew` as it is typed."""
     return _complete(shlex.join(words))
+
+
+def describe_need(needs: Literal["approval", "result"], session_id: str, tool_call_id: str) -> str:
+    """Say what a tool call waits for, and which command gives it."""
+    if needs == "approval":
+        return f"waits for approval: `{write_command('approve', session_id, tool_call_id)}`, or deny"
+    return f"waits for its result: `{write_command('submit', session_id, tool_call_id, 'TEXT')}`"
 
 
 def _complete(command: str) -> str:

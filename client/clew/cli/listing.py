@@ -1,27 +1,32 @@
-"""The commands that list sessions, and that prepare a namespace for it."""
+"""The commands that list sessions: `sessions`, `top` for the live ones, and what prepares a namespace for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import aclosing
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
+from rich.text import Text
+from temporalio.exceptions import TemporalError
 
-from clew.cli import options, reach, show
-from clew.cli.failures import FAILED, exit_on_error
-from clew.cli.options import Address, AsJson, Namespace, TaskQueue
+from clew.cli import reach, show
+from clew.cli.command import Invocation, command
+from clew.cli.failures import FAILED, format_message
+from clew.session.connection import Clew
 from clew.session.namespace import NamespaceSetup
 from clew.session.namespace import setup_namespace as register_attributes
-from clew_workflows.contract import TASK_QUEUE
+from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.lists import SEARCH_ATTRIBUTES, ListedStatus, SessionSummary
 
-Status = StrEnum("Status", list(get_args(ListedStatus)))  # type: ignore[misc]
 _COLUMNS = ("status", "session", "title", "agent or model", "user", "tokens", "cost", "active")
 MIN_TITLE_WIDTH = 10
 _STYLES = {
@@ -34,10 +39,12 @@ _STYLES = {
 }
 
 
+@command()
 def sessions(
+    invocation: Invocation,
     *,
     user: Annotated[str | None, typer.Option(metavar="NAME", help="Sessions whose metadata `user` is this.")] = None,
-    status: Annotated[Status | None, typer.Option(help="Sessions in this status.")] = None,
+    status: Annotated[ListedStatus | None, typer.Option(help="Sessions in this status.")] = None,
     agent: Annotated[str | None, typer.Option(metavar="NAME", help="Sessions with this agent.")] = None,
     since: Annotated[
         str | None,
@@ -52,49 +59,37 @@ def sessions(
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Largest number to print.")] = 50,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """List sessions: live ones, the newest first, and then those that only the archive has."""
-    target = options.make_target(address, namespace, task_queue)
 
-    async def work() -> list[SessionSummary]:
-        clew = await reach.connect(target)
+    async def read(clew: Clew) -> list[SessionSummary]:
         if query is None:
             await clew.check_worker()
-        rows: list[SessionSummary] = []
-        wanted = options.get_word(status)
-        async with aclosing(clew.sessions(user=user, status=wanted, agent=agent, since=since, query=query)) as listed:
-            async for summary in listed:
-                rows.append(summary)
-                if len(rows) > limit:
-                    break
-        return rows
+        listed = clew.sessions(user=user, status=status, agent=agent, since=since, query=query)
+        return await reach.take_sessions(listed, limit + 1)
 
-    with exit_on_error(as_json):
-        rows = options.run(work())
-        if as_json:
-            more = {"more": True} if len(rows) > limit else {}
-            show.print_document({"sessions": [summary.as_dict() for summary in rows[:limit]], **more})
-        else:
-            _print_table(rows[:limit])
-            if len(rows) > limit:
-                remark = f"there are more than {limit}: --limit shows more"
-                show.make_console(stderr=True).print(show.make_text((remark, "dim")), soft_wrap=True)
+    rows = invocation.run(read)
+    more = len(rows) > limit
+    document = {"sessions": [summary.as_dict() for summary in rows[:limit]], **({"more": True} if more else {})}
+    invocation.print(document, lambda to: _print_table(to, rows[:limit]))
+    if more and not invocation.as_json:
+        show.print_remark(f"there are more than {limit}: --limit shows more")
 
 
-def _print_table(rows: list[SessionSummary]) -> None:
-    to = show.make_console()
+def _print_table(to: Console, rows: list[SessionSummary]) -> None:
     if not to.is_terminal:
-        for summary in rows:
-            print("\t".join(show.strip_controls(cell).replace("\t", " ") for cell in make_cells(summary)))  # noqa: T201
-        return
-    if not rows:
+        _print_rows(to, rows)
+    elif rows:
+        to.print(make_table(rows, to.width))
+    else:
         to.print("no sessions")
-        return
-    to.print(make_table(rows, to.width))
+
+
+def _print_rows(to: Console, rows: Iterable[SessionSummary]) -> None:
+    """Print sessions for another program: one a line, with tabs."""
+    for summary in rows:
+        cells = (show.strip_controls(cell).replace("\t", " ") for cell in make_cells(summary))
+        show.print_text(to, Text("\t".join(cells)))
 
 
 def make_table(rows: Sequence[SessionSummary], width: int) -> Table:
@@ -138,22 +133,113 @@ def _format_age(time: str | None) -> str:
     return f"{seconds}s ago"
 
 
-def setup_namespace(*, as_json: AsJson = False, address: Address = None, namespace: Namespace = None) -> None:
-    """Register the search attributes of sessions in a Temporal namespace. It can be repeated."""
-    target = options.make_target(address, namespace, TASK_QUEUE)
+REFRESH_SECONDS = 2.0
+"""Seconds between two looks at the server."""
+LIVE = 'ExecutionStatus = "Running"'
+_OTHER_LINES = 6
+"""Lines around the sessions: the totals, those of the table, the number of the others."""
+_ORDER = ("awaiting_approval", "awaiting_external", "failed", "working", "idle")
+"""The statuses in the order of the table: first those that wait for somebody."""
 
-    async def work() -> NamespaceSetup:
-        return await register_attributes((await reach.connect(target)).temporal)
 
-    with exit_on_error(as_json):
-        setup = options.run(work())
-        if as_json:
-            show.print_document(asdict(setup))
+@command(target=("address", "namespace"))
+def top(
+    invocation: Invocation,
+    *,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Largest number of sessions to read.")] = 1000,
+) -> None:
+    """Watch all live sessions: what each is doing, its tokens and its cost. `q` or Ctrl-C ends.
+
+    Without a terminal, or with --json, it prints them once.
+    """
+
+    async def watch(clew: Clew) -> None:
+        to = show.make_console()
+        if to.is_terminal and not invocation.as_json:
+            await _watch(clew, to, limit)
         else:
-            for line in _describe(setup):
-                show.print_text(show.make_console(), show.make_text(line))
-        if setup.refused or setup.mistyped:
-            raise typer.Exit(FAILED)
+            rows = await read_live(clew, limit)
+            invocation.print({"sessions": [summary.as_dict() for summary in rows]}, lambda to: _print_rows(to, rows))
+
+    invocation.run(watch)
+
+
+async def read_live(clew: Clew, limit: int) -> list[SessionSummary]:
+    """Read the live sessions: those that wait for somebody first, and of the same status the most recent first."""
+    rows = await reach.take_sessions(clew.sessions(query=LIVE), limit)
+    rows.sort(key=lambda summary: summary.active_at or summary.started_at or "", reverse=True)
+    return sorted(rows, key=_rank)
+
+
+def format_sessions(
+    rows: Sequence[SessionSummary], width: int, height: int, *, at: datetime, problem: str = ""
+) -> RenderableType:
+    """Format the sessions in so many columns and at most so many lines: totals, and a table of the first sessions."""
+    counts = Counter((summary.status or "unknown").replace("_", " ") for summary in rows)
+    totals = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    title = show.make_text(
+        (f"{len(rows)} live session{'' if len(rows) == 1 else 's'}", "bold"),
+        f": {totals}" if totals else "",
+        (f"  {at:%H:%M:%S}  q ends", "dim"),
+        (f"  {problem}", "bold red"),
+    )
+    title.no_wrap, title.overflow = True, "ellipsis"
+    room = max(height - _OTHER_LINES, 1)
+    rest = [Text(f"{len(rows) - room} more", "dim")] if len(rows) > room else []
+    return Group(title, make_table(rows[:room], width), *rest)
+
+
+def _rank(summary: SessionSummary) -> int:
+    return _ORDER.index(summary.status) if summary.status in _ORDER else len(_ORDER)
+
+
+async def _watch(clew: Clew, to: Console, limit: int) -> None:
+    """Keep the table up to date until a key ends it."""
+    ended = asyncio.Event()
+    rows: list[SessionSummary] = await read_live(clew, limit)
+    problem = ""
+    with _read_keys(ended), Live(console=to, screen=True, auto_refresh=False) as display:
+        while not ended.is_set():
+            now = datetime.now().astimezone()
+            table = format_sessions(rows, to.width, to.height, at=now, problem=problem)
+            display.update(table, refresh=True)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), REFRESH_SECONDS)
+                break
+            try:
+                rows, problem = await read_live(clew, limit), ""
+            except (ClewError, TemporalError) as error:
+                problem = format_message(error)
+
+
+@contextmanager
+def _read_keys(ended: asyncio.Event) -> Iterator[None]:
+    """Set `ended` when a key is pressed that ends the command."""
+    from prompt_toolkit.input import create_input  # noqa: PLC0415 - no other command of the module needs it
+    from prompt_toolkit.keys import Keys  # noqa: PLC0415
+
+    keys = create_input()
+
+    def read() -> None:
+        if any(press.key in ("q", "Q", Keys.ControlC, Keys.ControlD, Keys.Escape) for press in keys.read_keys()):
+            ended.set()
+
+    with keys.raw_mode(), keys.attach(read):
+        yield
+
+
+@command(target=("address", "namespace"))
+def setup_namespace(invocation: Invocation) -> None:
+    """Register the search attributes of sessions in a Temporal namespace. It can be repeated."""
+    setup = invocation.run(lambda clew: register_attributes(clew.temporal))
+    invocation.print(asdict(setup), lambda to: _print_setup(to, setup))
+    if setup.refused or setup.mistyped:
+        raise typer.Exit(FAILED)
+
+
+def _print_setup(to: Console, setup: NamespaceSetup) -> None:
+    for line in _describe(setup):
+        show.print_text(to, show.make_text(line))
 
 
 def _describe(setup: NamespaceSetup) -> list[str]:

@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig
 
 from clew.cli import _operators as operators
-from clew.cli import failures, options, reach, show
-from clew.cli.failures import exit_on_error
-from clew.cli.groups import OPERATE, SESSIONS
-from clew.cli.options import Address, AsJson, Namespace, OptionalSessionId, SessionId, TaskQueue
+from clew.cli import show
+from clew.cli.command import Invocation, command
+from clew.cli.failures import FAILED
+from clew.cli.options import OptionalSessionId, SessionId, require_one_source
 from clew.cli.reach import Misconfigured
-from clew_workflows.contract import TASK_QUEUE
-from clew_workflows.encryption import Sealer, encrypt_payloads, read_encryption
+from clew.session.connection import Clew
+from clew_workflows.encryption import Encryption, encrypt_payloads, read_encryption
 from clew_workflows.thread.entries import Entry
 
 if TYPE_CHECKING:
-    from clew.operators import Archive, Report
+    from clew.operators import Archive, Evaluation, Report, Turn, TurnReply
 
 AUDIT_FAILED = 2
 """Exit code of an audit that could not be completed."""
+SHOWN_CHARACTERS = 100
+"""Most characters of a text or of a call's arguments in the output for people."""
+ExportedFile = Annotated[str, typer.Argument(metavar="FILE", help="A file that `clew export` wrote; `-` is stdin.")]
 
 
-class Keep(StrEnum):
-    """Which source wins when history and archive disagree."""
-
-    ARCHIVE = "archive"
-    HISTORY = "history"
-
-
+@command(target=("address", "namespace"), operates=True, failure_code=AUDIT_FAILED)
 def audit(
+    invocation: Invocation,
     session: OptionalSessionId = None,
     *,
     save: Annotated[
@@ -48,170 +46,154 @@ def audit(
     from_file: Annotated[
         Path | None, typer.Option("--from-file", metavar="FILE", help="Audit saved histories; needs no server.")
     ] = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
 ) -> None:
     """Compare a session's histories, archive and live entries.
 
     Replays the event histories with the workflow's code, and rebuilds the context of each model call. Exit code 0: no
     differences; 1: differences; 2: the audit could not be completed.
     """
-    if (session is None) is (from_file is None):
-        raise typer.BadParameter("name either a session or --from-file", param_hint="SESSION")
-    target = options.make_target(address, namespace, TASK_QUEUE)
+    require_one_source(session, from_file)
 
-    async def work() -> Report:
-        if from_file:
-            with open_file(from_file, "rb") as file:
-                saved = operators.SavedHistories(file, make_converter())
-                return await operators.audit_file(saved, _open_archive(saved.namespace))
-        client = (await reach.connect(target)).temporal
-        archive = _open_archive(client.namespace)
+    async def audit_live(clew: Clew) -> Report:
+        archive = _open_archive(clew.temporal.namespace)
         if save is None:
-            return await operators.audit_session(client, archive, session or "")
+            return await operators.audit_session(clew.temporal, archive, session or "")
         with open_file(save, "wb") as file:
-            return await operators.audit_session(client, archive, session or "", file)
+            return await operators.audit_session(clew.temporal, archive, session or "", file)
 
-    with exit_on_error(as_json, code=AUDIT_FAILED):
-        operators.require_worker_extra()
-        report = options.run(work())
-        if as_json:
-            show.print_document(report.as_dict())
-        else:
-            _print_report(report)
-    raise typer.Exit(0 if report.clean else failures.FAILED)
+    async def audit_saved(path: Path) -> Report:
+        with open_file(path, "rb") as file:
+            saved = operators.SavedHistories(file, encrypt_payloads(pydantic_data_converter, read_keys()))
+            return await operators.audit_file(saved, _open_archive(saved.namespace))
+
+    report = asyncio.run(audit_saved(from_file)) if from_file else invocation.run(audit_live)
+    invocation.print_lines(report.as_dict(), *_describe_report(report))
+    raise typer.Exit(0 if report.clean else FAILED)
 
 
+@command(operates=True)
 def recover(
+    invocation: Invocation,
     session: SessionId,
     *,
-    keep: Annotated[Keep | None, typer.Option(help="Which source wins when history and archive disagree.")] = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
+    keep: Annotated[
+        Literal["archive", "history"] | None,
+        typer.Option(help="Which source wins when history and archive disagree."),
+    ] = None,
 ) -> None:
     """Repair a session that was terminated, timed out or reset. It continues after its last entry."""
-    target = options.make_target(address, namespace, task_queue)
-    source: Literal["archive", "history"] | None = options.get_word(keep)
 
-    async def work() -> dict[str, Any]:
-        client = (await reach.connect(target)).temporal
-        archive = _open_archive(client.namespace)
-        recovery = await operators.recover(client, archive, session, task_queue=task_queue, keep=source)
-        return recovery.as_dict()
+    async def work(clew: Clew) -> dict[str, Any]:
+        archive = _open_archive(clew.temporal.namespace)
+        queue = invocation.target.task_queue
+        return (await operators.recover(clew.temporal, archive, session, task_queue=queue, keep=keep)).as_dict()
 
-    with exit_on_error(as_json):
-        operators.require_worker_extra()
-        done = options.run(work())
-        if as_json:
-            show.print_document(done)
-        else:
-            _print_recovery(done)
+    done = invocation.run(work)
+    invocation.print_lines(done, *_describe_recovery(done))
 
 
-def verify(session: SessionId, *, as_json: AsJson = False, namespace: Namespace = None) -> None:
+@command(target=("namespace",), operates=True)
+def verify(invocation: Invocation, session: SessionId) -> None:
     """Check every object of a session's archive, large tool results too. Reports damaged and missing ones."""
-
-    async def work() -> dict[str, Any]:
-        verified = await operators.verify_archive(_open_archive(namespace or _read_namespace()), session)
-        return verified.as_dict()
-
-    with exit_on_error(as_json):
-        operators.require_worker_extra()
-        verified = options.run(work())
-        if as_json:
-            show.print_document(verified)
-        else:
-            counts = ", ".join(f"{verified[name]} {name}" for name in ("segments", "nodes", "entries", "results"))
-            _print_lines(f"{counts}; {verified['status']}", *verified["problems"])
-    raise typer.Exit(failures.FAILED if verified["problems"] else 0)
+    archive = _open_archive(_find_namespace(invocation))
+    verified = asyncio.run(operators.verify_archive(archive, session)).as_dict()
+    counts = ", ".join(f"{verified[name]} {name}" for name in ("segments", "nodes", "entries", "results"))
+    invocation.print_lines(verified, f"{counts}; {verified['status']}", *verified["problems"])
+    raise typer.Exit(FAILED if verified["problems"] else 0)
 
 
-def rekey(*, as_json: AsJson = False, namespace: Namespace = None) -> None:
+@command(target=("namespace",), operates=True)
+def rekey(invocation: Invocation) -> None:
     """Encrypt all archives of a namespace anew, with the first key of CLEW_ENCRYPTION_KEYS.
 
     Sessions may run meanwhile. Repeat it if it was interrupted. Exit code 1: some objects could not be decrypted.
     """
-
-    async def work() -> dict[str, Any]:
-        if not read_sealer().is_on:
-            raise Misconfigured("CLEW_ENCRYPTION_KEYS is not set: its first key is the one that archives get")
-        return (await operators.rekey_archive(_open_archive(namespace or _read_namespace()))).as_dict()
-
-    with exit_on_error(as_json):
-        operators.require_worker_extra()
-        done = options.run(work())
-        if as_json:
-            show.print_document(done)
-        else:
-            counts = f"{done['rewritten']} objects encrypted anew, {done['current']} had the key already"
-            changed = f", {done['changed']} were written or deleted meanwhile" if done["changed"] else ""
-            failed = f", {done['failed']} FAILED" if done["failed"] else ""
-            _print_lines(*done["problems"], counts + changed + failed)
-    raise typer.Exit(failures.FAILED if done["failed"] else 0)
+    if not read_keys().is_on:
+        raise Misconfigured("CLEW_ENCRYPTION_KEYS is not set: its first key is the one that archives get")
+    done = asyncio.run(operators.rekey_archive(_open_archive(_find_namespace(invocation)))).as_dict()
+    counts = f"{done['rewritten']} objects encrypted anew, {done['current']} had the key already"
+    changed = f", {done['changed']} were written or deleted meanwhile" if done["changed"] else ""
+    failed = f", {done['failed']} FAILED" if done["failed"] else ""
+    invocation.print_lines(done, *done["problems"], counts + changed + failed)
+    raise typer.Exit(FAILED if done["failed"] else 0)
 
 
+@command(target=("address", "namespace"), operates=True)
 def export(
+    invocation: Invocation,
     session: SessionId,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write; `-` is stdout.")] = "-",
-    *,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
 ) -> None:
     """Write all entries of a session to a file. JSON Lines, with a checksum at the end."""
-    target = options.make_target(address, namespace, TASK_QUEUE)
 
-    async def work() -> int:
-        client = (await reach.connect(target)).temporal
+    async def work(clew: Clew) -> int:
         with open_file(file, "wb") as to:
-            return await operators.export_session(client, _open_archive(client.namespace), session, to)
+            return await operators.export_session(clew.temporal, _open_archive(clew.temporal.namespace), session, to)
 
-    with exit_on_error(as_json):
-        operators.require_worker_extra()
-        count = options.run(work())
+    count = invocation.run(work)
     if file != "-":
-        _print_receipt({"session_id": session, "entries": count}, f"wrote {count} entries to {file}", as_json)
+        invocation.print_lines({"session_id": session, "entries": count}, f"wrote {count} entries to {file}")
 
 
+@command(operates=True)
 def import_(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A file that `clew export` wrote; `-` is stdin.")],
+    invocation: Invocation,
+    file: ExportedFile,
     *,
     as_id: Annotated[
         str | None,
         typer.Option("--as", metavar="ID", help="Id of the new session. Default: the exported session's id."),
     ] = None,
-    as_json: AsJson = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Make a session from an exported one, with the same entries. It continues after the last one."""
-    target = options.make_target(address, namespace, task_queue)
 
-    async def work() -> tuple[str, int]:
-        client = (await reach.connect(target)).temporal
-        archive = _open_archive(client.namespace)
+    async def work(clew: Clew) -> tuple[str, int]:
+        archive, queue = _open_archive(clew.temporal.namespace), invocation.target.task_queue
         with open_file(file, "rb") as source:
-            return await operators.import_session(client, archive, source, session_id=as_id, task_queue=task_queue)
+            return await operators.import_session(clew.temporal, archive, source, session_id=as_id, task_queue=queue)
 
-    with exit_on_error(as_json):
-        operators.require_worker_extra()
-        session_id, count = options.run(work())
-    _print_receipt({"session_id": session_id, "entries": count}, f"session {session_id} has {count} entries", as_json)
+    session_id, count = invocation.run(work)
+    invocation.print_lines({"session_id": session_id, "entries": count}, f"session {session_id} has {count} entries")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the operators' commands to the command line."""
-    archive = typer.Typer(help="Check a session's archive.", no_args_is_help=True, rich_markup_mode=None)
-    archive.command()(verify)
-    for command in (audit, recover, rekey):
-        app.command(rich_help_panel=OPERATE)(command)
-    app.add_typer(archive, name="archive", rich_help_panel=OPERATE)
-    app.command(rich_help_panel=SESSIONS)(export)
-    app.command("import", rich_help_panel=SESSIONS)(import_)
+@command(target=(), operates=True)
+def evaluate(
+    invocation: Invocation,
+    file: ExportedFile,
+    *,
+    agents: Annotated[str, typer.Option(metavar="MODULES", help="Modules that define agents, separated by commas.")],
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The agent. Default: the only one of the modules.")
+    ] = None,
+    tools: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULES", help="Modules with the tools that the agent names. Default: the recorded schemas."
+        ),
+    ] = "",
+    model: Annotated[
+        str | None, typer.Option(metavar="PROVIDER:NAME", help="Ask this model instead of the agent's.")
+    ] = None,
+) -> None:
+    """Ask each model call of an exported session again, under another agent, and compare the replies.
+
+    Each call gets the context that it had, with the agent's prompt, tools, policy and model. No tool is called. The
+    variables of the model providers are those of a worker; the models' calls cost money.
+    """
+    # The modules may be those of the current folder, as for `clew worker`.
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
+    chosen, known, providers = operators.load_evaluation_settings(
+        os.environ, _split(agents), _split(tools), agent, model
+    )
+    own_models = operators.read_own_models(os.environ)
+    evaluating = operators.evaluate_thread(read_export(file), chosen, providers, tools=known, own_models=own_models)
+    evaluation: Evaluation = asyncio.run(evaluating)
+    invocation.print_lines(evaluation.as_dict(), *_describe_evaluation(evaluation))
+
+
+def _split(names: str) -> list[str]:
+    return [name for name in map(str.strip, names.split(",")) if name]
 
 
 def _open_archive(namespace: str) -> Archive:
@@ -222,7 +204,9 @@ def _open_archive(namespace: str) -> Archive:
         raise Misconfigured(f"the archive's store cannot be opened: {error}") from None
 
 
-def _read_namespace() -> str:
+def _find_namespace(invocation: Invocation) -> str:
+    if invocation.target.namespace:
+        return invocation.target.namespace
     try:
         return ClientConfig.load_client_connect_config().get("namespace") or "default"
     except (RuntimeError, OSError, ValueError) as error:
@@ -243,31 +227,19 @@ def open_file(path: str | Path, mode: Literal["rb", "wb"]) -> Iterator[BinaryIO]
         yield file
 
 
-def make_converter() -> DataConverter:
-    """Make the data converter of saved histories, with the keys of the environment.
+def read_keys() -> Encryption:
+    """Read the keys of the environment.
 
     Raises:
         Misconfigured: A key is not valid.
     """
     try:
-        return encrypt_payloads(pydantic_data_converter, read_encryption(os.environ))
+        return read_encryption(os.environ)
     except ValueError as error:
         raise Misconfigured(str(error)) from None
 
 
-def read_sealer() -> Sealer:
-    """Read the keys of the environment, for files that are encrypted.
-
-    Raises:
-        Misconfigured: A key is not valid.
-    """
-    try:
-        return read_encryption(os.environ).sealer
-    except ValueError as error:
-        raise Misconfigured(str(error)) from None
-
-
-def read_export(file: Path) -> list[Entry]:
+def read_export(file: str | Path) -> list[Entry]:
     """Read the entries of a file that `clew export` wrote.
 
     Raises:
@@ -276,39 +248,22 @@ def read_export(file: Path) -> list[Entry]:
     """
     operators.require_worker_extra()
     with open_file(file, "rb") as source:
-        return operators.read_export(source, read_sealer())
+        return operators.read_export(source, read_keys().sealer)
 
 
-def _print_receipt(document: dict[str, Any], text: str, as_json: bool) -> None:
-    if as_json:
-        show.print_document(document)
-    else:
-        _print_lines(text)
-
-
-def _print_lines(*lines: str) -> None:
-    to = show.make_console()
-    for line in lines:
-        to.print(show.make_text(line), soft_wrap=True)
-
-
-def _print_report(report: Report) -> None:
+def _describe_report(report: Report) -> Iterator[str]:
     alone = f" ({report.in_archive_alone} only there)" if report.in_archive_alone else ""
     live = "live entries not read" if report.live is None else f"{report.live} live"
     sources = f"{report.in_history} in histories, {report.in_archive} in the archive{alone}"
-    _print_lines(
-        *(
-            f"workflow run {run.run_id}: {run.ended}, {run.events} events, {run.bytes} bytes"
-            + (f", entries {run.from_seq} to {run.to_seq}" if run.to_seq is not None else "")
-            for run in report.runs
-        ),
-        f"{report.entries} entries: {sources}; {live}",
-        f"{report.calls.verified} contexts of model calls rebuilt"
-        + (f", {len(report.calls.unverified)} could not be" if report.calls.unverified else ""),
-        *report.remarks,
-        *(f"DIFFERS: {difference}" for difference in report.differences),
-        "no differences" if report.clean else f"{len(report.differences)} differences",
-    )
+    for run in report.runs:
+        entries = f", entries {run.from_seq} to {run.to_seq}" if run.to_seq is not None else ""
+        yield f"workflow run {run.run_id}: {run.ended}, {run.events} events, {run.bytes} bytes{entries}"
+    yield f"{report.entries} entries: {sources}; {live}"
+    unverified = f", {len(report.calls.unverified)} could not be" if report.calls.unverified else ""
+    yield f"{report.calls.verified} contexts of model calls rebuilt{unverified}"
+    yield from report.remarks
+    yield from (f"DIFFERS: {difference}" for difference in report.differences)
+    yield "no differences" if report.clean else f"{len(report.differences)} differences"
 
 
 _RECOVERED = {
@@ -319,12 +274,43 @@ _RECOVERED = {
 }
 
 
-def _print_recovery(done: dict[str, Any]) -> None:
-    _print_lines(f"session {done['session_id']} {_RECOVERED[done['status']]}", *done["remarks"])
+def _describe_recovery(done: dict[str, Any]) -> Iterator[str]:
+    yield f"session {done['session_id']} {_RECOVERED[done['status']]}"
+    yield from done["remarks"]
     if done["status"] == "recovered":
-        _print_lines(
+        yield (
             f"kept the {done['source']}: wrote {done['written']} entries to the archive, {done['closing']} of them "
             f"to end active requests; the last entry is {done['last_seq']}"
         )
     if done["dropped"]:
-        _print_lines(f"dropped {done['dropped']} entries of the other source")
+        yield f"dropped {done['dropped']} entries of the other source"
+
+
+def _describe_evaluation(evaluation: Evaluation) -> Iterator[str]:
+    turns = evaluation.turns
+    for turn in turns:
+        yield from _describe_turn(turn)
+    same_text, same_calls = sum(turn.same_text for turn in turns), sum(turn.same_calls for turn in turns)
+    yield (
+        f"{len(turns)} model calls: {same_text} with the same text, {same_calls} with the same tool calls, "
+        f"{sum(turn.reply is None for turn in turns)} without a reply"
+    )
+    yield f"recorded: {show.format_usage(evaluation.recorded_usage)}"
+    yield f"{evaluation.agent} with {evaluation.model}: {show.format_usage(evaluation.usage)}"
+
+
+def _describe_turn(turn: Turn) -> Iterator[str]:
+    """Describe a turn in one line, or where the replies differ, in one line for each."""
+    title = f"{turn.call_id or turn.seq}"
+    if turn.reply is None:
+        yield f"{title}  no reply: {turn.problem}"
+    elif turn.same_text and turn.same_calls:
+        yield f"{title}  same: {_describe_reply(turn.reply)}"
+    else:
+        yield f"{title}  was: {_describe_reply(turn.recorded)}"
+        yield f"{title}  now: {_describe_reply(turn.reply)}"
+
+
+def _describe_reply(reply: TurnReply) -> str:
+    calls = [f"{name}({json.dumps(dict(arguments))})" for name, arguments in reply.tool_calls]
+    return " ".join(show.shorten(part, SHOWN_CHARACTERS) for part in (reply.text, *calls) if part)

@@ -1,24 +1,130 @@
-"""Options that several commands share, and helpers that run a command's work."""
+"""Options that several commands share, and the completion of their values."""
 
 from __future__ import annotations
 
 import asyncio
 import getpass
+import re
 import sys
-from collections.abc import Callable, Coroutine
-from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
 
 import typer
 
-from clew.cli import hints, reach
-from clew.cli.names import complete_agent, complete_model, complete_session
+from clew.cli import reach
 from clew.cli.reach import Target
 from clew.session.connection import Clew
 from clew.session.handle import make_id
 from clew.session.session import Session
+from clew_workflows.contract import TASK_QUEUE
 
-T = TypeVar("T")
+LOOK_SECONDS = 3.0
+"""Seconds within which a shell gets its completions; afterwards it gets none."""
+MAX_SESSIONS = 200
+"""Sessions that are read for names; the newest."""
+_ID = re.compile(r"[\w.:-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of the newest sessions.
+
+    Attributes:
+        sessions: Their ids, the newest first.
+        agents: The agents that they have.
+        models: The models that they have, if they have no agent.
+    """
+
+    sessions: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+
+
+async def list_names(clew: Clew, prefix: str = "") -> Names:
+    """List the names of sessions that the server knows and whose ids begin with `prefix`. Needs no worker.
+
+    Raises:
+        ClewError: The server does not list them.
+    """
+    query = f'WorkflowId STARTS_WITH "{prefix}"' if prefix else 'ExecutionStatus != "Failed"'
+    summaries = await reach.take_sessions(clew.sessions(query=query), MAX_SESSIONS)
+    return Names(
+        sessions=tuple(summary.session_id for summary in summaries),
+        agents=_sort(summary.agent for summary in summaries),
+        models=_sort(summary.model for summary in summaries),
+    )
+
+
+def _sort(names: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(sorted({name for name in names if name}))
+
+
+def complete_session(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the id of a session."""
+
+    async def find(clew: Clew) -> Iterable[str]:
+        return (await list_names(clew, incomplete)).sessions if _ID.fullmatch(incomplete) else ()
+
+    return _look_up(context, incomplete, find)
+
+
+def complete_agent(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of an agent, of those that sessions have."""
+
+    async def find(clew: Clew) -> Iterable[str]:
+        return (await list_names(clew)).agents
+
+    return _look_up(context, incomplete, find)
+
+
+def complete_model(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a model, of those that sessions have."""
+
+    async def find(clew: Clew) -> Iterable[str]:
+        return (await list_names(clew)).models
+
+    return _look_up(context, incomplete, find)
+
+
+def complete_approval(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the id of a tool call that waits for approval in the session that is named."""
+    return _complete_call(context, incomplete, "approval")
+
+
+def complete_external(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the id of an external tool call that waits for its result."""
+    return _complete_call(context, incomplete, "result")
+
+
+def _complete_call(context: typer.Context, incomplete: str, needs: str) -> list[str]:
+    async def find(clew: Clew) -> Iterable[str]:
+        session: Session = (await reach.find_session(clew, context.params["session"])).session
+        waiting = await session.list_waiting_calls()
+        return [one.call.tool_call_id for one in waiting if one.needs == needs and one.session_id == session.id]
+
+    return _look_up(context, incomplete, find)
+
+
+def _look_up(
+    context: typer.Context, incomplete: str, find: Callable[[Clew], Coroutine[Any, Any, Iterable[str]]]
+) -> list[str]:
+    """Look names up on the server that the line names. Without an answer there is nothing to complete."""
+    typed = context.params
+    target = Target(typed.get("address"), typed.get("namespace"), typed.get("task_queue") or TASK_QUEUE)
+
+    async def look() -> list[str]:
+        async with asyncio.timeout(LOOK_SECONDS):
+            known = await find(await reach.connect(target))
+            return list(islice((name for name in known if name.startswith(incomplete)), MAX_SESSIONS))
+
+    try:
+        return asyncio.run(look())
+    except Exception:
+        return []
+
 
 SessionId = Annotated[
     str,
@@ -27,61 +133,56 @@ SessionId = Annotated[
 OptionalSessionId = Annotated[
     str | None, typer.Argument(metavar="[SESSION]", help="The session's id.", autocompletion=complete_session)
 ]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT", help="The Temporal server. Default: Temporal's configuration (TEMPORAL_ADDRESS)."
-    ),
-]
-Namespace = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Temporal's namespace. Default: Temporal's configuration (TEMPORAL_NAMESPACE)."
-    ),
-]
 TaskQueue = Annotated[
     str,
     typer.Option(envvar="CLEW_TASK_QUEUE", metavar="NAME", help="The task queue of new sessions."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Agent = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="The agent of a new session, by its name on the workers.",
-        autocompletion=complete_agent,
-    ),
-]
-Pin = Annotated[
-    bool, typer.Option("--pin", help="A new session keeps this version of its agent and its tools' schemas.")
-]
-Model = Annotated[
-    str | None,
-    typer.Option(metavar="PROVIDER:NAME", help="The model of a new session.", autocompletion=complete_model),
-]
-Fallbacks = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fallback",
-        metavar="PROVIDER:NAME",
-        help="A model that runs of a new session try while its model has an outage; may be repeated.",
-        autocompletion=complete_model,
-    ),
-]
-System = Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt of a new session.")]
-Tools = Annotated[
-    list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool of a new session; may be repeated.")
-]
-RequireApproval = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--require-approval",
-        metavar="NAME",
-        help="A tool of a new session whose calls wait for approval; may be repeated.",
-    ),
-]
-FromSeq = Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="Seq of the first one.")]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Largest number to print.")]
+
+
+class StartOptions(TypedDict, total=False):
+    """The configuration of a new session, as far as the command line sets it: the fields of `Clew.open`."""
+
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The agent of a new session, by its name on the workers.",
+            autocompletion=complete_agent,
+        ),
+    ]
+    pin: Annotated[
+        bool | None,
+        typer.Option("--pin", help="A new session keeps this version of its agent and its tools' schemas."),
+    ]
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="PROVIDER:NAME", help="The model of a new session.", autocompletion=complete_model),
+    ]
+    fallbacks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fallback",
+            metavar="PROVIDER:NAME",
+            help="A model that runs of a new session try while its model has an outage; may be repeated.",
+            autocompletion=complete_model,
+        ),
+    ]
+    system_prompt: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT", help="The system prompt of a new session.")
+    ]
+    tools: Annotated[
+        list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool of a new session; may be repeated.")
+    ]
+    require_approval: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--require-approval",
+            metavar="NAME",
+            help="A tool of a new session whose calls wait for approval; may be repeated.",
+        ),
+    ]
+
+
 OpId = Annotated[
     str,
     typer.Option(
@@ -97,62 +198,14 @@ By = Annotated[
     typer.Option(metavar="NAME", help="Who does it, stored with the entry. Default: the login name."),
 ]
 Lane = Annotated[str | None, typer.Option(metavar="NAME", help="The lane. Default: the active one.")]
-
-
-class Busy(StrEnum):
-    """What the session does with a message while a request is active."""
-
-    REJECT = "reject"
-    QUEUE = "queue"
-    INTERRUPT = "interrupt"
-    STEER = "steer"
-
-
-class At(StrEnum):
-    """When a run reads an input."""
-
-    TERMINAL = "terminal"
-    STEP = "step"
-
-
-class Unread(StrEnum):
-    """What the session does with an input that the run did not read."""
-
-    FOLLOW_UP = "follow_up"
-    DROP = "drop"
-
-
-class Reason(StrEnum):
-    """Why a context is replaced."""
-
-    MANUAL = "manual"
-    RESTORE = "restore"
-    COMPACTION = "compaction"
-    SYSTEM = "system"
-
-
-OnBusy = Annotated[
-    Busy | None,
-    typer.Option(
-        "--on-busy",
-        help="While a request is active: be refused, wait, cancel that request, or join its run. Default: the "
-        "session's configuration.",
-    ),
+FromFile = Annotated[
+    Path | None,
+    typer.Option("--from-file", metavar="FILE", help="Read a file that `clew export` wrote; needs no server."),
 ]
-
-
-def get_word(choice: StrEnum | None) -> Any:
-    """Get the contract's word for a choice. `Any`, because mypy and pyright infer different types."""
-    return None if choice is None else choice.value
-
-
-def make_target(address: str | None, namespace: str | None, task_queue: str) -> Target:
-    """Make the target from the options."""
-    if address and "://" in address:
-        raise typer.BadParameter("must be HOST:PORT, without a scheme", param_hint="--address")
-    target = Target(address, namespace, task_queue)
-    hints.remember_target(target)
-    return target
+At = Literal["terminal", "step"]
+"""When a run reads an input."""
+Unread = Literal["follow_up", "drop"]
+"""What the session does with an input that the run did not read."""
 
 
 def find_login_name() -> str | None:
@@ -178,27 +231,7 @@ def read_stdin(hint: str) -> str:
         raise typer.Exit(130) from None
 
 
-def ask_existing(target: Target, session_id: str, question: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
-    """Ask a session that exists as a workflow."""
-
-    async def work() -> T:
-        opened = await reach.find_session(await reach.connect(target), session_id)
-        return await question(opened.session)
-
-    return run(work())
-
-
-def ask_any(target: Target, session_id: str, question: Callable[[Clew, Session], Coroutine[Any, Any, T]]) -> T:
-    """Ask about a session that may exist only in the archive."""
-
-    async def work() -> T:
-        clew = await reach.use_task_queue(await reach.connect(target), session_id)
-        return await question(clew, clew.session(session_id))
-
-    return run(work())
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's work and return its result."""
-    with asyncio.Runner() as runner:
-        return runner.run(work)
+def require_one_source(session: str | None, from_file: Path | None) -> None:
+    """Refuse a command line that names both a session and a file, or neither."""
+    if (session is None) is (from_file is None):
+        raise typer.BadParameter("name either a session or --from-file", param_hint="SESSION")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.envconfig import ClientConfig
@@ -14,10 +15,19 @@ from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.session.connection import Clew
+from clew.session.options import SessionOptions
 from clew.session.session import Session
 from clew.session.transport import translate_error
 from clew_workflows.contract import WORKFLOW_TYPE
-from clew_workflows.contract.errors import ClewError, InvalidInput, NotFound, ServerUnreachable, WorkerUnavailable
+from clew_workflows.contract.errors import (
+    ClewError,
+    InvalidInput,
+    NotFound,
+    ServerUnreachable,
+    UnknownApproval,
+    WorkerUnavailable,
+)
+from clew_workflows.contract.lists import SessionSummary
 from clew_workflows.contract.outputs import SessionStatus
 from clew_workflows.temporal_faults.cancelled_calls import wait_at_most
 
@@ -61,28 +71,6 @@ class Opened:
     session: Session
     status: SessionStatus
     resumed: bool
-
-
-class StartOptions(TypedDict, total=False):
-    """The configuration of a new session, as far as the command line sets it.
-
-    Attributes:
-        agent: The agent.
-        pin: Whether the session keeps the version of the agent.
-        model: The model.
-        fallbacks: The models to try while the model has an outage.
-        system_prompt: The system prompt.
-        tools: The names of the tools.
-        require_approval: The names of the tools whose calls wait for approval.
-    """
-
-    agent: str | None
-    pin: bool | None
-    model: str | None
-    fallbacks: Sequence[str] | None
-    system_prompt: str | None
-    tools: Sequence[str] | None
-    require_approval: Sequence[str] | None
 
 
 async def connect(target: Target, seconds: float = SERVER_SECONDS) -> Clew:
@@ -145,7 +133,7 @@ async def use_task_queue(clew: Clew, session_id: str) -> Clew:
     return connection
 
 
-async def open_session(clew: Clew, session_id: str, **options: Unpack[StartOptions]) -> Opened:
+async def open_session(clew: Clew, session_id: str, **options: Unpack[SessionOptions]) -> Opened:
     """Resume a session, or start it with this configuration.
 
     Raises:
@@ -166,6 +154,17 @@ async def open_session(clew: Clew, session_id: str, **options: Unpack[StartOptio
     return Opened(session, await _read_status(session), resumed)
 
 
+async def take_sessions(listed: AsyncGenerator[SessionSummary, None], most: int) -> list[SessionSummary]:
+    """Read the first sessions of a list."""
+    rows = []
+    async with aclosing(listed):
+        async for summary in listed:
+            rows.append(summary)
+            if len(rows) == most:
+                break
+    return rows
+
+
 async def wait_for_answer(work: Coroutine[Any, Any, T], session_id: str, seconds: float = WORKER_SECONDS) -> T:
     """Wait for an answer that a running worker gives at once.
 
@@ -179,6 +178,22 @@ async def wait_for_answer(work: Coroutine[Any, Any, T], session_id: str, seconds
             f"no worker answers for session {session_id!r} within {seconds:g} s, though one polled its task "
             "queue recently: start one with `clew worker`"
         ) from None
+
+
+async def find_waiting_approval(session: Session) -> str:
+    """Find the only tool call that waits for an approval. Returns its id.
+
+    Raises:
+        UnknownApproval: None waits, or more than one.
+    """
+    waiting = [call.tool_call_id for call in (await session.status()).pending_approvals]
+    if len(waiting) != 1:
+        raise UnknownApproval(
+            f"several tool calls wait for approval: name one of {', '.join(waiting)}"
+            if waiting
+            else "no tool call waits for approval"
+        )
+    return waiting[0]
 
 
 async def _read_status(session: Session) -> SessionStatus:

@@ -1,21 +1,39 @@
-"""`clew report`: one HTML page about a session."""
+"""`clew report` and `clew compare`: what a session did, and what it would cost under another context policy.
+
+Both read the entries of a session, or of a file that `clew export` wrote.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from clew.cli import offline, options, show
-from clew.cli.failures import exit_on_error
-from clew.cli.options import Address, Namespace, OptionalSessionId, TaskQueue
+from clew.cli import _operators as operators
+from clew.cli import offline, show
+from clew.cli.command import Invocation, command
+from clew.cli.options import FromFile, OptionalSessionId, require_one_source
 from clew.report import MAX_ENTRIES, make_report
-from clew_workflows.contract import TASK_QUEUE
+from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.outcomes import Prices
+from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.thread.context.comparison import Trial, compare_policies, compute_share
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.thread import Thread
 
 
+@command(json_help="Print the report as JSON, for scripts, and write no page.")
 def report(
+    invocation: Invocation,
     session: OptionalSessionId = None,
     *,
     output: Annotated[
@@ -33,47 +51,176 @@ def report(
     without_texts: Annotated[
         bool, typer.Option("--without-texts", help="Leave out what was said: only numbers, names and times.")
     ] = False,
-    from_file: Annotated[
-        Path | None,
-        typer.Option("--from-file", metavar="FILE", help="Read a file that `clew export` wrote; needs no server."),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the report as JSON, for scripts, and write no page.")
-    ] = False,
-    address: Address = None,
-    namespace: Namespace = None,
-    task_queue: TaskQueue = TASK_QUEUE,
+    from_file: FromFile = None,
 ) -> None:
     """Write a page about a session: what was said, what each model call saw, and what it cost.
 
     The page is one HTML file that needs no network. The session may be running, hibernated, closed or archived.
     """
-    if (session is None) is (from_file is None):
-        raise typer.BadParameter("name either a session or --from-file", param_hint="SESSION")
-    target = options.make_target(address, namespace, task_queue)
-    with exit_on_error(as_json):
-        if from_file is not None:
-            entries = offline.read_export(from_file)
-        else:
-            entries = options.ask_any(target, session or "", lambda _clew, reached: reached.entries())
-        made = make_report(
-            entries,
-            made_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            session_id=session,
-            from_seq=from_seq,
-            limit=limit,
-            with_texts=not without_texts,
-        )
-        if as_json:
-            show.print_document(made.as_dict())
-            return
-        from clew.report.rendering import render_page  # noqa: PLC0415 - its template engine starts slowly
+    made = make_report(
+        _read_entries(invocation, session, from_file),
+        made_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        session_id=session,
+        from_seq=from_seq,
+        limit=limit,
+        with_texts=not without_texts,
+    )
+    if invocation.as_json:
+        return show.print_document(made.as_dict())
+    from clew.report.rendering import render_page  # noqa: PLC0415 - its template engine starts slowly
 
-        page = render_page(made).encode()
-        with offline.open_file(output, "wb") as file:
-            file.write(page)
+    page = render_page(made).encode()
+    with offline.open_file(output, "wb") as file:
+        file.write(page)
     if output != "-":
         shown = max(made.last_shown - made.first_shown + 1, 0)
         of_all = f" {shown} of" if shown < made.entries else ""
         text = f"wrote {output}: {len(page) / 1e6:.1f} MB,{of_all} {made.entries} entries"
-        show.make_console().print(show.make_text(text), soft_wrap=True)
+        show.print_lines(show.make_console(), text)
+    return None
+
+
+def _read_entries(invocation: Invocation, session: str | None, from_file: Path | None) -> list[Entry]:
+    require_one_source(session, from_file)
+    if from_file is not None:
+        return offline.read_export(from_file)
+    return invocation.ask_any(session or "", lambda reached: reached.entries())
+
+
+@command()
+def compare(
+    invocation: Invocation,
+    session: OptionalSessionId = None,
+    *,
+    policy: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="A JSON file with a context policy. Its fields override the policy that each call had; may be "
+            "repeated.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROVIDER:NAME", help="Use the list prices of this model instead of those of the calls."
+        ),
+    ] = None,
+    from_file: FromFile = None,
+) -> None:
+    """Compare a session's model calls under other context policies. No model is called.
+
+    Prints tokens, cached tokens and cost, one column per policy; the first column is the session itself. The session
+    may be running or have ended.
+    """
+    require_one_source(session, from_file)
+    if model is not None and not all(model.partition(":")):
+        raise typer.BadParameter("must be PROVIDER:NAME, as in openai:gpt-4o", param_hint="--model")
+    policies = _read_policies(policy or ())
+    entries = _read_entries(invocation, session, from_file)
+    trials = compare_policies(Thread(entries), policies, _read_list_prices(model))
+    document = {"entries": len(entries), "trials": [trial.as_dict() for trial in trials]}
+    named = {"session_id": session} if session else {}
+    invocation.print(named | document, lambda to: _print_table(to, trials))
+
+
+def _read_policies(files: Iterable[Path]) -> dict[str, ContextPolicy]:
+    """Read the policies, each by the name of its file.
+
+    Raises:
+        InvalidInput: A file does not hold a context policy, or is named twice.
+        Misconfigured: A file cannot be read.
+    """
+    policies: dict[str, ContextPolicy] = {}
+    for file in files:
+        with offline.open_file(file, "rb") as source:
+            text = source.read()
+        try:
+            policy = ContextPolicy.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = ".".join(map(str, first["loc"]))
+            problem = f"{field}: {first['msg']}" if field else first["msg"]
+            raise InvalidInput(f"{file} is not a context policy: {problem}") from None
+        name = file.stem if file.stem not in policies else str(file)
+        if name in policies:
+            raise InvalidInput(f"{file} is named twice")
+        policies[name] = policy
+    return policies
+
+
+def _read_list_prices(model: str | None) -> Prices | None:
+    """Find the list prices of a model; None without a model.
+
+    Raises:
+        InvalidInput: The file that `CLEW_PRICES` names cannot be used.
+        Misconfigured: The extra `worker` is not installed.
+    """
+    if model is None:
+        return None
+    return operators.find_prices(model, operators.read_own_models(os.environ))
+
+
+def _print_table(to: Console, trials: Sequence[Trial]) -> None:
+    rows = [("", *(trial.name for trial in trials))]
+    rows += [
+        (title, *cells) for title, *cells in zip(_TITLES, *map(_format_cells, trials), strict=True) if any(cells)
+    ]
+    if not to.is_terminal:
+        for row in rows:
+            show.print_text(to, Text("\t".join(map(show.strip_controls, row))))
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for title in rows[0]:
+        table.add_column(
+            show.strip_controls(title), justify="right" if title else "left", style="" if title else "dim"
+        )
+    for row in rows[1:]:
+        table.add_row(*map(show.strip_controls, row))
+    to.print(table)
+
+
+_TITLES = (
+    "model calls",
+    "input tokens",
+    "predicted cached tokens",
+    "predicted cached share",
+    "cost",
+    "reported input tokens",
+    "reported cached share",
+    "reported cost",
+    "calls truncated",
+    "messages left out, mean",
+    "messages left out, most",
+    "calls with cleared results",
+    "calls shown a summary",
+    "pins lost",
+    "context overflows",
+)
+
+
+def _format_cells(trial: Trial) -> tuple[str, ...]:
+    """Format a trial's column."""
+    reported = trial.reported
+    return (
+        show.format_number(trial.calls),
+        show.format_number(trial.input_tokens),
+        show.format_number(trial.cached_tokens),
+        _format_percent(trial.cached_tokens, trial.input_tokens),
+        show.format_dollars(trial.cost_usd),
+        show.format_number(reported.input_tokens) if reported else "",
+        _format_percent(reported.cached_tokens, reported.input_tokens) if reported else "",
+        show.format_dollars(reported.cost_usd) if reported else "",
+        show.format_number(trial.truncated),
+        f"{trial.left_out_mean:.1f}",
+        show.format_number(trial.left_out_most),
+        show.format_number(trial.cleared),
+        show.format_number(trial.summaries),
+        show.format_number(len(trial.lost_pins)),
+        show.format_number(trial.overflows),
+    )
+
+
+def _format_percent(part: int, total: int) -> str:
+    portion = compute_share(part, total)
+    return "" if portion is None else f"{portion:.1%}"

@@ -1,22 +1,30 @@
-"""The commands that serve sessions: a worker (extra `worker`), and everything on one machine (extra `local`)."""
+"""The commands that serve: a worker and a codec server (extra `worker`), and all on one machine (extra `local`)."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clew.cli import options, show
-from clew.cli.failures import FAILED
-from clew.cli.groups import SERVE
+from clew.cli import _operators as operators
+from clew.cli import show
+from clew.cli.failures import FAILED, exit_on_error
 from clew.cli.hints import find_program
 from clew.cli.options import TaskQueue
+from clew.cli.reach import Misconfigured
 from clew.local import StartFailed
 from clew.local.development import FOLDER, PORT, UI_PORT, Development, run_until_interrupted
 from clew_workflows.contract import TASK_QUEUE
+from clew_workflows.encryption import read_encryption
+
+CODEC_PORT = 8234
+CODEC_ORIGINS = ("http://localhost:8233", "http://127.0.0.1:8233")
+"""The UI of `clew dev` and of `temporal server start-dev`."""
 
 
 def worker(context: typer.Context) -> None:
@@ -78,7 +86,7 @@ def dev(
     )
     report = _report_json if as_json else typer.echo
     try:
-        options.run(run_until_interrupted(development, report))
+        asyncio.run(run_until_interrupted(development, report))
     except StartFailed as error:
         if as_json:
             show.print_document({"error": {"type": "start_failed", "message": str(error)}}, in_lines=True)
@@ -90,13 +98,6 @@ def dev(
 
 def _report_json(text: str) -> None:
     show.print_document({"message": text}, in_lines=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands. The worker has its own parser of arguments, which `python -m clew.worker` uses too."""
-    passing = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-    app.command(context_settings=passing, rich_help_panel=SERVE)(worker)
-    app.command(rich_help_panel=SERVE)(dev)
 
 
 def _check_model(model: str) -> None:
@@ -112,3 +113,50 @@ def _check_model(model: str) -> None:
 def _fail(error: Exception) -> typer.Exit:
     typer.echo(str(error), err=True)
     return typer.Exit(FAILED)
+
+
+def codec_server(
+    *,
+    host: Annotated[str, typer.Option(help="The address to listen on. Other than loopback: behind TLS only.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port.")] = CODEC_PORT,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="CLEW_CODEC_ORIGINS",
+            metavar="URL",
+            help="Origin of a Temporal UI that may use the server, exactly; can be repeated. Default: the UI of "
+            "`clew dev`.",
+        ),
+    ] = None,
+) -> None:
+    """Decrypt payloads for the Temporal UI and CLI. The keys are those of CLEW_ENCRYPTION_KEYS.
+
+    Callers need the token in CLEW_CODEC_TOKEN. A browser gets it at the server's page `/`.
+    """
+    with exit_on_error(as_json=False):
+        operators.require_worker_extra()
+        try:
+            encryption = read_encryption(os.environ)
+            if not encryption.is_on:
+                raise ValueError("CLEW_ENCRYPTION_KEYS is not set: there is nothing to decrypt with")
+            server = operators.CodecServer(
+                encryption.codec, os.environ.get("CLEW_CODEC_TOKEN", ""), origin or list(CODEC_ORIGINS)
+            )
+        except ValueError as error:
+            raise Misconfigured(str(error)) from None
+        asyncio.run(_serve(server, host, port))
+
+
+async def _serve(server: operators.CodecServer, host: str, port: int) -> None:
+    stopped = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stopped.set)
+    try:
+        async with operators.serve_http(server, host, port) as bound:
+            shown = f"[{host}]" if ":" in host else host
+            typer.echo(f"codec server ready: http://{shown}:{bound}")
+            await stopped.wait()
+    except OSError as error:
+        raise Misconfigured(f"cannot listen on {host}:{port}: {error.strerror}") from None

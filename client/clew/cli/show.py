@@ -128,7 +128,7 @@ def print_status(to: Console, answer: SessionStatus) -> None:
     rows |= {title: format_tool_call(call.name, call.arguments).plain for title, call in waiting_calls.items()}
     _print_pairs(to, f"session {answer.session_id}", {name: value for name, value in rows.items() if value})
     if remedy and to.is_terminal:
-        to.print(make_text(remedy), soft_wrap=True)
+        print_lines(to, remedy)
 
 
 def _find_remedy(answer: SessionStatus) -> str:
@@ -174,14 +174,6 @@ def format_receipt(receipt: Receipt) -> str:  # noqa: PLR0912 - one case for eac
             return receipt.token
         case RestoreReceipt():
             return receipt.session_id
-
-
-def print_receipt(receipt: Receipt, as_json: bool) -> None:
-    """Print a session's receipt."""
-    if as_json:
-        print_document(receipt.as_dict())
-    else:
-        make_console().print(make_text(format_receipt(receipt)), soft_wrap=True)
 
 
 def _format_progress(receipt: OperationReceipt | ConfigureReceipt) -> str:
@@ -316,6 +308,17 @@ def _format_entry(entry: Entry) -> str:
             return f"{applied.op_id}: {operation.type} {applied.context_ref}, {operation.reason}"
         case _:
             return _dump_json(dict(entry.payload))
+
+
+def print_lines(to: Console, *lines: str | Text) -> None:
+    """Print lines that only the terminal breaks, so that a command in them is copied without line breaks."""
+    for line in lines:
+        to.print(make_text(line) if isinstance(line, str) else line, soft_wrap=True)
+
+
+def print_remark(text: str) -> None:
+    """Print a remark on stderr, apart from the results."""
+    print_lines(make_console(stderr=True), make_text((text, "dim")))
 
 
 def print_text(to: Console, text: Text) -> None:

@@ -1,31 +1,167 @@
-"""`clew ask`, and `clew chat` without a terminal: send messages and print the answers."""
+"""`clew ask` and `clew chat`: open a session, send messages and print the answers.
+
+`clew chat` on a terminal is `clew.cli.chat`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime
+from typing import Annotated, Any, Unpack, cast
 
+import typer
+from rich.console import Console
+from rich.status import Status
 from rich.text import Text
 from temporalio.exceptions import TemporalError
 
-from clew.cli import show
+from clew.cli import options, reach, show
 from clew.cli.chat.commands import Answer, Message, Mistake, Transcript, Typed, carry_out, format_help, parse_line
+from clew.cli.command import Invocation, command
 from clew.cli.failures import find_exit_code, report_error
-from clew.cli.hints import write_command
+from clew.cli.hints import describe_need, write_command
+from clew.cli.options import SessionId, StartOptions
 from clew.cli.reach import WORKER_SECONDS, Opened, wait_for_answer
-from clew.cli.watching import follow_session, wait_for_outcome
+from clew.session.connection import Clew
+from clew.session.events import (
+    ApprovalRequired,
+    EntryCommitted,
+    Restarted,
+    ResultRequired,
+    Retrying,
+    SessionEvent,
+    TextAdded,
+    ThinkingAdded,
+    ToolProgressed,
+    ToolStarted,
+)
+from clew.session.options import SessionOptions
 from clew.session.request import Request
 from clew.session.session import Session
-from clew_workflows.contract import OnBusy
+from clew_workflows.contract import ConfigureInput, OnBusy
 from clew_workflows.contract.errors import ClewError, InvalidInput, WorkerUnavailable
 from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.contract.outputs import Context, SessionStatus
+from clew_workflows.contract.payloads import AssistantMessage, ToolMessage
+from clew_workflows.thread.entries import Entry
+
+_OPTION_NAMES = {
+    "agent": "--agent",
+    "pin": "--pin",
+    "model": "--model",
+    "fallbacks": "--fallback",
+    "system_prompt": "--system",
+    "tools": "--tool",
+    "require_approval": "--require-approval",
+}
+"""The option of each field of a new session's configuration."""
+WhenBusy = Annotated[
+    OnBusy | None,
+    typer.Option(
+        "--on-busy",
+        help="While a request is active: be refused, wait, cancel that request, or join its run. Default: the "
+        "session's configuration.",
+    ),
+]
+
+
+@command()
+def ask(
+    invocation: Invocation,
+    session: SessionId,
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.", show_default=False)
+    ],
+    *,
+    on_busy: WhenBusy = None,
+    timeout: Annotated[
+        int | None, typer.Option(min=1, metavar="SECONDS", help="Seconds after which the request fails.")
+    ] = None,
+    **configuration: Unpack[StartOptions],
+) -> None:
+    """Send a message and print the answer. Starts the session, or resumes it if it exists."""
+    content = options.read_text(text)
+
+    async def work(clew: Clew) -> None:
+        opened = await _open(clew, session, **configuration)
+        await ask_session(opened, content, timeout_seconds=timeout, on_busy=on_busy, as_json=invocation.as_json)
+
+    invocation.run(work)
+
+
+@command()
+def chat(
+    invocation: Invocation,
+    session: SessionId,
+    *,
+    on_busy: WhenBusy = None,
+    resume_with: Annotated[str | None, typer.Option(hidden=True)] = None,
+    **configuration: Unpack[StartOptions],
+) -> None:
+    """Chat in the terminal: replies stream while you type. Ctrl-D leaves and the session stays; /help lists the rest.
+
+    Without a terminal, or with --json, each line of stdin is a message, and stdout has only the answers.
+    """
+
+    def write_resume(last_session: str, last_model: str) -> str:
+        """Write the command that resumes the session in which the chat ends, with the model that it has there."""
+        if resume_with is not None:  # the chat is a part of another program
+            return resume_with.format(session=shlex.quote(last_session), model=shlex.quote(last_model))
+        words = ["chat", last_session]
+        if last_session == session:
+            words += ["--agent", agent] if (agent := configuration["agent"]) else []
+            words += ["--model", last_model] if configuration["model"] else []
+        return write_command(*words, *(["--on-busy", on_busy] if on_busy else []))
+
+    async def open_chat() -> tuple[Clew, Opened]:
+        clew = await reach.connect(invocation.target)
+        return clew, await _open(clew, session, **configuration)
+
+    with asyncio.Runner() as runner:
+        clew, opened = runner.run(open_chat())
+        if sys.stdin.isatty() and show.make_console().is_terminal and not invocation.as_json:
+            from clew.cli.chat.shell import Shell  # noqa: PLC0415 - no other command needs the terminal library
+
+            code = runner.run(Shell(clew, opened, on_busy, write_resume).run())
+        else:
+            code = LineChat(opened, invocation.as_json, on_busy).run(runner)
+    raise typer.Exit(code)
+
+
+async def _open(clew: Clew, session_id: str, **configuration: Unpack[StartOptions]) -> Opened:
+    """Open a session. A remark on stderr names the options that an existing session ignores."""
+    # Options that may be repeated, and flags, have a value although they were not typed.
+    typed = {name: value for name, value in configuration.items() if value not in (None, False, [])}
+    opened = await reach.open_session(clew, session_id, **cast("SessionOptions", typed))
+    if opened.session.ignored:
+        requested = {name: typed.get(name) for name in opened.session.ignored}
+        ignored = ", ".join(map(_OPTION_NAMES.__getitem__, requested))
+        change = [word for name, value in requested.items() for word in _write_option(name, value)]
+        remedy = f"`{write_command('configure', session_id, *change)}`" if change else "that is for new sessions"
+        show.print_remark(
+            f"session {session_id} exists and keeps its configuration ({opened.status.model}), so {ignored} "
+            f"had no effect: {remedy}"
+        )
+    return opened
+
+
+def _write_option(name: str, value: Any) -> list[str]:
+    """Write a field as options of `clew configure`; none if only new sessions have it."""
+    if name not in ConfigureInput.model_fields:
+        return []
+    values = [value] if isinstance(value, str) else value
+    return [word for each in values for word in (_OPTION_NAMES[name], each)]
+
 
 GRACE_SECONDS = 15.0
 """Seconds after a request's timeout within which its outcome must arrive."""
 
 
-async def ask(
+async def ask_session(
     opened: Opened,
     text: str,
     *,
@@ -104,11 +240,11 @@ class LineChat:
             case Mistake(reason):
                 raise InvalidInput(reason)
             case Typed("help"):
-                _print_remark(format_help(keys=False))
+                show.print_remark(format_help(keys=False))
             case Typed("wait"):
                 status = await wait_for_answer(self._session.status(), self._session.id)
                 if status.request_id is None:
-                    _print_remark("no request is active; /transcript shows the messages")
+                    show.print_remark("no request is active; /transcript shows the messages")
                 else:
                     await self._answer(self._session.request(status.request_id))
             case Typed("fork", name):
@@ -118,7 +254,7 @@ class LineChat:
                 raise InvalidInput(f"/open needs a terminal: use `{write_command('chat', name)}`")
             case Typed("model", ""):
                 status = await wait_for_answer(self._session.status(), self._session.id)
-                _print_remark(f"the model is {status.model}")
+                show.print_remark(f"the model is {status.model}")
             case Typed():
                 self._print(await carry_out(self._session, parsed))
 
@@ -136,18 +272,12 @@ class LineChat:
             case Transcript():
                 show.print_messages(show.make_console(), answer.messages)
             case _:
-                _print_remark(show.format_receipt(answer))
+                show.print_remark(show.format_receipt(answer))
         return None
 
 
-def _print_remark(text: str) -> None:
-    """Print a remark on stderr, apart from the answers."""
-    _notify(show.make_text((text, "dim")))
-
-
 def _notify(text: Text) -> None:
-    """Print a notice on stderr, apart from the answers."""
-    show.make_console(stderr=True).print(text, soft_wrap=True)
+    show.print_lines(show.make_console(stderr=True), text)
 
 
 async def _send(session: Session, text: str, timeout_seconds: int | None, on_busy: OnBusy | None) -> Request:
@@ -176,3 +306,158 @@ async def _answer(request: Request, as_json: bool, *, in_lines: bool) -> Request
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
     return outcome
+
+
+# Wait for a reply: show it as it grows on a terminal, with its tool calls and their results.
+
+
+QUIET_SECONDS = 0.7
+"""Seconds without an outcome after which a request is followed, to learn whether a call waits or is retried."""
+
+
+class View:
+    """The terminal below the prompt: text, notes and a spinner. The spinner has a line of its own."""
+
+    def __init__(self, to: Console, session_id: str) -> None:
+        self._to = to
+        self._session_id = session_id
+        self._reply: tuple[str, int] | None = None
+        self._at_line_start = True
+        self._spinner: Status | None = None
+
+    def wait(self, reason: str) -> None:
+        """Show a spinner with the reason for waiting."""
+        if self._spinner is None and self._at_line_start:
+            self._spinner = self._to.status(show.make_text((reason, "dim")))
+            self._spinner.start()
+        elif self._spinner is not None:
+            self._spinner.update(show.make_text((reason, "dim")))
+
+    def end(self) -> None:
+        """Stop the spinner and begin a new line."""
+        self._stop_spinner()
+        if not self._at_line_start:
+            self._to.out()
+            self._at_line_start = True
+
+    def show(self, event: SessionEvent) -> None:
+        """Show an event of the run."""
+        match event:
+            case TextAdded():
+                self._show_text(event)
+            case EntryCommitted():
+                self._show_entry(event.entry)
+            case ThinkingAdded():
+                self.wait("thinking")
+            case ToolStarted():
+                self.wait(f"running {event.name}")
+            case ToolProgressed():
+                self.wait(f"{event.name}: {event.text}")
+            case ApprovalRequired() | ResultRequired():
+                self.print_note(f"[{make_notice(event, self._session_id)}]")
+                self.wait("waiting for approval" if isinstance(event, ApprovalRequired) else "waiting for a result")
+            case Retrying():
+                self.print_note(f"[{make_notice(event, self._session_id)}]")
+                self.wait("waiting for the next attempt")
+            case Restarted():
+                self._reply = None
+                self.print_note(f"[attempt {event.attempt}: the reply starts over]")
+            case _:
+                pass
+
+    def _show_text(self, event: TextAdded) -> None:
+        """Append new text. Printed text cannot be taken back, only printed again."""
+        call_id, shown = self._reply or ("", 0)
+        if call_id != event.call_id:
+            self.end()
+            shown = 0
+        if event.offset > shown:
+            self.print_note(f"[{event.offset} characters before this]")
+        elif event.offset < shown:
+            self.print_note("[the reply is replaced]" if event.offset == 0 else f"[from character {event.offset} on]")
+        self._reply = (event.call_id, event.offset + len(event.text))
+        if text := show.strip_controls(event.text):
+            self._stop_spinner()
+            # Not through rich, which would wrap each piece by itself.
+            self._to.file.write(text)
+            self._to.file.flush()
+            self._at_line_start = text.endswith("\n")
+
+    def _show_entry(self, entry: Entry) -> None:
+        message = entry.body
+        if isinstance(message, ToolMessage):
+            self.end()
+            self._to.print(show.format_tool_result(message.content, self._to.width))
+        elif isinstance(message, AssistantMessage):
+            for call in message.tool_calls or ():
+                self.end()
+                show.print_lines(self._to, show.format_tool_call(call["name"], call["arguments"]))
+
+    def print_note(self, text: str) -> None:
+        """Print a note on a line of its own; an empty note only begins a new line."""
+        self.end()
+        if text:
+            show.print_lines(self._to, show.make_text((text, "dim")))
+
+    def _stop_spinner(self) -> None:
+        if self._spinner:
+            self._spinner.stop()
+            self._spinner = None
+
+
+async def follow_session(to: Console, request: Request) -> RequestOutcome:
+    """Show a request's reply until the request ends."""
+    view = View(to, request.session_id)
+    view.wait("waiting for the model")
+    try:
+        async with aclosing(request.events()) as events:
+            async for event in events:
+                view.show(event)
+    finally:
+        view.end()
+    outcome = await request.result()
+    if outcome.status == "completed" and outcome.termination_reason != "final_answer":
+        view.print_note(f"[ended: {outcome.termination_reason}]")
+    return outcome
+
+
+async def wait_for_outcome(request: Request, notify: Callable[[Text], None]) -> RequestOutcome:
+    """Wait for a request's outcome without showing its reply; `notify` gets the calls that wait or are retried."""
+    ending = asyncio.ensure_future(request.result())
+    notifying = asyncio.ensure_future(_notify_of_calls(request, notify))
+    try:
+        return await ending
+    finally:
+        for task in (ending, notifying):
+            task.cancel()
+        await asyncio.gather(ending, notifying, return_exceptions=True)
+
+
+async def _notify_of_calls(request: Request, notify: Callable[[Text], None]) -> None:
+    await asyncio.sleep(QUIET_SECONDS)
+    # The events are only for notices: a failure to read them does not end the wait.
+    with suppress(ClewError, TemporalError):
+        async with aclosing(request.events()) as events:
+            async for event in events:
+                if isinstance(event, Retrying):
+                    notify(show.make_text(make_notice(event, request.session_id)))
+                elif isinstance(event, ApprovalRequired | ResultRequired):
+                    call = show.format_tool_call(event.name, event.arguments)
+                    notify(show.make_text(make_notice(event, request.session_id), ": ").append(call))
+
+
+def make_notice(event: ApprovalRequired | ResultRequired | Retrying, session_id: str) -> str:
+    """Say which command a waiting tool call needs, or why a call is retried, and when."""
+    match event:
+        case ApprovalRequired(tool_call_id=call):
+            return f"{call} {describe_need('approval', session_id, call)}"
+        case ResultRequired(tool_call_id=call):
+            return f"{call} {describe_need('result', session_id, call)}"
+        case Retrying():
+            call = f"{event.tool_call_id}: " if event.tool_call_id else ""
+            return f"{call}attempt {event.attempt} follows{_format_wait(event.next_at)}: {event.message}"
+
+
+def _format_wait(next_at: str | None) -> str:
+    seconds = 0.0 if next_at is None else (datetime.fromisoformat(next_at) - datetime.now(UTC)).total_seconds()
+    return f" in {seconds:.0f} s" if seconds >= 1 else ""

@@ -17,6 +17,8 @@ _FIRST_POLL_SECONDS = 0.02
 _SLOWEST_POLL_SECONDS = 0.25
 _LAST_OUTPUT_SECONDS = 1.0
 _COPY_BYTES = 65536
+_STOP_SECONDS = 25.0
+"""Seconds in which a worker finishes its calls."""
 
 
 class StartFailed(RuntimeError):
@@ -25,7 +27,13 @@ class StartFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Child:
-    """A running child process."""
+    """A running child process.
+
+    Attributes:
+        name: The part's name.
+        process: The process.
+        log: Its log file; deleted when the context ends.
+    """
 
     name: str
     process: asyncio.subprocess.Process
@@ -41,13 +49,17 @@ class Child:
         """Whether the process has not ended yet."""
         return self.process.returncode is None
 
+    async def wait_for_end(self) -> int:
+        """Wait until the process has ended, and return its exit status."""
+        return await self.process.wait()
+
     async def kill(self) -> None:
-        """Send SIGKILL and wait for the process to end."""
+        """Send SIGKILL and wait for the process to end, as if the machine lost power."""
         if self.running:
             self.process.kill()
         await self.process.wait()
 
-    async def stop(self, grace_seconds: float) -> None:
+    async def stop(self, grace_seconds: float = _STOP_SECONDS) -> None:
         """Send SIGTERM, and SIGKILL if the process still runs after `grace_seconds`."""
         if self.running:
             self.process.terminate()

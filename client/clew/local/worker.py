@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from clew import Clew, WorkerUnavailable
@@ -12,42 +11,11 @@ from clew.local.child import LOOPBACK, Child, child_process
 
 _READY = "worker ready"
 _START_SECONDS = 60.0
-_STOP_SECONDS = 25.0
 _LEAVE_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class Worker:
-    """A running worker."""
-
-    _child: Child
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._child.pid
-
-    @property
-    def log(self) -> Path:
-        """The worker's log file; deleted when the context ends."""
-        return self._child.log
-
-    @property
-    def running(self) -> bool:
-        """Whether the process has not ended yet."""
-        return self._child.running
-
-    async def wait_for_end(self) -> int:
-        """Wait until the process has ended, and return its exit status."""
-        return await self._child.process.wait()
-
-    async def kill(self) -> None:
-        """Send SIGKILL and wait for the process to end, as if the machine lost power."""
-        await self._child.kill()
-
-    async def stop(self, grace_seconds: float = _STOP_SECONDS) -> None:
-        """Send SIGTERM, so that the worker finishes its calls; send SIGKILL after `grace_seconds`."""
-        await self._child.stop(grace_seconds)
+Worker = Child
+"""A running worker. SIGTERM lets it finish its calls."""
 
 
 @asynccontextmanager
@@ -100,7 +68,7 @@ async def worker_process(
             )
 
         await child.wait_until(ready, _START_SECONDS)
-        yield Worker(child)
+        yield child
 
 
 async def _has_poller(address: str, namespace: str, task_queue: str) -> bool:

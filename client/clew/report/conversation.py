@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple, overload
 
-from clew.report.calls import count_seconds
-from clew.report.texts import Texts
 from clew.report.types import Call, EventItem, Item, MessageItem, Text, ToolUse
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.payloads import (
@@ -35,6 +35,10 @@ from clew_workflows.thread.thread import Thread
 
 MAX_NAME_CHARACTERS = 200
 """Most characters of a tool's name: a model may call a tool that does not exist by any name."""
+MAX_TEXT_CHARACTERS = 20_000
+"""Most characters of one text."""
+MAX_CHARACTERS = 4_000_000
+"""Most characters of all texts."""
 _DECISIONS = {"approve": "approved", "deny": "denied"}
 _SESSION_EVENTS = {
     "hibernated": "the session hibernated",
@@ -42,6 +46,36 @@ _SESSION_EVENTS = {
     "recovered": "the session was repaired",
     "closed": "the session was closed",
 }
+
+
+@dataclass(slots=True)
+class Texts:
+    """Takes the texts of a session into a report. Every text of the conversation passes here.
+
+    Attributes:
+        included: Whether the report has texts; if not, it has their lengths.
+        room: The characters that the report still has room for.
+    """
+
+    included: bool = True
+    room: int = MAX_CHARACTERS
+
+    @overload
+    def take(self, text: str, most: int = ...) -> Text: ...
+    @overload
+    def take(self, text: str | None, most: int = ...) -> Text | None: ...
+    def take(self, text: str | None, most: int = MAX_TEXT_CHARACTERS) -> Text | None:
+        """Take a text, or its first characters, at most `most`; None stays None."""
+        if text is None:
+            return None
+        shown = min(len(text), most, self.room) if self.included else 0
+        self.room -= shown
+        return Text(content=text[:shown], left_out=len(text) - shown)
+
+    def take_json(self, value: Mapping[str, Any]) -> Text:
+        """Take a JSON object: in one line if it is short, else indented."""
+        line = json.dumps(value, ensure_ascii=False)
+        return self.take(line if len(line) <= 80 else json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def collect_results(thread: Thread) -> dict[str, Entry]:
@@ -217,3 +251,11 @@ def _describe_operation(applied: OperationPayload) -> _Description:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def count_seconds(first: str, last: str) -> float | None:
+    """Count the seconds between the times of two entries; None if either is not a time."""
+    try:
+        return max((datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds(), 0.0)
+    except (ValueError, TypeError):
+        return None

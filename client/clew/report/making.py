@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from clew.report.calls import count_seconds, list_calls, sum_usage
-from clew.report.conversation import Conversation, collect_results
-from clew.report.texts import Texts
-from clew.report.turns import list_failures
-from clew.report.types import ActiveLane, Relative, Report, Run, Timeline
+from clew.report.conversation import MAX_NAME_CHARACTERS, Conversation, Texts, collect_results, count_seconds
+from clew.report.types import ActiveLane, Call, Failure, FailureKind, Relative, Report, Run, Timeline
+from clew.report.windows import make_window
+from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.lists import choose_title, cut_title
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import (
+    AppliedReplace,
+    ApprovalPayload,
     AssistantMessage,
     ConfigPayload,
+    ErrorPayload,
     ForkPayload,
     MessagePayload,
+    OperationPayload,
+    Recipe,
     RunPayload,
     SessionPayload,
     Subagent,
+    SummaryPayload,
     ToolMessage,
     UserMessage,
 )
@@ -28,6 +33,10 @@ from clew_workflows.thread.thread import Thread
 
 MAX_ENTRIES = 2000
 """Entries whose content a report shows, unless it is made with another limit."""
+MAX_WINDOWS = 1000
+"""Most windows of a report; the newest calls that it shows have theirs."""
+MAX_REASON_CHARACTERS = 300
+"""Most characters of the reason of a failure; its entry has all of it."""
 _OPERATION_KINDS = {"ai_context_operation", "summary", "config", "error", "fork", "session"}
 
 
@@ -53,13 +62,13 @@ def make_report(
     first = max(thread.rev - limit, 0) if from_seq is None else from_seq
     last = min(first + limit, thread.rev) - 1
     texts = Texts(with_texts)
-    calls = list(list_calls(thread, range(first, last + 1)))
+    calls = list(_list_calls(thread, range(first, last + 1)))
     results = collect_results(thread)
     conversation = Conversation(thread, texts, {call.seq: call for call in calls}, results)
     config_entry = thread.find_config(thread.last_seq)
     config = config_entry.read(ConfigPayload) if config_entry else None
-    usage = sum_usage(calls)
     relatives = tuple(_list_relatives(thread, results))
+    reported = [relative.usage for relative in relatives if relative.usage]
     return Report(
         session_id=session_id or _find_session_id(thread),
         made_at=made_at,
@@ -76,12 +85,12 @@ def make_report(
         last_shown=last,
         requests=dict(Counter(entry.read(RunPayload).status for entry in thread.outcomes.values())),
         tool_calls=sum(len(body.call_ids) for entry in thread if isinstance(body := entry.body, AssistantMessage)),
-        usage=usage.total,
-        unpriced_calls=usage.unpriced,
-        subagent_usage=_sum_subagents(relatives),
+        usage=_sum_usage(call.usage for call in calls),
+        unpriced_calls=sum(call.usage.cost_usd is None for call in calls),
+        subagent_usage=_sum_usage(reported) if reported else None,
         system_prompt=texts.take(config.prompt if config else None),
         calls=tuple(calls),
-        failures=tuple(list_failures(thread, texts, results)),
+        failures=tuple(_list_failures(thread, texts, results)),
         items=tuple(conversation.list_items(first, last)),
         timeline=_make_timeline(conversation),
         relatives=relatives,
@@ -186,9 +195,120 @@ def _list_relatives(thread: Thread, results: Mapping[str, Entry]) -> Iterator[Re
                 pass
 
 
-def _sum_subagents(relatives: Iterable[Relative]) -> Usage | None:
-    total: Usage | None = None
-    for relative in relatives:
-        if relative.usage:
-            total = relative.usage if total is None else total.plus(relative.usage)
+def _sum_usage(usages: Iterable[Usage]) -> Usage:
+    total = Usage()
+    for usage in usages:
+        total = total.plus(usage)
     return total
+
+
+# The model calls: their usage, how long they took, and what was in their windows.
+
+
+def _list_calls(thread: Thread, shown: range) -> Iterator[Call]:
+    """List the model calls in order. The newest of those whose replies are in `shown` get their windows."""
+    replies = [entry.seq for entry in thread.slice(shown.start, shown.stop - 1) if _find_recipe(entry)]
+    with_windows = set(replies[-MAX_WINDOWS:])
+    for entry in thread:
+        if recipe := _find_recipe(entry):
+            yield _make_call(thread, entry, recipe, with_window=entry.seq in with_windows)
+        elif summary := _find_summary_usage(entry):
+            lane, model, usage = summary
+            summary_id = str(entry.refs.get("summary_id", f"summary at {entry.seq}"))
+            yield Call(
+                seq=entry.seq,
+                at=entry.at,
+                call_id=summary_id,
+                lane=lane,
+                model=model,
+                is_summary=True,
+                usage=usage.model_copy(update={"model_calls": 1}),
+            )
+
+
+def _find_recipe(entry: Entry) -> Recipe | None:
+    return entry.recipe if entry.kind == "ai_message" else None
+
+
+def _make_call(thread: Thread, entry: Entry, recipe: Recipe, *, with_window: bool) -> Call:
+    window = problem = None
+    if with_window:
+        try:
+            window = make_window(thread, recipe)
+        except ClewError as error:
+            problem = str(error)
+        except ValueError:
+            problem = "its policy has fields of a later release"
+    return Call(
+        seq=entry.seq,
+        at=entry.at,
+        call_id=entry.refs.get("call_id", ""),
+        lane=recipe.context_ref,
+        model=recipe.model,
+        usage=recipe.call_usage,
+        seconds=_count_call_seconds(thread, entry, recipe),
+        attempt=recipe.attempt,
+        stop_reason=recipe.stop_reason,
+        window=window,
+        problem=problem,
+    )
+
+
+def _count_call_seconds(thread: Thread, entry: Entry, recipe: Recipe) -> float | None:
+    if not 0 <= recipe.basis_seq < entry.seq:
+        return None
+    return count_seconds(thread[recipe.basis_seq].at, entry.at)
+
+
+def _find_summary_usage(entry: Entry) -> tuple[str, str, Usage] | None:
+    """The lane, the model and the usage of an entry that a summarizing model call has made; None: none has."""
+    match entry.body:
+        case SummaryPayload(context_ref=lane, model=model, usage=Usage() as usage):
+            return lane, model, usage
+        case OperationPayload(context_ref=lane, operation=AppliedReplace(reason="compaction", meta=dict() as meta)):
+            # A caller's own compaction may have any `meta`.
+            try:
+                return lane, str(meta["model"]), Usage.model_validate(meta["usage"])
+            except (KeyError, ValueError):
+                return None
+        case _:
+            return None
+
+
+# What failed: requests, tool calls and model calls.
+
+
+def _list_failures(thread: Thread, texts: Texts, results: Mapping[str, Entry]) -> Iterator[Failure]:
+    """List the failures in order. The error that ended a request is listed as the request.
+
+    `results`: the results of tool calls, by the ids of the calls.
+    """
+
+    def make(entry: Entry, kind: FailureKind, title: str, reason: str | None, in_doubt: bool = False) -> Failure:
+        text = texts.take(reason, MAX_REASON_CHARACTERS)
+        return Failure(seq=entry.seq, at=entry.at, kind=kind, title=title, text=text, in_doubt=in_doubt)
+
+    ended = {
+        (entry.refs.get("run_id"), run.error.type, run.error.message)
+        for entry in thread
+        if isinstance(run := entry.body, RunPayload) and run.status == "failed" and run.error
+    }
+    for entry in thread:
+        match entry.body:
+            case RunPayload(status="failed") as run:
+                title = run.error.type if run.error else run.termination_reason
+                yield make(entry, "request", title, run.error.message if run.error else None)
+            case ErrorPayload() as error if (entry.refs.get("run_id"), error.type, error.message) not in ended:
+                yield make(entry, "error", error.type, error.message)
+            case ToolMessage() as result if results[result.tool_call_id] is entry and _has_failed(thread, result):
+                name = (result.name or result.tool_call_id)[:MAX_NAME_CHARACTERS]
+                yield make(entry, "tool_call", name, result.content, result.in_doubt)
+            case _:
+                pass
+
+
+def _has_failed(thread: Thread, result: ToolMessage) -> bool:
+    """Whether a tool call has failed, or may have. That a person denied it is no failure."""
+    decided = thread.find_approval(result.tool_call_id)
+    is_denied = decided is not None and decided.read(ApprovalPayload).decision == "deny"
+    return (result.is_error or result.in_doubt) and not is_denied

@@ -22,8 +22,7 @@ Raises:
 
 try:
     from clew.local import Reply, ToolCall
-    from clew.testing.evaluating import evaluate
-    from clew.testing.replaying import ReplayFailed, replay
+    from clew.testing.recorded import ReplayFailed, evaluate, replay
     from clew.testing.scripts import Script, ScriptedRequest, ScriptFailed, Stuck
     from clew.testing.stack import Stack, stack
     from clew.testing.view import CalledTool, ThreadView

@@ -59,18 +59,32 @@ class Stack:
     worker and a store of its own. They run on an event loop in a thread of their own: a test may use any event loop,
     or block its own.
 
+    Args:
+        tools: The tools of its worker.
+        agents: The agents of its worker, with their tools and subagents. No real model is called: each agent has a
+            scripted model, with the window and the prices of its own.
+        scripts: The scripts of agents, of subagents, and of models that agents have as fallbacks, by their names.
+            `Stack.script` sets one later. `open(script, agent="name")` has one for that session alone.
+        models: Scripted models whose names are set, by the name after `scripted:`. `Stack.model` adds others.
+        patience_seconds: The longest time that a test waits for a request, or for another answer of a session. After
+            that it fails with `Stuck`.
+
     Attributes:
         clew: The client, connected to the server.
         task_queue: The task queue of the stack's sessions.
+
+    Raises:
+        KeyError: `scripts` names an agent that the stack does not have.
+        ToolsUnusable: Two tools have one name, or the parameters of a tool are not valid JSON Schema.
     """
 
     clew: Clew
 
     def __init__(
         self,
+        *,
         tools: Iterable[ToolDefinition] = (),
         agents: Iterable[Agent] = (),
-        *,
         scripts: Mapping[str, Script] | None = None,
         models: Mapping[str, Script] | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
@@ -374,28 +388,5 @@ class Stack:
                 raise RuntimeError(f"session {session_id!r} did not skip {time_skipped}: {answer.failed_reason}")
 
 
-def stack(
-    *,
-    tools: Iterable[ToolDefinition] = (),
-    agents: Iterable[Agent] = (),
-    scripts: Mapping[str, Script] | None = None,
-    models: Mapping[str, Script] | None = None,
-    patience_seconds: float = PATIENCE_SECONDS,
-) -> Stack:
-    """Make the stack of a test, for `with` or `async with`.
-
-    Args:
-        tools: The tools of its worker.
-        agents: The agents of its worker, with their tools and subagents. No real model is called: each agent has a
-            scripted model, with the window and the prices of its own.
-        scripts: The scripts of agents, of subagents, and of models that agents have as fallbacks, by their names.
-            `Stack.script` sets one later. `open(script, agent="name")` has one for that session alone.
-        models: Scripted models whose names are set, by the name after `scripted:`. `Stack.model` adds others.
-        patience_seconds: The longest time that a test waits for a request, or for another answer of a session. After
-            that it fails with `Stuck`.
-
-    Raises:
-        KeyError: `scripts` names an agent that the stack does not have.
-        ToolsUnusable: Two tools have one name, or the parameters of a tool are not valid JSON Schema.
-    """
-    return Stack(tools, agents, scripts=scripts, models=models, patience_seconds=patience_seconds)
+stack = Stack
+"""Makes the stack of a test: `async with clew.testing.stack(tools=[refund]) as stack`."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from clew.cli import show
-from clew.cli.watching import View
+from clew.cli.talk import View
 from clew.session.events import Restarted, Retrying, SessionEvent, TextAdded
 from clew_workflows.contract.outcomes import Usage
 

@@ -10,8 +10,7 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from clew.report import make_report
-from clew.report.rendering import render_page
-from clew.report.turns import OPEN_TURNS
+from clew.report.rendering import OPEN_TURNS, render_page
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.thread import Thread
 from tests.support.browser import open_browser

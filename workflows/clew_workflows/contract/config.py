@@ -78,7 +78,7 @@ ApprovalScope = Literal["call", "round"]
 PriorityLevel = Annotated[int, Field(ge=1, le=5)]
 
 
-class Settings(BaseModel, frozen=True):
+class Settings(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan=False):
     """The fields of a configuration that `configure` can change. Each is declared here; null or absent: not set.
 
     Attributes:
@@ -100,9 +100,8 @@ class Settings(BaseModel, frozen=True):
         metadata: The caller's own names and values.
     """
 
-    # An `Input`, but frozen in a way that type checkers know: only then may `SessionConfig` narrow the types.
-    model_config = Input.model_config
-
+    # Not an `Input`, but configured like one, in a way that type checkers know: only so may `SessionConfig` narrow
+    # the types.
     agent: AgentName | None = None
     model: ModelName | None = None
     fallbacks: Fallbacks | None = None

@@ -1,25 +1,35 @@
-"""The terminal of a chat: prints above the line that is typed, and paints the live part and the status line."""
+"""The terminal of a chat: the line that is typed, what is printed above it, the live part and the status line.
+
+`prompt_toolkit` draws the line, with its keys, its history and its completion, below what is printed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from prompt_toolkit import PromptSession
 from prompt_toolkit.application import run_in_terminal
-from prompt_toolkit.completion import Completer
-from prompt_toolkit.history import History
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import ANSI
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
+from prompt_toolkit.styles import Style
 from temporalio.exceptions import TemporalError
 
 from clew.cli import show
-from clew.cli.chat.commands import Answer, Transcript
-from clew.cli.chat.prompt import Keys, make_prompt, open_history
-from clew.cli.chat.rendering import Block, Live, NoteBlock, Painter, Tone, format_context
+from clew.cli.chat.commands import Answer, Kind, Transcript, complete
+from clew.cli.chat.rendering import FRAME_SECONDS, Block, Live, NoteBlock, Painter, Tone, format_context
 from clew.cli.failures import find_error_type, format_message
 from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.outcomes import Usage
@@ -35,96 +45,6 @@ from clew_workflows.contract.payloads import AssistantMessage
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.entries import Entry
 
-# The status line: model, lane, context used, tokens and cost. Pure.
-
-
-class Meter:
-    """The numbers of a session's status line.
-
-    Attributes:
-        status: The session's status as it was read last; None: not yet.
-        context_tokens: Tokens of the active lane's last context; None: not known.
-    """
-
-    def __init__(self) -> None:
-        self.status: SessionStatus | None = None
-        self.context_tokens: int | None = None
-        self._later_usage: Usage = Usage()
-
-    def take_status(self, status: SessionStatus) -> None:
-        """Take the session's status, which counts all entries before `status.rev`."""
-        if self.status and self.status.active_context_ref != status.active_context_ref:
-            self.context_tokens = None
-        self.status, self._later_usage = status, Usage()
-
-    def take_entry(self, entry: Entry) -> None:
-        """Take an entry: a reply's recipe has the tokens of its context."""
-        if entry.kind != "ai_message" or self.status is None:
-            return
-        message = entry.body
-        if not isinstance(message, AssistantMessage) or message.recipe is None:
-            return
-        if message.recipe.context_ref == self.status.active_context_ref:
-            self.context_tokens = message.recipe.input_tokens
-        if entry.seq >= self.status.rev:
-            self._later_usage = self._later_usage.plus(message.recipe.call_usage)
-
-    @property
-    def usage(self) -> Usage:
-        """The session's usage, with that of the replies since the status was read."""
-        return self.status.usage.plus(self._later_usage) if self.status else Usage()
-
-    @property
-    def budget(self) -> int | None:
-        """The most tokens of a context under the policy in force; None: not known."""
-        policy = self.status.config.get("context_policy") if self.status else None
-        try:
-            return ContextPolicy.model_validate(policy, strict=False).budget if policy else None
-        except ValueError:  # of a later release
-            return None
-
-    def format_line(self, activity: str, columns: int) -> str:
-        """Format the line in so many columns; `activity` is the session's status in words."""
-        if self.status is None:
-            return activity[:columns]
-        lane, usage = self.status.active_context_ref, self.usage
-        tokens = f"{format_count(usage.input_tokens)} → {format_count(usage.output_tokens)} tokens"
-        agent = self.status.agent.name if self.status.agent else ""
-        parts = [
-            self.status.session_id,
-            "" if lane == "default" else f"lane {lane}",
-            self.status.model or agent,
-            activity,
-            self._format_context(),
-            tokens if usage.model_calls else "",
-            show.format_dollars(usage.cost_usd),
-        ]
-        # The first parts are those that can be looked up with /status.
-        while len(line := " · ".join(show.shorten(part, 60) for part in parts if part)) > columns and len(parts) > 1:
-            parts.pop(0)
-        return line[:columns]
-
-    def _format_context(self) -> str:
-        if self.context_tokens is None:
-            return ""
-        if not (budget := self.budget):
-            return f"context {format_count(self.context_tokens)}"
-        return (
-            f"context {format_count(self.context_tokens)}/{format_count(budget)} ({self.context_tokens / budget:.0%})"
-        )
-
-
-def format_count(number: int) -> str:
-    """Format a number of tokens in few characters."""
-    if number < 10_000:
-        return show.format_number(number)
-    if number < 1_000_000:
-        return f"{number / 1000:.1f}k" if number < 100_000 else f"{number // 1000}k"
-    return f"{number / 1_000_000:.1f}M"
-
-
-FRAME_SECONDS = 0.125
-"""Seconds between two frames of the spinner."""
 ROWS_BELOW = 8
 """Rows of the terminal that the live part leaves to the line, the menu and the status line."""
 
@@ -277,3 +197,216 @@ class Display:
         painted, self._unprinted = self._unprinted, ""
         self._output.write_raw(painted)
         self._output.flush()
+
+
+# The line that is typed: keys, history, completion.
+
+
+KEY_SECONDS = 0.1
+"""Seconds after Esc within which another key makes a combination with it, as Alt does."""
+MENU_ROWS = 6
+"""Rows below the line for the menu of completions, while a command is typed."""
+_STYLE = Style.from_dict(
+    {
+        "bottom-toolbar": "noreverse",
+        "bottom-toolbar.text": "noreverse fg:ansibrightblack",
+        "completion-menu": "bg:default fg:default",
+        "completion-menu.completion.current": "reverse",
+        "completion-menu.meta.completion": "bg:default fg:ansibrightblack",
+        "completion-menu.meta.completion.current": "bg:default fg:default",
+    }
+)
+
+
+class Keys:
+    """What the keys do that the chat defines.
+
+    Attributes:
+        cancel: Called for Esc, and for Ctrl-C on an empty line.
+        leave: Called for both before: leaves a question; False if there is none.
+    """
+
+    def __init__(self, cancel: Callable[[], None], leave: Callable[[], bool]) -> None:
+        self.cancel = cancel
+        self.leave = leave
+
+    def make_bindings(self) -> KeyBindings:
+        """Make the bindings."""
+        bindings = KeyBindings()
+
+        @bindings.add("escape")
+        def escape(event: KeyPressEvent) -> None:
+            buffer = event.current_buffer
+            if buffer.complete_state:
+                buffer.cancel_completion()
+            elif self.leave():
+                buffer.reset()
+            else:
+                self.cancel()
+
+        @bindings.add("c-c")
+        @bindings.add("<sigint>")
+        def interrupt(event: KeyPressEvent) -> None:
+            buffer = event.current_buffer
+            if self.leave() or buffer.text:
+                buffer.reset()
+            else:
+                self.cancel()
+
+        @bindings.add("escape", "enter")
+        def break_line(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        return bindings
+
+
+class NameCompleter(Completer):
+    """Completes commands and the names that they take."""
+
+    def __init__(self, list_names: Callable[[], dict[Kind, list[str]]]) -> None:
+        self._list_names = list_names
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:  # noqa: ARG002
+        """Complete the line before the cursor."""
+        for text, replaced, meta in complete(document.text_before_cursor, self._list_names()):
+            yield Completion(text, -replaced, display_meta=meta)
+
+
+class LineHistory(FileHistory):
+    """Lines in a file. A file that cannot be written ends no chat."""
+
+    def store_string(self, string: str) -> None:
+        """Store a line."""
+        with suppress(OSError):
+            super().store_string(string)
+
+
+def open_history(env: Mapping[str, str] = os.environ) -> History:
+    """Open the history in the user's folder for state; in memory, if there is none that can be written."""
+    folder = Path(env.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser(), "clew")
+    path = folder / "history"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.touch(0o600)
+    except (OSError, RuntimeError):
+        return InMemoryHistory()
+    return LineHistory(path)
+
+
+def make_prompt(
+    *,
+    message: Callable[[], str],
+    toolbar: Callable[[], str],
+    keys: Keys,
+    completer: Completer,
+    history: History,
+    input: Input | None = None,  # noqa: A002 - prompt_toolkit's name
+    output: Output | None = None,
+) -> PromptSession[str]:
+    """Make the prompt. `message` is painted before the line, `toolbar` is the plain text of the status line."""
+    prompt: PromptSession[str] = PromptSession(
+        message=lambda: ANSI(message()),
+        bottom_toolbar=toolbar,
+        completer=completer,
+        # The menu takes rows below the line: only while a command is typed.
+        complete_while_typing=Condition(lambda: prompt.default_buffer.text.startswith("/")),
+        reserve_space_for_menu=MENU_ROWS,
+        history=history,
+        key_bindings=keys.make_bindings(),
+        style=_STYLE,
+        erase_when_done=True,
+        enable_suspend=True,
+        include_default_pygments_style=False,
+        input=input,
+        output=output,
+    )
+    prompt.app.timeoutlen = prompt.app.ttimeoutlen = KEY_SECONDS
+    return prompt
+
+
+# The status line: model, lane, context used, tokens and cost. Pure.
+
+
+class Meter:
+    """The numbers of a session's status line.
+
+    Attributes:
+        status: The session's status as it was read last; None: not yet.
+        context_tokens: Tokens of the active lane's last context; None: not known.
+    """
+
+    def __init__(self) -> None:
+        self.status: SessionStatus | None = None
+        self.context_tokens: int | None = None
+        self._later_usage: Usage = Usage()
+
+    def take_status(self, status: SessionStatus) -> None:
+        """Take the session's status, which counts all entries before `status.rev`."""
+        if self.status and self.status.active_context_ref != status.active_context_ref:
+            self.context_tokens = None
+        self.status, self._later_usage = status, Usage()
+
+    def take_entry(self, entry: Entry) -> None:
+        """Take an entry: a reply's recipe has the tokens of its context."""
+        if entry.kind != "ai_message" or self.status is None:
+            return
+        message = entry.body
+        if not isinstance(message, AssistantMessage) or message.recipe is None:
+            return
+        if message.recipe.context_ref == self.status.active_context_ref:
+            self.context_tokens = message.recipe.input_tokens
+        if entry.seq >= self.status.rev:
+            self._later_usage = self._later_usage.plus(message.recipe.call_usage)
+
+    @property
+    def usage(self) -> Usage:
+        """The session's usage, with that of the replies since the status was read."""
+        return self.status.usage.plus(self._later_usage) if self.status else Usage()
+
+    @property
+    def budget(self) -> int | None:
+        """The most tokens of a context under the policy in force; None: not known."""
+        policy = self.status.config.get("context_policy") if self.status else None
+        try:
+            return ContextPolicy.model_validate(policy, strict=False).budget if policy else None
+        except ValueError:  # of a later release
+            return None
+
+    def format_line(self, activity: str, columns: int) -> str:
+        """Format the line in so many columns; `activity` is the session's status in words."""
+        if self.status is None:
+            return activity[:columns]
+        lane, usage = self.status.active_context_ref, self.usage
+        tokens = f"{format_count(usage.input_tokens)} → {format_count(usage.output_tokens)} tokens"
+        agent = self.status.agent.name if self.status.agent else ""
+        parts = [
+            self.status.session_id,
+            "" if lane == "default" else f"lane {lane}",
+            self.status.model or agent,
+            activity,
+            self._format_context(),
+            tokens if usage.model_calls else "",
+            show.format_dollars(usage.cost_usd),
+        ]
+        # The first parts are those that can be looked up with /status.
+        while len(line := " · ".join(show.shorten(part, 60) for part in parts if part)) > columns and len(parts) > 1:
+            parts.pop(0)
+        return line[:columns]
+
+    def _format_context(self) -> str:
+        if self.context_tokens is None:
+            return ""
+        if not (budget := self.budget):
+            return f"context {format_count(self.context_tokens)}"
+        return (
+            f"context {format_count(self.context_tokens)}/{format_count(budget)} ({self.context_tokens / budget:.0%})"
+        )
+
+
+def format_count(number: int) -> str:
+    """Format a number of tokens in few characters."""
+    if number < 10_000:
+        return show.format_number(number)
+    if number < 1_000_000:
+        return f"{number / 1000:.1f}k" if number < 100_000 else f"{number // 1000}k"
+    return f"{number / 1_000_000:.1f}M"

@@ -18,7 +18,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from clew.cli import show
-from clew.cli.hints import complete_commands, write_command
+from clew.cli.hints import complete_commands, describe_need
 from clew_workflows.contract.messages import Message
 from clew_workflows.contract.outputs import Context
 from clew_workflows.contract.tokens import ByteEstimate, Encoding
@@ -251,6 +251,8 @@ def _measure_lines(text: str, count: int) -> int:
     return end
 
 
+FRAME_SECONDS = 0.125
+"""Seconds between two frames of the spinner."""
 RESULT_LINES = 3
 """Lines of a tool's result that are shown."""
 INPUT_CHARACTERS = 2000
@@ -422,12 +424,13 @@ def _format_waiting(block: WaitingBlock, width: int, watched: str) -> Renderable
 
 def _format_need(block: WaitingBlock, watched: str) -> str:
     """Say what a call waits for, and how it is given where no key does it."""
-    session_id, call_id = block.session_id or watched, block.tool_call_id
-    if block.needs == "approval":
-        command = f": `{write_command('approve', session_id, call_id)}`, or deny" if watched else ""
-        return f"waits for approval{command}"
-    command = f"`{write_command('submit', session_id, call_id, 'TEXT')}`" if watched else f"/submit {call_id} TEXT"
-    return f"waits for its result: {command}"
+    if watched:
+        return describe_need(block.needs, block.session_id or watched, block.tool_call_id)
+    return (
+        f"waits for its result: /submit {block.tool_call_id} TEXT"
+        if block.needs == "result"
+        else "waits for approval"
+    )
 
 
 def _format_question(waiting: tuple[WaitingBlock, ...]) -> Text:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from clew import Agent, tool
-from clew.cli.names import list_names
+from clew.cli.options import list_names
 from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
 from tests.support.cli_models import PausedModel, call_add_twice

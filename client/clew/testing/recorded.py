@@ -1,10 +1,13 @@
-"""Replay recorded histories with the code that is about to be deployed."""
+"""Recorded sessions under other code: `replay` with the code to be deployed, `evaluate` under another agent."""
 
 from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Mapping, Sequence
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,17 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.worker import Plugin, Replayer, WorkflowRunner
 
-from clew import Clew
+from clew import Clew, Entry, Session
+from clew.agents import Agent
+from clew.local import scripted_model
+from clew.operators import read_export
+from clew.testing.scripts import Script, Scripts, make_providers
+from clew.tools import ToolDefinition
+from clew_activities.providers import load_providers
+from clew_activities.tools.registry import collect_tools
 from clew_activities.worker import make_workflow_sandbox
 from clew_activities.worker.assembly import WORKFLOWS
+from clew_audit.evaluation import CALLS_AT_ONCE, Evaluation, evaluate_thread
 from clew_audit.histories import SavedHistories
 from clew_audit.json_lines import FileDamaged
 from clew_workflows.contract.tokens import load_encodings
@@ -79,7 +90,7 @@ async def replay(
         plugins=plugins,
     )
     count, problems = 0, dict[str, str]()
-    async for history in _read(sources, client, query, limit, data_converter):
+    async for history in _read_histories(sources, client, query, limit, data_converter):
         count += 1
         result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
         if result.replay_failure:
@@ -91,7 +102,7 @@ async def replay(
     return count
 
 
-async def _read(
+async def _read_histories(
     sources: Sequence[WorkflowHistory | str | Path],
     client: Clew | Client | None,
     query: str | None,
@@ -132,3 +143,61 @@ async def _read_file(path: Path, converter: DataConverter) -> AsyncIterator[Work
     except (ValueError, ParseError) as error:
         raise FileDamaged(f"{path} holds no event history: {str(error)[:300]}") from None
     yield history
+
+
+async def evaluate(
+    source: Session | Iterable[Entry] | str | Path,
+    agent: Agent,
+    *,
+    script: Script | None = None,
+    tools: Iterable[ToolDefinition] = (),
+    environ: Mapping[str, str] | None = None,
+    calls_at_once: int = CALLS_AT_ONCE,
+) -> Evaluation:
+    """Ask every model call of a session again under an agent, and compare each reply with the recorded one.
+
+    Each call gets the context that it had, but with the agent's system prompt, tools, policy and model. No tool is
+    called, and the session does not change: later calls see the recorded replies and results.
+
+    Args:
+        source: A session, all entries of one, or a file that `clew export` has written.
+        agent: The agent. What callers have set over a recorded agent's configuration is not kept.
+        script: The replies of a scripted model, which is asked instead of the agent's. A list is for one call at a
+            time.
+        tools: The tools that the agent names by a string. Absent ones are those that the session recorded.
+        environ: The variables of the model providers, as a worker has them; None: those of this process.
+        calls_at_once: Model calls that run at the same time.
+
+    Raises:
+        FileDamaged: The file is damaged or incomplete.
+        InvalidInput: The agent names a tool that is neither in `tools` nor in the session, or there is no provider of
+            its model.
+        InvalidTokenBudget: The agent's policy leaves no budget.
+    """
+    entries = await _read_entries(source)
+    known = collect_tools(tools)
+    async with AsyncExitStack() as running:
+        if script is None:
+            providers = load_providers(os.environ if environ is None else environ)
+        else:
+            scripts = Scripts()
+            agent = replace(agent, model=scripts.add_model(None, script))
+            served = await running.enter_async_context(scripted_model(scripts.answer))
+            providers = make_providers(served)
+            calls_at_once = 1 if isinstance(script, (list, tuple)) else calls_at_once
+        return await evaluate_thread(entries, agent, providers, tools=known, calls_at_once=calls_at_once)
+
+
+async def _read_entries(source: Session | Iterable[Entry] | str | Path) -> list[Entry]:
+    match source:
+        case Session():
+            return await source.entries()  # noqa: ASYNC240 - a session, not a path
+        case str() | Path():
+            return await asyncio.to_thread(_read_export, source)
+        case _:
+            return list(source)
+
+
+def _read_export(file: str | Path) -> list[Entry]:
+    with Path(file).open("rb") as source:
+        return read_export(source, read_encryption().sealer)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clew.report import Report, make_report
-from clew.report.texts import MAX_CHARACTERS, MAX_TEXT_CHARACTERS
+from clew.report.conversation import MAX_CHARACTERS, MAX_TEXT_CHARACTERS
 from clew.report.types import EventItem, MessageItem
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.thread import Thread
