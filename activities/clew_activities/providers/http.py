@@ -21,7 +21,7 @@ import httpx
 from httpx_sse import EventSource
 from pydantic_core import PydanticSerializationError, to_json
 
-from clew_activities.heartbeats import MAX_INLINE_SIZE, offload
+from clew_activities.offload import MAX_INLINE_SIZE, offload
 from clew_activities.providers.errors import (
     BadRequest,
     ErrorAnswer,
