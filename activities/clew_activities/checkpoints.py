@@ -18,8 +18,8 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from clew_activities.archive import Archive
+from clew_activities.archive.errors import translate_archive_errors, translate_refusals
 from clew_activities.archive.thread_source import get_own_session, query_session
-from clew_activities.error_translation import translate_archive_errors, translate_refusals
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, choose_policy
 from clew_activities.tools.mcp.errors import McpUnavailable, UnknownMcpTool

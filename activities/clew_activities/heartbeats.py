@@ -1,67 +1,17 @@
-"""What activities share: heartbeats, interruptions, and work beside the event loop."""
+"""Heartbeats in the background, for every activity.
+
+If heartbeats stop, the server retries the activity on another worker. Their details show clients the activity's
+progress, and their answers bring cancellations.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from temporalio import activity
-from temporalio.service import RPCError, RPCStatusCode
-
-# Sessions that ended and left their archive open: whether something may be in their event history alone.
-
-
-_UNKNOWN = (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT)
-
-
-async def was_interrupted(session_id: str, execution: str | None) -> bool:
-    """Whether the execution that an open archive belongs to may have entries that the archive lacks.
-
-    It has none if it ended before its activity `thaw` did, which makes the archive its own: it was closed while the
-    store was slow. An execution that the server does not know may have some.
-
-    Raises:
-        RPCError: The server cannot be reached.
-    """
-    session = activity.client().get_workflow_handle(session_id, run_id=execution)
-    thaws: set[int] = set()
-    try:
-        async for event in session.fetch_history_events():
-            if event.activity_task_scheduled_event_attributes.activity_type.name == "thaw":
-                thaws.add(event.event_id)
-            if event.activity_task_completed_event_attributes.scheduled_event_id in thaws:
-                return True
-    except RPCError as error:
-        if error.status not in _UNKNOWN:
-            raise
-        return True
-    return not thaws
-
-
-# Work that grows with a text: in a thread if the text is long, so that the event loop is not blocked.
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-MAX_INLINE_SIZE = 16 * 1024
-"""Longest text, in characters, that is worked on without a thread. To tokenize it takes about 5 ms."""
-
-
-async def offload(size: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a function that works on a text of this size."""
-    if size <= MAX_INLINE_SIZE:
-        return function(*args, **kwargs)
-    return await asyncio.to_thread(function, *args, **kwargs)
-
-
-# Heartbeats in the background, for every activity.
-#
-# If heartbeats stop, the server retries the activity on another worker. Their details show clients the activity's
-# progress, and their answers bring cancellations.
-
 
 INTERVAL_SECONDS = 0.2
 """Seconds between two heartbeats of one activity, and the worker's throttle. A cancellation arrives within it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from clew_activities.heartbeats import MAX_INLINE_SIZE, offload
+from clew_activities.offload import MAX_INLINE_SIZE, offload
 
 
 async def test_only_long_texts_need_a_thread() -> None:

@@ -24,7 +24,7 @@ from clew import Clew
 from clew.errors import ClewError, NotFound
 from clew.local import scripted_model
 from clew_activities.archive import Archive, Store
-from clew_activities.archive.objects import Bucket
+from clew_activities.archive.backends import Bucket
 from clew_audit.audit import audit_session
 from clew_audit.verification import verify_archive
 from clew_workflows.thread.entries import Entry

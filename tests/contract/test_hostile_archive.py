@@ -13,7 +13,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from clew.errors import ArchiveDamaged, ThreadMismatch
-from clew_activities.archive import Archive, SegmentDamaged
+from clew_activities.archive import Archive, ObjectDamaged
 from clew_activities.archive.thread_source import ArchivedThread
 from clew_workflows.thread.entries import Entry
 from tests.support.archives import make_entry
@@ -111,7 +111,7 @@ async def test_no_forged_entry_is_fetched(stack: Stack, fields: dict[str, Any]) 
     forged = [make_entry(0), replace(make_entry(1), **fields), make_entry(2)]
     root, last_seq = await archive.append("forged", None, forged)
     thread = ArchivedThread(archive, "forged", root, last_seq)
-    with pytest.raises(SegmentDamaged, match="entry 1 is malformed"):
+    with pytest.raises(ObjectDamaged, match="entry 1 is malformed"):
         _ = [entry async for entry in thread.read("ai_message")]
 
 

@@ -16,7 +16,7 @@ from obstore.store import MemoryStore
 from temporalio.client import WorkflowHistory
 
 from clew_activities.archive import Archive, Store
-from clew_activities.archive.objects import Bucket
+from clew_activities.archive.backends import Bucket
 from clew_activities.checkpoints import Keys
 from clew_audit.exports import read_export
 from clew_audit.histories import SavedHistories

@@ -23,12 +23,11 @@ from clew_activities.providers.errors import (
 )
 from clew_activities.providers.fit_tools import fit_name
 from clew_activities.providers.interface import HttpRequest, ModelRequest
+from clew_activities.providers.loading import read_key, read_url
 from clew_activities.providers.reply import DraftDecoder, StopReason, get_member, parse_event, read_count, read_string
 from clew_activities.providers.sanitize import clean, parse_json
-from clew_activities.providers.variables import read_key, read_url
 from clew_workflows.contract.messages import Message
 from clew_workflows.contract.outcomes import Usage
-from clew_workflows.protocol import ModelReply
 
 _STOP_REASONS: Mapping[str, StopReason] = {"breath": "length", "done": "stop"}
 
@@ -86,28 +85,25 @@ class Parrot:
 
 
 class ParrotDecoder(DraftDecoder):
-    """Folds the events into a draft; the draft limits every size."""
+    """Folds the events into a reply, of which `DraftDecoder` limits every size."""
 
     def feed(self, event: str, data: str) -> None:
         fields = parse_event(data)
         if event == "squawk":
             raise Overloaded(read_string(fields.get("words")))
         if event == "word":
-            self._draft.add_text(fields.get("say"))
+            self.add_text(fields.get("say"))
         elif event == "thought":
-            self._draft.add_thinking(fields.get("think"))
+            self.add_thinking(fields.get("think"))
         elif event == "trick":
-            self._draft.add_arguments(self._draft.open_call("", fields.get("do")), fields.get("with"))
+            self.add_arguments(self.open_call("", fields.get("do")), fields.get("with"))
         elif event == "count":
-            self._draft.usage = Usage(
+            self.usage = Usage(
                 input_tokens=read_count(fields.get("in")) or 0, output_tokens=read_count(fields.get("out")) or 0
             )
         elif event == "end":
-            self._draft.stop_reason = _STOP_REASONS.get(read_string(fields.get("why")), "stop")
-            self._draft.ended = True
-
-    def finish(self) -> ModelReply:
-        return self._draft.finish()
+            self.stop_reason = _STOP_REASONS.get(read_string(fields.get("why")), "stop")
+            self.ended = True
 
 
 def _line(message: Message) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from clew.contract import ModelOptions
 from clew_activities.providers import Redaction
 from clew_activities.providers.interface import Decoder, ModelRequest, Provider
-from clew_activities.providers.redacted_decoder import RedactedDecoder
+from clew_activities.providers.reply import RedactedDecoder
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.protocol import ModelReply
 

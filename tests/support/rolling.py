@@ -14,7 +14,7 @@ from temporalio.api.enums.v1 import EventType
 from clew import Clew, Session
 from clew.local import Reply
 from clew_activities.archive import Store, StoreUnavailable
-from clew_activities.archive.objects import Bucket
+from clew_activities.archive.backends import Bucket
 from clew_activities.checkpoints import Keys
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools.registry import load_tools

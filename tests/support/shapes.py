@@ -22,7 +22,7 @@ from clew.contract.payloads import (
     ToolMessage,
     UserMessage,
 )
-from clew_activities.archive import Head, head, index, segment
+from clew_activities.archive import Head, formats
 from clew_activities.checkpoints import Checkpoint
 from clew_workflows import protocol
 from clew_workflows.contract.outcomes import RequestOutcome
@@ -76,9 +76,9 @@ class Shape:
 SHAPES: Mapping[str, Shape] = {
     "carried state": Shape(carried.FORMAT.version, False, (State, RequestOutcome, ArchivedPart, SessionEffect)),
     "checkpoint": Shape(checkpoints.FORMAT.version, False, (Checkpoint,)),
-    "archive node": Shape(index.FORMAT.version, False, (index.Ref,)),
-    "archive head": Shape(head.FORMAT.version, True, (Head,)),
-    "archive segment": Shape(segment.FORMAT.version, True, ENTRIES),
+    "archive node": Shape(formats.NODE.version, False, (formats.Ref,)),
+    "archive head": Shape(formats.HEAD.version, True, (Head,)),
+    "archive segment": Shape(formats.SEGMENT.version, True, ENTRIES),
     "activities": Shape(None, True, WORK),
 }
 """Exports and saved histories have the rows of segments and of Temporal, and their own version in the first line."""

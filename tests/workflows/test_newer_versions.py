@@ -12,7 +12,7 @@ import pytest
 
 from clew import Clew
 from clew.errors import ClewError, NewerVersion
-from clew_activities.archive import Archive, Store, head
+from clew_activities.archive import Archive, Store, formats
 from clew_audit import audit, recovery
 from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.session import carried
@@ -117,7 +117,7 @@ async def test_recover_writes_nothing_over_a_newer_state(stack: Stack) -> None:
         with pytest.raises(NewerVersion, match=r"carried state is of version 2, .* reads 1"):
             await recovery.recover(clew.temporal, archive, session.id, task_queue=clew.task_queue)
         assert await archive.read_head(session.id) == before
-        with patch.object(head, "FORMAT", Format("archive head", 2)):
+        with patch.object(formats, "HEAD", Format("archive head", 2)):
             newer = before and before.model_copy(update={"version": 2})
             assert newer
             path = f"default/sessions/s-{session.id}.json"

@@ -1,18 +1,26 @@
-"""The archive of sessions: every entry that leaves a workflow's history, and the state to continue from."""
+"""The archive of sessions: every entry that leaves a workflow's history, and the state to continue from.
 
-from clew_activities.archive.archive import Archive
+| module | holds |
+|---|---|
+| `archive` | `Archive`: the entries, states and tool results of all sessions in a store |
+| `formats` | what its objects hold: segments, the index over them, heads |
+| `store`, `backends` | objects in a folder or a bucket, with time limits and encryption |
+| `errors` | its errors, and how activities raise them |
+| `thread_source` | reads threads, archived and live parts as one |
+| `hibernation` | the activities `archive`, `thaw` and `recall` of a session |
+| `reading`, `listing`, `deletion`, `fork_session` | the activities for clients |
+"""
+
+from clew_activities.archive.archive import Archive, ArchiveSettings, Check
 from clew_activities.archive.errors import (
     ArchiveError,
     ObjectChanged,
     ObjectDamaged,
     ObjectMissing,
-    SegmentDamaged,
     StoreUnavailable,
     ThreadMismatch,
 )
-from clew_activities.archive.family import Check
-from clew_activities.archive.head import Head
-from clew_activities.archive.settings import ArchiveSettings
+from clew_activities.archive.formats import Head
 from clew_activities.archive.store import Store, open_store
 
 __all__ = [
@@ -24,7 +32,6 @@ __all__ = [
     "ObjectChanged",
     "ObjectDamaged",
     "ObjectMissing",
-    "SegmentDamaged",
     "Store",
     "StoreUnavailable",
     "ThreadMismatch",

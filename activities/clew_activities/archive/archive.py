@@ -5,19 +5,75 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
 
-from clew_activities.archive import index
-from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, StoreUnavailable
-from clew_activities.archive.family import Check, Family
-from clew_activities.archive.head import Head
-from clew_activities.archive.segment import hash_bytes
-from clew_activities.archive.settings import DEFAULT, ArchiveSettings
+from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, StoreUnavailable, ThreadMismatch
+from clew_activities.archive.formats import (
+    Children,
+    Head,
+    Ref,
+    append_refs,
+    check_digest,
+    decode_node,
+    decode_segment,
+    encode_node,
+    encode_segment,
+    hash_bytes,
+    limit_children,
+    make_segment_ref,
+    split_entries,
+    truncate_children,
+)
 from clew_activities.archive.store import Store
 from clew_workflows.thread.entries import Entry
 
 PAGE_OF_HEADS = 500
 """Heads whose names are listed at a time."""
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_SUFFIXES = {"segments": ".jsonl", "nodes": ".json", "states": ".json", "results": ""}
+"""The kinds of immutable objects, and the ends of their names."""
+_LAST = 1 << 30
+"""Rank of a root in the order of deletion: after all objects that it leads to, so that a repeated deletion finds
+them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveSettings:
+    """How an archive is laid out. Archives written with other settings stay readable.
+
+    Attributes:
+        segment_bytes: Approximate upper bound of a segment, in bytes. A larger entry has a segment of its own.
+        fanout: Number of children of one level that become one node of the next level.
+        fork_time: Time after which a family member without a head no longer counts as a fork in progress.
+    """
+
+    segment_bytes: int = 1_000_000
+    fanout: int = 64
+    fork_time: timedelta = timedelta(hours=1)
+
+
+DEFAULT = ArchiveSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of checking one object of an archive.
+
+    Attributes:
+        name: The object's path.
+        from_seq: Seq of the first entry that the object covers.
+        to_seq: Seq of the last entry that the object covers.
+        problem: What is wrong with it; None: nothing.
+        entries: The entries of a segment.
+    """
+
+    name: str
+    from_seq: int
+    to_seq: int
+    problem: str | None = None
+    entries: tuple[Entry, ...] = ()
 
 
 class Archive:
@@ -94,7 +150,7 @@ class Archive:
         # Best effort: the head is already written, a failed delete only leaves garbage.
         if before and before.state and before.state != head.state:
             with suppress(StoreUnavailable):
-                await self._store.delete(self._open_family(before.family).get_path("states", before.state))
+                await self._store.delete(self._make_path(before.family, "states", before.state))
 
     async def append(self, family: str, root: str | None, entries: Sequence[Entry]) -> tuple[str | None, int]:
         """Append entries to the thread under `root`. Returns the new root and the seq of the last entry.
@@ -104,7 +160,24 @@ class Archive:
         Raises:
             ThreadMismatch: The first entry does not follow the last archived one.
         """
-        return await self._open_family(family).append(root, entries)
+        children = await self._read_root(family, root)
+        last = children[-1].to_seq if children else -1
+        if [entry.seq for entry in entries] != list(range(last + 1, last + 1 + len(entries))):
+            raise ThreadMismatch(
+                f"the archive in {self._make_folder(family)} ends with entry {last}; {len(entries)} entries from "
+                f"{entries[0].seq} to {entries[-1].seq} do not continue it"
+            )
+        if not entries:
+            return root, last
+        refs: list[Ref] = []
+        for part in split_entries(entries, self._settings.segment_bytes):
+            data = encode_segment(part)
+            refs.append(make_segment_ref(part, data))
+            await self._put(family, "segments", data)
+        children, nodes = append_refs(children, refs, self._settings.fanout)
+        for node in nodes:
+            await self._put(family, "nodes", node)
+        return await self._put(family, "nodes", encode_node(children)), entries[-1].seq
 
     async def read(
         self,
@@ -139,9 +212,28 @@ class Archive:
 
     async def verify(self, family: str, root: str | None) -> AsyncIterator[Check]:
         """Read and check every object under a root. The thread is complete if no check has a problem."""
-        if root is not None:
-            async for check in self._open_family(family).verify(root):
-                yield check
+        if root is None:
+            return
+        path = self._make_path(family, "nodes", root)
+        try:
+            children = await self._read_root(family, root)
+        except (ObjectMissing, ObjectDamaged) as error:
+            yield Check(path, 0, -1, str(error))
+            return
+        yield Check(path, 0, children[-1].to_seq)
+        stack = list(reversed(children))
+        while stack:
+            ref = stack.pop()
+            problem: str | None = None
+            entries: tuple[Entry, ...] = ()
+            try:
+                if ref.level:
+                    stack.extend(reversed(await self._read_children(family, ref)))
+                else:
+                    entries = tuple(await self._read_entries(family, ref))
+            except (ObjectMissing, ObjectDamaged) as error:
+                problem = str(error)
+            yield Check(self._make_ref_path(family, ref), ref.from_seq, ref.to_seq, problem, entries)
 
     async def truncate(self, family: str, root: str, at_seq: int) -> str:
         """Make a root of the thread's entries up to `at_seq`. It shares the thread's objects.
@@ -149,7 +241,12 @@ class Archive:
         Raises:
             ThreadMismatch: The thread has no entry `at_seq`.
         """
-        return await self._open_family(family).truncate(root, at_seq)
+        children = await self._read_root(family, root)
+        if not 0 <= at_seq <= children[-1].to_seq:
+            raise ThreadMismatch(
+                f"the archive in {self._make_folder(family)} ends with entry {children[-1].to_seq}: no {at_seq}"
+            )
+        return await self._put(family, "nodes", encode_node(truncate_children(children, at_seq)))
 
     async def join(self, source: str, session_id: str) -> Head:
         """Enroll a future fork in its source's family, before its root is truncated. Returns the source's head.
@@ -183,11 +280,14 @@ class Archive:
 
     async def write_state(self, family: str, data: bytes) -> str:
         """Store a session's state. Returns its digest."""
-        return await self._open_family(family).put("states", data)
+        return await self._put(family, "states", data)
 
     async def read_state(self, family: str, digest: str) -> bytes:
         """Read a state that `write_state` has stored."""
-        return await self._open_family(family).get("states", digest)
+        path = self._make_path(family, "states", digest)
+        data = await self._store.get(path)
+        check_digest(data, digest, path)
+        return data
 
     async def verify_state(self, head: Head) -> None:
         """Read and check the state that a head names, or that a newer head names if it has been replaced meanwhile.
@@ -209,7 +309,7 @@ class Archive:
 
     async def put_result(self, family: str, text: bytes) -> str:
         """Store a large tool result. Returns its digest."""
-        return await self._open_family(family).put("results", text)
+        return await self._put(family, "results", text)
 
     async def get_result(
         self, family: str, digest: str, offset: int = 0, length: int | None = None
@@ -218,10 +318,10 @@ class Archive:
 
         The checksum is verified only if the part is the full result.
         """
-        path = self._open_family(family).get_path("results", digest)
+        path = self._make_path(family, "results", digest)
         data, size = await self._store.get_part(path, offset, length)
-        if len(data) == size and hash_bytes(data) != digest:
-            raise ObjectDamaged(path, "its checksum does not match")
+        if len(data) == size:
+            check_digest(data, digest, path)
         return data, size
 
     async def list_paths(self) -> AsyncIterator[str]:
@@ -258,15 +358,63 @@ class Archive:
         elif siblings:
             unneeded = await self._find_unneeded(head, siblings)
         else:
-            unneeded = [path async for path in self._store.list(self._open_family(head.family).folder)]
+            unneeded = [path async for path in self._store.list(self._make_folder(head.family))]
         for path in unneeded:
             await self._store.delete(path)
         await self._store.delete(self._make_head_path(session_id))
         return sum("/segments/" in path for path in unneeded)
 
+    async def list_objects(self, family: str, root: str | None, *, skip_broken: bool = False) -> dict[str, int]:
+        """List the paths of all objects that a root leads to, each with its rank in the order of deletion.
+
+        Args:
+            family: The family that has the objects.
+            root: The root; None leads to nothing.
+            skip_broken: Pass over nodes that are missing or damaged, instead of raising an error.
+
+        Raises:
+            ObjectMissing: A node is missing.
+            ObjectDamaged: A node is damaged.
+        """
+        if root is None:
+            return {}
+        paths = {self._make_path(family, "nodes", root): _LAST}
+        try:
+            stack = list(await self._read_root(family, root))
+        except (ObjectMissing, ObjectDamaged):
+            if not skip_broken:
+                raise
+            return paths
+        while stack:
+            ref = stack.pop()
+            paths.setdefault(self._make_ref_path(family, ref), ref.level)
+            if ref.level:
+                try:
+                    stack.extend(await self._read_children(family, ref))
+                except (ObjectMissing, ObjectDamaged):
+                    if not skip_broken:
+                        raise
+        return paths
+
+    def _make_path(self, family: str, kind: str, digest: str) -> str:
+        """Make the path of an immutable object.
+
+        Raises:
+            ObjectMissing: `digest` is not a digest. It may come from an imported entry.
+        """
+        if not _DIGEST.fullmatch(digest):
+            raise ObjectMissing(f"{self._make_folder(family)}/{kind}/{digest[:100]!r}")
+        return f"{self._make_folder(family)}/{kind}/{digest}{_SUFFIXES[kind]}"
+
+    async def _put(self, family: str, kind: str, data: bytes) -> str:
+        """Write an immutable object. Returns its digest."""
+        digest = hash_bytes(data)
+        await self._store.put_new(self._make_path(family, kind, digest), data)
+        return digest
+
     async def _read_segments(
         self,
-        name: str,
+        family: str,
         root: str | None,
         from_seq: int,
         to_seq: int | None,
@@ -274,16 +422,50 @@ class Archive:
         *,
         backwards: bool,
     ) -> AsyncIterator[list[Entry]]:
-        family = self._open_family(name)
-        children = await family.read_root(root)
+        """Read the segments that may hold such entries, in the order of reading. Yields the entries of each."""
+        children = await self._read_root(family, root)
         if to_seq is not None:
-            children = index.truncate(children, to_seq)
-        async for ref in family.find_segments(children, from_seq, kinds=kinds, backwards=backwards):
+            children = truncate_children(children, to_seq)
+        stack = list(children if backwards else reversed(children))
+        while stack:
+            ref = stack.pop()
+            if ref.to_seq < from_seq or (kinds is not None and kinds.isdisjoint(ref.kinds)):
+                continue
+            if ref.level:
+                below = await self._read_children(family, ref)
+                stack.extend(below if backwards else reversed(below))
+                continue
             yield [
                 entry
-                for entry in await family.read_entries(ref)
+                for entry in await self._read_entries(family, ref)
                 if entry.seq >= from_seq and (kinds is None or entry.kind in kinds)
             ]
+
+    async def _read_root(self, family: str, digest: str | None) -> Children:
+        """Read the children of a root; none if nothing of the thread is archived."""
+        if digest is None:
+            return ()
+        path = self._make_path(family, "nodes", digest)
+        children = decode_node(await self._store.get(path), digest, path)
+        if children[0].from_seq != 0:
+            raise ObjectDamaged(path, f"a root begins with entry 0, this one with entry {children[0].from_seq}")
+        return children
+
+    async def _read_children(self, family: str, ref: Ref) -> Children:
+        """Read the children of a node that a ref covers."""
+        path = self._make_ref_path(family, ref)
+        return limit_children(ref, decode_node(await self._store.get(path), ref.digest, path), path)
+
+    async def _read_entries(self, family: str, ref: Ref) -> list[Entry]:
+        """Read the entries of a segment that a ref covers."""
+        path = self._make_ref_path(family, ref)
+        entries = decode_segment(await self._store.get(path), ref.digest, path)
+        visible = entries[: ref.to_seq - ref.from_seq + 1]
+        if (visible[0].seq, visible[-1].seq) != (ref.from_seq, ref.to_seq):
+            raise ObjectDamaged(path, f"it does not hold the entries {ref.from_seq} to {ref.to_seq}")
+        if not {entry.kind for entry in visible} <= set(ref.kinds):
+            raise ObjectDamaged(path, "it holds kinds of entries that the index does not list")
+        return visible
 
     async def _find_siblings(self, head: Head) -> list[Head] | None:
         """Read the heads of the family's other members; None while one of them is being made and has no head.
@@ -291,7 +473,7 @@ class Archive:
         The founder may have no head: it has archived nothing yet. A fork that was given up midway leaves a marker,
         which is ignored after `fork_time`.
         """
-        folder = f"{self._open_family(head.family).folder}/members"
+        folder = f"{self._make_folder(head.family)}/members"
         siblings = []
         for member in [path.rpartition("/s-")[2] async for path in self._store.list(folder)]:
             if member == head.session_id:
@@ -304,18 +486,17 @@ class Archive:
 
     async def _find_unneeded(self, head: Head, siblings: Sequence[Head]) -> list[str]:
         """List the objects that only this head leads to, in the order of deletion."""
-        family = self._open_family(head.family)
         needed: set[str] = set()
         for sibling in siblings:
             try:
-                needed |= (await family.list_objects(sibling.root)).keys()
+                needed |= (await self.list_objects(head.family, sibling.root)).keys()
             except ObjectMissing:
                 # A sibling that is being deleted meanwhile needs nothing.
                 if await self._is_member(head.family, sibling.session_id):
                     raise
-        own = await family.list_objects(head.root, skip_broken=True)
+        own = await self.list_objects(head.family, head.root, skip_broken=True)
         if head.state:
-            own[family.get_path("states", head.state)] = 0
+            own[self._make_path(head.family, "states", head.state)] = 0
         return sorted(own.keys() - needed, key=lambda path: (own[path], path))
 
     async def _is_being_made(self, family: str, session_id: str) -> bool:
@@ -332,14 +513,17 @@ class Archive:
             return False
         return True
 
-    def _open_family(self, name: str) -> Family:
-        return Family(self._store, f"{self._namespace}/families/{_make_file_name(name)}", self._settings)
+    def _make_folder(self, family: str) -> str:
+        return f"{self._namespace}/families/{_make_file_name(family)}"
+
+    def _make_ref_path(self, family: str, ref: Ref) -> str:
+        return self._make_path(family, "nodes" if ref.level else "segments", ref.digest)
 
     def _make_head_path(self, session_id: str) -> str:
         return f"{self._namespace}/sessions/{_make_file_name(session_id)}.json"
 
     def _make_marker_path(self, family: str, session_id: str) -> str:
-        return f"{self._open_family(family).folder}/members/{_make_file_name(session_id)}"
+        return f"{self._make_folder(family)}/members/{_make_file_name(session_id)}"
 
 
 def _make_file_name(session_id: str) -> str:

@@ -14,11 +14,11 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew.session.starting import start_session
 from clew_activities.archive import Archive, Head, ObjectChanged
+from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.thread_source import ArchivedThread, ThreadLocation, Threads, query_started_session
-from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import EntriesQuery
-from clew_workflows.contract.errors import InvalidInput, NotFound
+from clew_workflows.contract.errors import InvalidInput
 from clew_workflows.contract.outputs import ForkReceipt
 from clew_workflows.contract.payloads import OperationPayload
 from clew_workflows.protocol import Fork
@@ -62,11 +62,8 @@ class ForkingActivities:
         Raises:
             ApplicationError: `invalid_input`: the id is another session's.
         """
-        try:
-            location = await self._threads.find(request.new_session_id)
-        except ApplicationError as error:
-            if error.type != NotFound.type:
-                raise
+        location = await self._threads.look_up(request.new_session_id)
+        if location is None:
             return None
         origin = carried.make_fork_payload("forked_from", request.session_id, request.at_seq, request.metadata)
         query = EntriesQuery(from_seq=request.at_seq + 1)

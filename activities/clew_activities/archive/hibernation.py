@@ -1,4 +1,8 @@
-"""Activities that write a session to the archive, and read it back."""
+"""Activities that write a session to the archive, and read it back.
+
+`archive` writes entries and state, `thaw` reads the state that an archived session continues from, `recall` the
+archived entries that its contexts need.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,12 @@ from dataclasses import asdict, replace
 
 from pydantic_core import from_json, to_json
 from temporalio import activity
+from temporalio.service import RPCError, RPCStatusCode
 
 from clew_activities.archive import Archive, Head, ObjectDamaged, ThreadMismatch
+from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.listing import SearchAttributes
 from clew_activities.archive.thread_source import ArchivedThread, check_entry, get_own_session, query_session
-from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract.errors import InvalidInput
 from clew_workflows.contract.lists import SessionSummary
@@ -21,97 +26,12 @@ from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
 from clew_workflows.values import Packed
 
-# The activity `recall`: reads the archived entries that a session's contexts need.
-
-
 MAX_RECALLED_BYTES = 1_500_000
 """Largest answer of `recall`, in bytes as it is written to the history."""
 
 
-class RecallActivities:
-    """Reads the archived entries of sessions."""
-
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
-
-    @activity.defn(name="recall")
-    async def recall(self, request: Recall) -> Recalled:
-        """Read the part of a lane that contexts need, the newest entries first, as many as one answer holds."""
-        archive_ref = request.archive
-        async with send_heartbeats(), translate_archive_errors():
-            thread = ArchivedThread(self._archive, archive_ref.family, archive_ref.root, archive_ref.upto)
-            part = await load_lane(thread, request.context_ref, request.policies, request.layers)
-        return fit_answer(
-            make_archived_thread(archive_ref.upto, part.entries, {request.context_ref: part.gap}), request
-        )
-
-
-def fit_answer(thread: Thread, request: Recall) -> Recalled:
-    """Select the entries that a session retains of a lane and does not hold yet, small enough for one answer."""
-    lane = request.context_ref
-    held_bytes = sum(
-        len(to_json(entry.as_dict()))
-        for entry in thread.retained.entries
-        if entry.kind == "ai_message" and entry.seq >= request.before
-    )
-    room = 4 * MAX_RECALLED_BYTES
-    while True:
-        retained = retain(thread, thread.first_seq, {lane: request.policies}, held_bytes + room)
-        new = (entry for entry in retained.entries if entry.seq < request.before or entry.kind != "ai_message")
-        packed = Packed.pack(
-            {
-                "entries": [entry.as_dict() for entry in new],
-                "gap": asdict(retained.gaps[lane]),
-            }
-        )
-        if len(packed.zlib) <= MAX_RECALLED_BYTES or room < 1000:
-            return Recalled(packed=packed)
-        room //= 2
-
-
-# The activity `thaw`: reads the state that an archived session continues from.
-
-
-class ThawActivities:
-    """Reads the archived state of sessions."""
-
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
-
-    @activity.defn(name="thaw")
-    async def thaw(self, request: Thaw) -> Thawed:
-        """Read the state that a session continues from, and make the session's archive this execution's."""
-        archive_ref, session_id = request.archive, activity.info().workflow_id or ""
-        async with send_heartbeats(), translate_archive_errors():
-            head = await self._archive.read_head(session_id)
-            if head is None or head.state != request.state:
-                raise ThreadMismatch(f"the archive of session {session_id!r} was changed while the session started")
-            carried = from_json(await self._archive.read_state(archive_ref.family, request.state))
-            try:
-                session = restore(carried)
-            except InvalidInput as error:
-                raise ThreadMismatch(
-                    f"the archived state of session {session_id!r} cannot be read by this version of Clew: {error}"
-                ) from error
-            archive_ref = archive_ref.model_copy(update={"root": head.root, "upto": head.last_seq})
-            last_seq = session.thread.last_seq
-            async for entry in self._archive.read(head.family, head.root, last_seq + 1):
-                session.thread.append(check_entry(entry, archive_ref.family))
-            if session.thread.last_seq > last_seq:
-                carried = carry(replace(session, state=replace(session.state, archive=archive_ref)))
-            # A fork of an archived session appends an entry to its archive. If one is appended right now, this
-            # write fails with ObjectChanged, and the next attempt reads that entry too.
-            await self._archive.set_head(
-                head.model_copy(update={"status": "live", "run_id": archive_ref.execution}), head
-            )
-        return Thawed(version=carried["version"], zlib=carried["zlib"], archive=archive_ref)
-
-
-# The activity `archive`: writes a session's entries and state to its archive.
-
-
 class ArchiveActivities:
-    """Writes the archive of sessions."""
+    """Writes and reads the archive of the session that an activity runs for."""
 
     def __init__(self, archive: Archive, search_attributes: SearchAttributes) -> None:
         self._archive = archive
@@ -150,6 +70,45 @@ class ArchiveActivities:
         archive_ref = archive_ref.model_copy(update={"root": root, "upto": upto})
         return WrittenArchive(archive=archive_ref, search_attributes=attributes)
 
+    @activity.defn(name="thaw")
+    async def thaw(self, request: Thaw) -> Thawed:
+        """Read the state that a session continues from, and make the session's archive this execution's."""
+        archive_ref, session_id = request.archive, activity.info().workflow_id or ""
+        async with send_heartbeats(), translate_archive_errors():
+            head = await self._archive.read_head(session_id)
+            if head is None or head.state != request.state:
+                raise ThreadMismatch(f"the archive of session {session_id!r} was changed while the session started")
+            carried = from_json(await self._archive.read_state(archive_ref.family, request.state))
+            try:
+                session = restore(carried)
+            except InvalidInput as error:
+                raise ThreadMismatch(
+                    f"the archived state of session {session_id!r} cannot be read by this version of Clew: {error}"
+                ) from error
+            archive_ref = archive_ref.model_copy(update={"root": head.root, "upto": head.last_seq})
+            last_seq = session.thread.last_seq
+            async for entry in self._archive.read(head.family, head.root, last_seq + 1):
+                session.thread.append(check_entry(entry, archive_ref.family))
+            if session.thread.last_seq > last_seq:
+                carried = carry(replace(session, state=replace(session.state, archive=archive_ref)))
+            # A fork of an archived session appends an entry to its archive. If one is appended right now, this
+            # write fails with ObjectChanged, and the next attempt reads that entry too.
+            await self._archive.set_head(
+                head.model_copy(update={"status": "live", "run_id": archive_ref.execution}), head
+            )
+        return Thawed(version=carried["version"], zlib=carried["zlib"], archive=archive_ref)
+
+    @activity.defn(name="recall")
+    async def recall(self, request: Recall) -> Recalled:
+        """Read the part of a lane that contexts need, the newest entries first, as many as one answer holds."""
+        archive_ref = request.archive
+        async with send_heartbeats(), translate_archive_errors():
+            thread = ArchivedThread(self._archive, archive_ref.family, archive_ref.root, archive_ref.upto)
+            part = await load_lane(thread, request.context_ref, request.policies, request.layers)
+        return fit_answer(
+            make_archived_thread(archive_ref.upto, part.entries, {request.context_ref: part.gap}), request
+        )
+
     async def _find_written(
         self, archive_ref: ArchiveRef, session_id: str, entries: list[Entry]
     ) -> tuple[Head | None, str | None, int]:
@@ -177,3 +136,53 @@ class ArchiveActivities:
             if written == entries[: len(written)]:
                 return head, head.root, len(written)
         raise ThreadMismatch(f"the archive of session {session_id!r} was written by another workflow execution")
+
+
+def fit_answer(thread: Thread, request: Recall) -> Recalled:
+    """Select the entries that a session retains of a lane and does not hold yet, small enough for one answer."""
+    lane = request.context_ref
+    held_bytes = sum(
+        len(to_json(entry.as_dict()))
+        for entry in thread.retained.entries
+        if entry.kind == "ai_message" and entry.seq >= request.before
+    )
+    room = 4 * MAX_RECALLED_BYTES
+    while True:
+        retained = retain(thread, thread.first_seq, {lane: request.policies}, held_bytes + room)
+        new = (entry for entry in retained.entries if entry.seq < request.before or entry.kind != "ai_message")
+        packed = Packed.pack(
+            {
+                "entries": [entry.as_dict() for entry in new],
+                "gap": asdict(retained.gaps[lane]),
+            }
+        )
+        if len(packed.zlib) <= MAX_RECALLED_BYTES or room < 1000:
+            return Recalled(packed=packed)
+        room //= 2
+
+
+_UNKNOWN = (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT)
+
+
+async def was_interrupted(session_id: str, execution: str | None) -> bool:
+    """Whether the execution that an open archive belongs to may have entries that the archive lacks.
+
+    It has none if it ended before its activity `thaw` did, which makes the archive its own: it was closed while the
+    store was slow. An execution that the server does not know may have some.
+
+    Raises:
+        RPCError: The server cannot be reached.
+    """
+    session = activity.client().get_workflow_handle(session_id, run_id=execution)
+    thaws: set[int] = set()
+    try:
+        async for event in session.fetch_history_events():
+            if event.activity_task_scheduled_event_attributes.activity_type.name == "thaw":
+                thaws.add(event.event_id)
+            if event.activity_task_completed_event_attributes.scheduled_event_id in thaws:
+                return True
+    except RPCError as error:
+        if error.status not in _UNKNOWN:
+            raise
+        return True
+    return not thaws

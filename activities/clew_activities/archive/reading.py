@@ -1,4 +1,4 @@
-"""Activities that read the thread and the contexts of any session."""
+"""Activities that read the thread and the contexts of any session for clients, archived and live parts as one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew_activities.archive import Archive
+from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.thread_source import ThreadLocation, Threads, query_started_session
-from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import MAX_PAGE_BYTES, ReadContextInput, ReadThreadInput
 from clew_workflows.contract.errors import Archived, ClewError, InvalidInput
@@ -26,15 +26,12 @@ from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.source import FrozenThread, make_filter
 
-# The activity of the workflow `ReadThread`: one page of a thread, archived and live as one.
-
-
 MAX_SCANNED = 50_000
 """Most entries that are scanned for one page, so that a page of rare entries takes bounded time."""
 
 
 class ReadingActivities:
-    """Reads threads for clients."""
+    """Reads threads, and builds contexts with the sessions' own code."""
 
     def __init__(self, archive: Archive) -> None:
         self._threads = Threads(archive)
@@ -52,50 +49,6 @@ class ReadingActivities:
             )
             page.rows.reverse()
             return page.as_dict()
-
-
-@dataclass(slots=True)
-class _Page:
-    rows: list[dict[str, Any]]
-    next_seq: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        answer: dict[str, Any] = {"entries": self.rows}
-        return answer if self.next_seq is None else answer | {"next_seq": self.next_seq}
-
-
-async def _fill_page(
-    entries: AsyncIterator[Entry], query: ReadThreadInput, limit: int | None, step: int = 1
-) -> _Page:
-    """Fill a page with entries, read in one direction."""
-    matches, room, scanned = make_filter(query), MAX_PAGE_BYTES, 0
-    page = _Page([])
-    following: int | None = None
-    async for entry in entries:
-        if matches(entry):
-            row = entry.as_dict()
-            room -= len(to_json(row)) + 1
-            if page.rows and room < 0:
-                following = entry.seq
-                break
-            page.rows.append(row)
-        scanned += 1
-        if len(page.rows) == limit or scanned == MAX_SCANNED:
-            following = entry.seq + step
-            break
-    if following is not None and query.from_seq <= following and (query.to_seq is None or following <= query.to_seq):
-        page.next_seq = following
-    return page
-
-
-# The activity of the workflow `ReadContext`: contexts of any call and at any seq, of live and archived sessions.
-
-
-class ContextActivities:
-    """Builds contexts for clients with the sessions' own code."""
-
-    def __init__(self, archive: Archive) -> None:
-        self._threads = Threads(archive)
 
     @activity.defn(name="read_context")
     async def read_context(self, request: ReadContextInput) -> dict[str, Any]:
@@ -134,6 +87,40 @@ class ContextActivities:
         frozen = await self._threads.freeze(location, request.at_seq)
         thread = await load_thread(frozen, request.context_ref, lambda in_force: in_force.overlay(policy))
         return views.build_preview(state, thread, request, request.pending or ())
+
+
+@dataclass(slots=True)
+class _Page:
+    rows: list[dict[str, Any]]
+    next_seq: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        answer: dict[str, Any] = {"entries": self.rows}
+        return answer if self.next_seq is None else answer | {"next_seq": self.next_seq}
+
+
+async def _fill_page(
+    entries: AsyncIterator[Entry], query: ReadThreadInput, limit: int | None, step: int = 1
+) -> _Page:
+    """Fill a page with entries, read in one direction."""
+    matches, room, scanned = make_filter(query), MAX_PAGE_BYTES, 0
+    page = _Page([])
+    following: int | None = None
+    async for entry in entries:
+        if matches(entry):
+            row = entry.as_dict()
+            room -= len(to_json(row)) + 1
+            if page.rows and room < 0:
+                following = entry.seq
+                break
+            page.rows.append(row)
+        scanned += 1
+        if len(page.rows) == limit or scanned == MAX_SCANNED:
+            following = entry.seq + step
+            break
+    if following is not None and query.from_seq <= following and (query.to_seq is None or following <= query.to_seq):
+        page.next_seq = following
+    return page
 
 
 async def _query_session(location: ThreadLocation, request: ReadContextInput) -> dict[str, Any] | None:

@@ -15,9 +15,8 @@ from urllib.parse import unquote, urlsplit
 from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, from_url
 
+from clew_activities.archive.backends import MAX_OBJECT_BYTES, Bucket, Folder, ObjectInfo, Objects, check_size
 from clew_activities.archive.errors import KeyMissing, ObjectDamaged, ObjectMissing, StoreUnavailable
-from clew_activities.archive.folder import Folder
-from clew_activities.archive.objects import MAX_OBJECT_BYTES, Bucket, ObjectInfo, Objects, check_size
 from clew_workflows.contract.errors import NewerVersion, UnknownKey
 from clew_workflows.encryption import HEADER_BYTES, NO_ENCRYPTION, Changed, Sealer, read_encryption
 
@@ -203,6 +202,11 @@ class Store:
                 for path in chunk:
                     yield path
 
+    async def list_after(self, prefix: str, after: str | None, limit: int) -> Sequence[str]:
+        """List the first `limit` paths of objects in a folder, in order, after a path."""
+        with _translate_errors(prefix):
+            return await self._objects.list_after(prefix, after, limit)
+
     async def _seal(self, path: str, data: bytes) -> bytes:
         if self._sealer.blocks:
             return await asyncio.to_thread(self._sealer.seal, data, _name_object(path))
@@ -224,11 +228,6 @@ class Store:
             raise NewerVersion(f"{path}: {error}") from None
         check_size(path, len(unsealed))
         return unsealed
-
-    async def list_after(self, prefix: str, after: str | None, limit: int) -> Sequence[str]:
-        """List the first `limit` paths of objects in a folder, in order, after a path."""
-        with _translate_errors(prefix):
-            return await self._objects.list_after(prefix, after, limit)
 
     async def _describe(self, path: str) -> ObjectInfo:
         with _translate_errors(path):

@@ -1,4 +1,8 @@
-"""Reads threads, archived and live parts as one: finds a session's archive and its workflow."""
+"""Reads threads, archived and live parts as one.
+
+`Threads` finds a session's archive and its workflow. `query_session` and `query_started_session` read from a
+workflow, `ArchivedThread` from the archive.
+"""
 
 from __future__ import annotations
 
@@ -15,132 +19,24 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowHandle, WorkflowQ
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew_activities.archive import Archive, Head, ObjectMissing, SegmentDamaged
+from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from clew_workflows.contract import WORKFLOW_TYPE, EntriesQuery
-from clew_workflows.contract.errors import Interrupted, Starting, ThreadMismatch, WorkerUnavailable
+from clew_workflows.contract.errors import Interrupted, NotFound, Starting, ThreadMismatch, WorkerUnavailable
 from clew_workflows.session.advance import Session
 from clew_workflows.session.carried import restore
 from clew_workflows.temporal_faults.query_ahead import QUERY_AHEAD
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.source import FrozenThread, LivePage, read_forward, read_tail
 
-# The archived part of a thread, read by kind and lane.
-
-
-_entry = TypeAdapter(Entry)
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedThread:
-    """Reads the entries under a root, the newest first.
-
-    Attributes:
-        archive: The archive.
-        family: The family whose objects hold the thread.
-        root: The root of its index; None: nothing is archived.
-        upto: The seq of the newest entry.
-    """
-
-    archive: Archive
-    family: str
-    root: str | None
-    upto: int
-
-    async def read(
-        self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
-    ) -> AsyncIterator[Entry]:
-        """Read the entries of a kind from `to_seq` down to `from_seq`; with `context_ref`, of that lane alone."""
-        upto = self.upto if to_seq is None else min(to_seq, self.upto)
-        async for entry in self.archive.read_back(self.family, self.root, from_seq, upto, kinds=frozenset({kind})):
-            if context_ref is None or entry.lane == context_ref:
-                yield check_entry(entry, self.family)
-
-
-def check_entry(entry: Entry, family: str) -> Entry:
-    """Check the fields and the payload of an archived entry, before a session gets it.
-
-    A checksum shows that an object has its name's content, not that Clew has written it. An entry that cannot be
-    parsed would fail a session's workflow tasks.
-
-    Raises:
-        SegmentDamaged: The entry is malformed.
-    """
-    try:
-        _entry.validate_json(to_json(entry.as_dict()), strict=True)
-        _ = entry.body
-    except (ValueError, TypeError, RecursionError) as error:
-        raise SegmentDamaged(f"an object of family {family!r}", f"entry {entry.seq} is malformed: {error}") from None
-    return entry
-
-
-# Queries that activities send to the workflow of a session.
-
-
 QUERY_TIMEOUT = timedelta(seconds=10)
 """The time of one attempt to query a session."""
 
 _FINAL_STATUS = (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED)
-
-
-def get_own_session() -> WorkflowHandle[Any, Any]:
-    """Return a handle to the session that this activity runs for, in the workflow run that scheduled it."""
-    info = activity.info()
-    return activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
-
-
-async def query_session(
-    session: WorkflowHandle[Any, Any],
-    query: str,
-    arguments: dict[str, Any] | None = None,
-    *,
-    attempts_until: datetime | None = None,
-) -> dict[str, Any]:
-    """Query a session. While no worker answers, repeat the query: the session's worker may just have died.
-
-    Raises:
-        ApplicationError: The session refused the query; the type is the refusal's, or `context_unavailable`. No
-            worker has answered before `attempts_until`; the type is `worker_unavailable`.
-        RPCError: There is no such session, or the server rejects the request.
-    """
-    pause = 0.1
-    while True:
-        try:
-            args = [] if arguments is None else [arguments]
-            answer: dict[str, Any] = await session.query(query, args=args, rpc_timeout=QUERY_TIMEOUT)
-            return answer
-        except WorkflowQueryFailedError as error:
-            if error.message == QUERY_AHEAD:
-                await asyncio.sleep(pause)
-                continue
-            error_type, _, message = error.message.partition(": ")
-            is_refusal = error_type.replace("_", "").isalpha() and bool(message)
-            raise ApplicationError(
-                message if is_refusal else error.message,
-                type=error_type if is_refusal else "context_unavailable",
-                non_retryable=is_refusal,
-            ) from error
-        except RPCError as error:
-            if error.status in _FINAL_STATUS:
-                raise
-            if attempts_until and datetime.now(UTC) > attempts_until:
-                message = f"no worker answers for session {session.id!r}: {error.message}"
-                raise ApplicationError(message, type=WorkerUnavailable.type, non_retryable=True) from error
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 2.0)
-
-
-def find_last_attempt() -> datetime | None:
-    """Find until when this activity may begin another attempt to reach a session, so that it can tell its caller."""
-    info = activity.info()
-    if info.schedule_to_close_timeout is None:
-        return None
-    return info.scheduled_time + info.schedule_to_close_timeout - QUERY_TIMEOUT - timedelta(seconds=2)
-
-
 MAX_UNSTARTED_EVENTS = 4
 """Most events of an execution whose first workflow task was never completed: it cannot answer a query."""
 STARTING_SECONDS = 0.05
 """Seconds between two queries of a session that is starting."""
+_entry = TypeAdapter(Entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +75,13 @@ class Threads:
         Raises:
             ApplicationError: `not_found`: there is no such session.
         """
+        location = await self.look_up(session_id)
+        if location is None:
+            raise ApplicationError(f"there is no session {session_id!r}", type=NotFound.type, non_retryable=True)
+        return location
+
+    async def look_up(self, session_id: str) -> ThreadLocation | None:
+        """Find a session's thread; None: there is no such session."""
         handle = activity.client().get_workflow_handle(session_id)
         status, started = None, False
         try:
@@ -205,7 +108,7 @@ class Threads:
             case _:
                 live = handle
         if head is None and live is None:
-            raise ApplicationError(f"there is no session {session_id!r}", type="not_found", non_retryable=True)
+            return None
         return ThreadLocation(session_id, head, live, status is not None, status == WorkflowExecutionStatus.RUNNING)
 
     def find_own(self) -> ThreadLocation:
@@ -279,6 +182,49 @@ class Threads:
 
 
 @dataclass(frozen=True, slots=True)
+class ArchivedThread:
+    """Reads the entries under a root, the newest first.
+
+    Attributes:
+        archive: The archive.
+        family: The family whose objects hold the thread.
+        root: The root of its index; None: nothing is archived.
+        upto: The seq of the newest entry.
+    """
+
+    archive: Archive
+    family: str
+    root: str | None
+    upto: int
+
+    async def read(
+        self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
+    ) -> AsyncIterator[Entry]:
+        """Read the entries of a kind from `to_seq` down to `from_seq`; with `context_ref`, of that lane alone."""
+        upto = self.upto if to_seq is None else min(to_seq, self.upto)
+        async for entry in self.archive.read_back(self.family, self.root, from_seq, upto, kinds=frozenset({kind})):
+            if context_ref is None or entry.lane == context_ref:
+                yield check_entry(entry, self.family)
+
+
+def check_entry(entry: Entry, family: str) -> Entry:
+    """Check the fields and the payload of an archived entry, before a session gets it.
+
+    A checksum shows that an object has its name's content, not that Clew has written it. An entry that cannot be
+    parsed would fail a session's workflow tasks.
+
+    Raises:
+        ObjectDamaged: The entry is malformed.
+    """
+    try:
+        _entry.validate_json(to_json(entry.as_dict()), strict=True)
+        _ = entry.body
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ObjectDamaged(f"an object of family {family!r}", f"entry {entry.seq} is malformed: {error}") from None
+    return entry
+
+
+@dataclass(frozen=True, slots=True)
 class _StoredParts:
     """A thread's parts as a worker reads them: the archive from the store, the live part by queries."""
 
@@ -325,6 +271,65 @@ class _StoredParts:
         return replace(self, location=await self.threads.find(self.location.session_id))
 
 
+def _select_kinds(query: EntriesQuery) -> frozenset[str] | None:
+    return None if query.kind is None else frozenset({query.kind})
+
+
+def get_own_session() -> WorkflowHandle[Any, Any]:
+    """Return a handle to the session that this activity runs for, in the workflow run that scheduled it."""
+    info = activity.info()
+    return activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+
+
+async def query_session(
+    session: WorkflowHandle[Any, Any],
+    query: str,
+    arguments: dict[str, Any] | None = None,
+    *,
+    attempts_until: datetime | None = None,
+) -> dict[str, Any]:
+    """Query a session. While no worker answers, repeat the query: the session's worker may just have died.
+
+    Raises:
+        ApplicationError: The session refused the query; the type is the refusal's, or `context_unavailable`. No
+            worker has answered before `attempts_until`; the type is `worker_unavailable`.
+        RPCError: There is no such session, or the server rejects the request.
+    """
+    pause = 0.1
+    while True:
+        try:
+            args = [] if arguments is None else [arguments]
+            answer: dict[str, Any] = await session.query(query, args=args, rpc_timeout=QUERY_TIMEOUT)
+            return answer
+        except WorkflowQueryFailedError as error:
+            if error.message == QUERY_AHEAD:
+                await asyncio.sleep(pause)
+                continue
+            error_type, _, message = error.message.partition(": ")
+            is_refusal = error_type.replace("_", "").isalpha() and bool(message)
+            raise ApplicationError(
+                message if is_refusal else error.message,
+                type=error_type if is_refusal else "context_unavailable",
+                non_retryable=is_refusal,
+            ) from error
+        except RPCError as error:
+            if error.status in _FINAL_STATUS:
+                raise
+            if attempts_until and datetime.now(UTC) > attempts_until:
+                message = f"no worker answers for session {session.id!r}: {error.message}"
+                raise ApplicationError(message, type=WorkerUnavailable.type, non_retryable=True) from error
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+
+def find_last_attempt() -> datetime | None:
+    """Find until when this activity may begin another attempt to reach a session, so that it can tell its caller."""
+    info = activity.info()
+    if info.schedule_to_close_timeout is None:
+        return None
+    return info.scheduled_time + info.schedule_to_close_timeout - QUERY_TIMEOUT - timedelta(seconds=2)
+
+
 async def query_started_session(
     session: WorkflowHandle[Any, Any], query: str, arguments: dict[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -340,7 +345,3 @@ async def query_started_session(
             if error.type != Starting.type:
                 raise
         await asyncio.sleep(STARTING_SECONDS)
-
-
-def _select_kinds(query: EntriesQuery) -> frozenset[str] | None:
-    return None if query.kind is None else frozenset({query.kind})

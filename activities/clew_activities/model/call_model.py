@@ -28,9 +28,10 @@ from clew_activities.providers import (
     Redaction,
     stream,
 )
-from clew_activities.providers.answer_object import AnswerDecoder, is_object_schema, make_object_schema
+from clew_activities.providers.answer_object import is_object_schema, make_object_schema
 from clew_activities.providers.errors import ContentRefused, ContextLengthExceeded, Unreachable
 from clew_activities.providers.http import DEFAULT
+from clew_activities.providers.reply import AnswerDecoder
 from clew_activities.telemetry.interceptor import compute_retry_delay
 from clew_activities.telemetry.metrics import record_first_token
 from clew_workflows.contract.hooks import HookPoint

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from temporalio import activity
 
 from clew_activities.archive import Archive
+from clew_activities.archive.errors import translate_archive_errors
+from clew_activities.archive.hibernation import was_interrupted
 from clew_activities.archive.listing import SearchAttributes
 from clew_activities.deployment import Deployment
-from clew_activities.error_translation import translate_archive_errors
-from clew_activities.heartbeats import send_heartbeats, was_interrupted
+from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.model_table import (
     NO_OWN_MODELS,
     OwnModels,

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic_core import to_json
 from temporalio import activity
 
+from clew_activities.offload import count_tokens
 from clew_activities.providers import RedactedDecoder
 from clew_activities.telemetry.interceptor import TimeLeft
-from clew_activities.token_counts import count_tokens
 from clew_workflows.contract.outcomes import Prices, Usage, compute_cost_usd
 from clew_workflows.contract.outputs import ContextMeta, ReplyProgress
 from clew_workflows.contract.payloads import AssistantMessage, Fitting

@@ -11,14 +11,14 @@ import httpx
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.thread_source import Threads
-from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.call_model import add_price, make_provider_failure
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_family, find_prices
+from clew_activities.offload import count_tokens
 from clew_activities.providers import ModelRequest, ProviderError, Providers, RedactedDecoder, stream
 from clew_activities.providers.errors import ContextLengthExceeded
-from clew_activities.token_counts import count_tokens
 from clew_workflows.contract import EntriesQuery, ModelOptions
 from clew_workflows.contract.messages import Message, canonicalize
 from clew_workflows.contract.outcomes import Usage

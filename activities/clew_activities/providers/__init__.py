@@ -10,8 +10,8 @@ from clew_activities.providers.errors import ProviderError
 from clew_activities.providers.http import make_http_client, stream
 from clew_activities.providers.interface import Decoder, ModelRequest, Provider
 from clew_activities.providers.loading import Providers, ProvidersUnusable, load_providers
-from clew_activities.providers.redacted_decoder import RedactedDecoder
 from clew_activities.providers.redaction import Redaction
+from clew_activities.providers.reply import RedactedDecoder
 
 __all__ = [
     "Decoder",

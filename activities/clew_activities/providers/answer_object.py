@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from clew_activities.providers.interface import Decoder
-from clew_activities.providers.rewrite_schema import rewrite_schema
-from clew_workflows.contract.outcomes import Usage
-from clew_workflows.protocol import ModelReply
+from clew_workflows.contract.schemas import KEYWORDS_BY_NAME, SUBSCHEMA_KEYWORDS, Subschema
 
 # Keywords that providers refuse at the root.
 _COMBINING = frozenset(("$ref", "allOf", "anyOf", "oneOf", "not", "enum", "const", "if"))
@@ -65,63 +62,45 @@ def make_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return rewrite_schema(wrapped, _move_reference)
 
 
-class AnswerDecoder:
-    """Wraps a decoder and reads the value from the reply: where it stands, and if it `is_wrapped` from its object.
+def _move_reference(subschema: dict[str, Any]) -> dict[str, Any]:
+    reference = subschema.get("$ref")
+    if not isinstance(reference, str) or reference.startswith(tuple(f"#/{keyword}/" for keyword in _DEFINITIONS)):
+        return subschema
+    return {**subschema, "$ref": f"#/properties/{MEMBER}{reference[1:]}"}
 
-    A model may answer with the bare value, since some servers ignore the schema.
+
+def rewrite_schema(schema: Subschema, rewrite: Callable[[Subschema], Subschema]) -> Subschema:
+    """Return a copy in which `rewrite` has changed each subschema, the inner ones first.
+
+    Values that look like schemas, such as those of `enum` and `default`, stay as they are.
     """
+    return rewrite({keyword: _rewrite_content(keyword, content, rewrite) for keyword, content in schema.items()})
 
-    def __init__(self, decoder: Decoder, *, is_wrapped: bool = True) -> None:
-        self._decoder = decoder
-        self._is_wrapped = is_wrapped
 
-    def feed(self, event: str, data: str) -> None:
-        """Take one event, as `Decoder.feed` says."""
-        self._decoder.feed(event, data)
+def list_subschemas(schema: Subschema) -> list[Subschema]:
+    """List the subschemas of a JSON Schema, the inner ones first and the schema itself last."""
+    listed: list[Subschema] = []
 
-    @property
-    def text(self) -> str:
-        """The value's text so far, without an end that may belong to the object."""
-        text = self._decoder.text
-        if not self._is_wrapped:
-            return text
-        opening = _OPENING.match(text)
-        if opening:
-            return _cut_end(text[opening.end() :])
-        return "" if _COMPACT_OPENING.startswith("".join(text[:1000].split())) else text
+    def note(subschema: Subschema) -> Subschema:
+        listed.append(subschema)
+        return subschema
 
-    @property
-    def thinking(self) -> str:
-        """The model's thinking so far."""
-        return self._decoder.thinking
+    rewrite_schema(schema, note)
+    return listed
 
-    @property
-    def tool_name(self) -> str | None:
-        """The tool whose arguments are arriving, or arrived last."""
-        return self._decoder.tool_name
 
-    @property
-    def arguments_size(self) -> int:
-        """Characters of tool calls' arguments so far."""
-        return self._decoder.arguments_size
+def _rewrite_content(keyword: str, content: Any, rewrite: Callable[[Subschema], Subschema]) -> Any:
+    if keyword not in SUBSCHEMA_KEYWORDS:
+        return content
+    if isinstance(content, list):
+        return [_rewrite_part(part, rewrite) for part in content]
+    if isinstance(content, dict) and keyword in KEYWORDS_BY_NAME:
+        return {name: _rewrite_part(part, rewrite) for name, part in content.items()}
+    return _rewrite_part(content, rewrite)
 
-    @property
-    def usage(self) -> Usage:
-        """The usage that the server has reported so far."""
-        return self._decoder.usage
 
-    @property
-    def ended(self) -> bool:
-        """Whether the provider's end marker came."""
-        return self._decoder.ended
-
-    def finish(self) -> ModelReply:
-        """The reply with the value as its text; raises as `Decoder.finish` says."""
-        reply = self._decoder.finish()
-        if reply.tool_calls:
-            return reply
-        text = find_value(reply.content)
-        return reply.model_copy(update={"content": _read_value(text) if self._is_wrapped else text})
+def _rewrite_part(part: Any, rewrite: Callable[[Subschema], Subschema]) -> Any:
+    return rewrite_schema(part, rewrite) if isinstance(part, dict) else part
 
 
 def find_value(text: str) -> str:
@@ -135,6 +114,34 @@ def find_value(text: str) -> str:
         if _is_json(candidate):
             return candidate.strip()
     return max(_list_values(text_after), key=len, default=text)
+
+
+def read_growing_member(text: str) -> str:
+    """Read the member of a growing object, without an end that may belong to the object.
+
+    A text that is not such an object is itself.
+    """
+    if opening := _OPENING.match(text):
+        return _cut_end(text[opening.end() :])
+    return "" if _COMPACT_OPENING.startswith("".join(text[:1000].split())) else text
+
+
+def read_member(text: str) -> str:
+    """Return the text of the object's member, as the model wrote it; the full text if it is not such an object."""
+    try:
+        answer = from_json(text)
+    except ValueError:
+        return text
+    if not isinstance(answer, dict) or answer.keys() != {MEMBER}:
+        return text
+    opening = _OPENING.match(text)
+    try:
+        value = _cut_end(text[opening.end() :]) if opening else ""
+        from_json(value)
+    except ValueError:
+        # The name is escaped, or there twice.
+        return to_json(answer[MEMBER]).decode()
+    return value
 
 
 def _is_json(text: str) -> bool:
@@ -159,31 +166,6 @@ def _list_values(text: str) -> Iterator[str]:
         else:
             yield text[opening.start() : end]
             position = end
-
-
-def _move_reference(subschema: dict[str, Any]) -> dict[str, Any]:
-    reference = subschema.get("$ref")
-    if not isinstance(reference, str) or reference.startswith(tuple(f"#/{keyword}/" for keyword in _DEFINITIONS)):
-        return subschema
-    return {**subschema, "$ref": f"#/properties/{MEMBER}{reference[1:]}"}
-
-
-def _read_value(text: str) -> str:
-    """Return the text of the object's member, as the model wrote it; the whole text if it is no such object."""
-    try:
-        answer = from_json(text)
-    except ValueError:
-        return text
-    if not isinstance(answer, dict) or answer.keys() != {MEMBER}:
-        return text
-    opening = _OPENING.match(text)
-    try:
-        value = _cut_end(text[opening.end() :]) if opening else ""
-        from_json(value)
-    except ValueError:
-        # The name is escaped, or there twice.
-        return to_json(answer[MEMBER]).decode()
-    return value
 
 
 def _cut_end(text: str) -> str:

@@ -37,7 +37,7 @@ from clew_activities.providers.errors import ErrorAnswer, ProviderError, classif
 from clew_activities.providers.fit_messages import CONTINUE, OMITTED, choose_call_ids, get_own_data
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
-from clew_activities.providers.variables import read_key, read_url
+from clew_activities.providers.loading import read_key, read_url
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
 

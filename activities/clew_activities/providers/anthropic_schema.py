@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 from urllib.parse import unquote
 
-from clew_activities.providers.rewrite_schema import rewrite_schema
+from clew_activities.providers.answer_object import list_subschemas
 
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"))
 _DEFINITIONS = ("$defs", "definitions")
@@ -30,48 +30,38 @@ def make_closed_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
 def find_loss(schema: Mapping[str, Any]) -> str | None:
     """Find what the closed form of a schema would lose, or what the API refuses in it; None: nothing."""
     references: dict[str, set[str]] = {}
-    open_parts = ["#"]
-    while open_parts:
-        name = open_parts.pop()
+    names = ["#"]
+    while names:
+        name = names.pop()
         if name in references:
             continue
-        _, _, definition = name.rpartition("/")
-        keyword = "definitions" if name.startswith("#/definitions/") else "$defs"
-        part = (
-            schema
-            if name == "#"
-            else schema.get(keyword, {}).get(unquote(definition).replace("~1", "/").replace("~0", "~"))
-        )
+        part = schema if name == "#" else _find_definition(schema, name)
         if not isinstance(part, dict):
             return f"the reference {name!r}"
-        content = _Part()
-        rewrite_schema({key: value for key, value in part.items() if key not in _DEFINITIONS}, content.read)
-        if content.is_open:
+        subschemas = list_subschemas({key: value for key, value in part.items() if key not in _DEFINITIONS})
+        if any(map(_has_any_members, subschemas)):
             return "the members of an object whose names are not known"
-        references[name] = content.references
-        open_parts += content.references
+        references[name] = {each["$ref"] for each in subschemas if isinstance(each.get("$ref"), str)}
+        names += references[name]
     return "a recursive reference" if _has_cycle(references) else None
 
 
-class _Part:
-    """What a part of a schema has: references, and objects with members of any name."""
+def _find_definition(schema: Mapping[str, Any], reference: str) -> Any:
+    _, _, name = reference.rpartition("/")
+    keyword = "definitions" if reference.startswith("#/definitions/") else "$defs"
+    return schema.get(keyword, {}).get(unquote(name).replace("~1", "/").replace("~0", "~"))
 
-    def __init__(self) -> None:
-        self.references: set[str] = set()
-        self.is_open = False
 
-    def read(self, subschema: dict[str, Any]) -> dict[str, Any]:
-        if isinstance(reference := subschema.get("$ref"), str):
-            self.references.add(reference)
-        others = subschema.get("additionalProperties")
-        kinds = subschema.get("type")
-        is_object = kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
-        self.is_open = self.is_open or (
-            isinstance(others, dict)
-            or "patternProperties" in subschema
-            or (is_object and not subschema.get("properties") and others is not False)
-        )
-        return subschema
+def _has_any_members(subschema: Mapping[str, Any]) -> bool:
+    """Whether a schema is of an object with members of any name."""
+    others = subschema.get("additionalProperties")
+    kinds = subschema.get("type")
+    is_object = kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
+    return (
+        isinstance(others, dict)
+        or "patternProperties" in subschema
+        or (is_object and not subschema.get("properties") and others is not False)
+    )
 
 
 def _has_cycle(references: Mapping[str, set[str]]) -> bool:
@@ -92,7 +82,7 @@ def _close(schema: object) -> dict[str, Any]:
         raise _Inexpressible
     rest = dict(schema)
     closed: dict[str, Any] = {}
-    for keyword in ("$defs", "definitions"):
+    for keyword in _DEFINITIONS:
         if keyword in rest:
             closed[keyword] = _close_each(rest.pop(keyword))
     if "$ref" in rest:

@@ -26,7 +26,6 @@ from clew_activities.providers.reply import (
 from clew_activities.providers.sanitize import BoundedText, Budget, clean
 from clew_workflows.contract.messages import ProviderData
 from clew_workflows.contract.outcomes import Usage
-from clew_workflows.protocol import ModelReply
 
 # `pause_turn` and a full context window leave a reply unfinished, as the limit of tokens does.
 _STOP_REASONS: Mapping[str, StopReason] = {
@@ -73,8 +72,8 @@ class AnthropicDecoder(DraftDecoder):
     """Folds the events of a message, or one complete `message`."""
 
     def __init__(self, provider: str, tools: FittedTools | None = None) -> None:
-        self._provider = provider
         super().__init__(tools)
+        self._provider = provider
         self._budget = Budget(PROVIDER_DATA_LIMIT)
         self._blocks: dict[int, _Block] = {}
         self._too_many_blocks = False
@@ -102,13 +101,9 @@ class AnthropicDecoder(DraftDecoder):
             self._count(payload.get("usage"))
             self._stop(payload.get("delta"))
         elif kind == "message_stop":
-            self._draft.ended = True
+            self.ended = True
         elif kind == "message":
             self._take_message(payload)
-
-    def finish(self) -> ModelReply:
-        """Return the reply; raises as `Decoder.finish` does."""
-        return self._draft.finish(self._make_provider_data())
 
     def _take_message(self, message: Mapping[str, Any]) -> None:
         content = message.get("content")
@@ -116,7 +111,7 @@ class AnthropicDecoder(DraftDecoder):
             self._open(index, block)
         self._count(message.get("usage"))
         self._stop(message)
-        self._draft.ended = True
+        self.ended = True
 
     def _open(self, index: int, start: object) -> None:
         if len(self._blocks) == MAX_BLOCKS:
@@ -125,8 +120,8 @@ class AnthropicDecoder(DraftDecoder):
             self._too_many_blocks = True
         block = self._blocks[index] = _Block(read_string(get_member(start, "type")), self._budget)
         if block.kind == "tool_use":
-            block.call = self._draft.open_call(get_member(start, "id"), get_member(start, "name"))
-            self._draft.add_arguments(block.call, get_member(start, "input"))
+            block.call = self.open_call(get_member(start, "id"), get_member(start, "name"))
+            self.add_arguments(block.call, get_member(start, "input"))
         self._extend(block, start)
 
     def _extend(self, block: _Block | None, delta: object) -> None:
@@ -135,25 +130,25 @@ class AnthropicDecoder(DraftDecoder):
             return
         if block.kind == "text":
             text = read_string(get_member(delta, "text"))
-            self._draft.add_text(text)
+            self.add_text(text)
             block.text.add(text)
         elif block.kind == "thinking":
             thinking = read_string(get_member(delta, "thinking"))
-            self._draft.add_thinking(thinking)
+            self.add_thinking(thinking)
             block.text.add(thinking)
             block.seal.add(read_string(get_member(delta, "signature")))
         elif block.kind == "redacted_thinking":
             block.seal.add(read_string(get_member(delta, "data")))
         elif block.call is not None:
-            self._draft.add_arguments(block.call, get_member(delta, "partial_json"))
+            self.add_arguments(block.call, get_member(delta, "partial_json"))
 
     def _stop(self, delta: object) -> None:
         reason = get_member(delta, "stop_reason")
         if not isinstance(reason, str):
             return
         if reason == "refusal":
-            self._draft.refusal = clean(_describe_refusal(get_member(delta, "stop_details")))
-        self._draft.stop_reason = _STOP_REASONS.get(reason, "stop")
+            self.refusal = clean(_describe_refusal(get_member(delta, "stop_details")))
+        self.stop_reason = _STOP_REASONS.get(reason, "stop")
 
     def _count(self, usage: object) -> None:
         """Store token counts. Each is of the complete message so far; compatible servers also send zeros later."""
@@ -163,15 +158,16 @@ class AnthropicDecoder(DraftDecoder):
                 self._usage[name] = max(count, self._usage.get(name, 0))
         read_tokens = self._usage.get("cache_read_input_tokens", 0)
         written_tokens = self._usage.get("cache_creation_input_tokens", 0)
-        self._draft.usage = Usage(
+        self.usage = Usage(
             input_tokens=self._usage.get("input_tokens", 0) + written_tokens + read_tokens,
             output_tokens=self._usage.get("output_tokens", 0),
             cached_input_tokens=read_tokens,
             written_input_tokens=written_tokens or None,
         )
 
-    def _make_provider_data(self) -> ProviderData | None:
-        blocks, calls = self._list_signed_blocks(), [{"id": limit_id(call.id)} for call in self._draft.calls]
+    def make_provider_data(self) -> ProviderData | None:
+        """Make what the API wants back: the ids of the calls, and the blocks; None: there are none."""
+        blocks, calls = self._list_signed_blocks(), [{"id": limit_id(call.id)} for call in self.calls]
         data: ProviderData = {"provider": self._provider, "blocks": blocks}
         if any(call["id"] for call in calls):
             data["calls"] = calls

@@ -21,7 +21,7 @@ import httpx
 from httpx_sse import EventSource
 from pydantic_core import PydanticSerializationError, to_json
 
-from clew_activities.heartbeats import MAX_INLINE_SIZE, offload
+from clew_activities.offload import MAX_INLINE_SIZE, offload
 from clew_activities.providers.errors import (
     BadRequest,
     ErrorAnswer,
@@ -30,8 +30,9 @@ from clew_activities.providers.errors import (
     TruncatedStream,
     Unreachable,
 )
-from clew_activities.providers.interface import HttpRequest, ModelRequest, Provider
-from clew_activities.providers.redacted_decoder import RedactedDecoder
+from clew_activities.providers.interface import ModelRequest, Provider
+from clew_activities.providers.reply import RedactedDecoder
+from clew_workflows.contract.payloads import Fitting
 from clew_workflows.protocol import ModelReply
 
 
@@ -129,9 +130,7 @@ async def _send_and_read(
 ) -> None:
     settings = limits.settings
     with _translate_errors(provider, settings):
-        encoded = _encode(provider, request)
-        decoder.fitting = encoded.fitting
-        http_request = _build_request(client, provider, encoded, settings)
+        http_request, decoder.fitting = _build_request(client, provider, request, settings)
         response = await client.send(http_request, stream=True, follow_redirects=False)
     async with aclosing(response):
         status = response.status_code
@@ -157,29 +156,19 @@ async def _send_and_read(
         await _read_reply(response, provider, decoder, limits)
 
 
-def _encode(provider: Provider, request: ModelRequest) -> HttpRequest:
-    """Encode the request. A failure is final: encoders are pure, so a retry would fail too."""
-    with _translate_encoding_errors(provider):
-        return provider.encode(request)
-
-
-@contextmanager
-def _translate_encoding_errors(provider: Provider) -> Iterator[None]:
+def _build_request(
+    client: httpx.AsyncClient, provider: Provider, request: ModelRequest, settings: HttpSettings
+) -> tuple[httpx.Request, Fitting | None]:
+    """Encode the request. A failure of the encoder is final: it is pure, so a retry would fail too."""
     try:
-        yield
+        encoded = provider.encode(request)
+        content = _dump_body(encoded.body)
     except ProviderError:
         raise
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
         raise BadRequest(f"provider {provider.name!r} cannot encode the request ({message})") from error
-
-
-def _build_request(
-    client: httpx.AsyncClient, provider: Provider, encoded: HttpRequest, settings: HttpSettings
-) -> httpx.Request:
-    with _translate_encoding_errors(provider):
-        content = _dump_body(encoded.body)
-    return client.build_request(
+    http_request = client.build_request(
         "POST",
         provider.base_url + encoded.path,
         headers={
@@ -192,6 +181,7 @@ def _build_request(
         content=content,
         timeout=httpx.Timeout(settings.silence_seconds, connect=settings.connect_seconds),
     )
+    return http_request, encoded.fitting
 
 
 def _dump_body(body: dict[str, Any]) -> bytes:

@@ -10,14 +10,13 @@ providers are defined in the same way and use the same modules:
 |---|---|
 | `interface` | this contract |
 | `errors` | the errors to raise, and `classify_response` and `classify_event`, which classify most servers' errors |
-| `reply` | `ReplyDraft`, which folds pieces into a reply and keeps every size within its bound, and `DraftDecoder` |
-| `answer_object` | functions for answers with a schema |
+| `reply` | `DraftDecoder`, which folds pieces into a reply and keeps every size within its bound |
+| `answer_object` | functions for answers with a schema, `rewrite_schema` and `list_subschemas` for any JSON Schema |
 | `dialects` | the table of what each server accepts and sends |
 | `fit_messages` | `fit_messages`, which gives messages an order that a dialect accepts, and `choose_call_ids` |
 | `fit_tools` | `fit_tools`, which makes the tools of any session acceptable to a dialect |
-| `rewrite_schema` | `rewrite_schema`, which changes each subschema of a JSON Schema |
 | `sanitize` | functions that make texts and JSON values safe to store |
-| `variables` | `read_key` and `read_url`, for the variables that configure a provider |
+| `loading` | `read_key` and `read_url`, for the variables that configure a provider |
 
 The steps of one model call:
 

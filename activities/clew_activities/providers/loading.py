@@ -1,4 +1,8 @@
-"""The providers of a worker, made by the built-in modules and by those that CLEW_PROVIDERS names."""
+"""The providers of a worker: made by the built-in modules and by those that CLEW_PROVIDERS names.
+
+`read_key` and `read_url` read the variables that configure a provider. Their errors name the variable and never
+repeat its value.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 
+import httpx
+
 from clew_activities.providers.errors import UnknownModel
 from clew_activities.providers.interface import Provider
 from clew_activities.providers.redaction import Redaction, read_secrets
-from clew_activities.providers.variables import find_url_problem
 from clew_activities.user_modules import NotImportable, import_user_module
 from clew_workflows.contract.names import PROVIDER_NAME
 
@@ -78,6 +83,45 @@ def load_providers(environ: Mapping[str, str], more_secrets: Iterable[str] = ())
     secrets = [secret for provider in by_name.values() for secret in provider.secrets]
     headers = [header for provider in by_name.values() for header in provider.secret_headers]
     return Providers(by_name, Redaction([*secrets, *more_secrets, *read_secrets(environ)], headers))
+
+
+def read_key(environ: Mapping[str, str], variable: str) -> str | None:
+    """Read a key, without surrounding white space; None: the variable is not set or empty.
+
+    Raises:
+        ValueError: The value cannot be a header's value.
+    """
+    key = environ.get(variable, "").strip()
+    if key and not re.fullmatch(r"[!-~]+", key):
+        raise ValueError(f"{variable} holds white space or characters that no key has: set it again")
+    return key or None
+
+
+def read_url(environ: Mapping[str, str], variable: str) -> str | None:
+    """Read a base URL, without a slash at its end; None: the variable is not set or empty.
+
+    Raises:
+        ValueError: The value is not valid as `Provider.base_url`.
+    """
+    url = environ.get(variable, "").strip()
+    if problem := url and find_url_problem(url):
+        raise ValueError(f"{variable} {problem}")
+    return url.rstrip("/") or None
+
+
+def find_url_problem(text: str) -> str | None:
+    """Describe why a text cannot be a base URL, as the end of a sentence; None: it can."""
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL:
+        return "is not a URL"
+    if url.scheme not in ("http", "https") or not url.host:
+        return "must be an http:// or https:// URL with a host"
+    if url.userinfo:
+        return "must not hold a user or a password: set the key in its own variable"
+    if url.query or url.fragment:
+        return "must not hold a query or a fragment: a path is added to it"
+    return None
 
 
 def _make(name: str, environ: Mapping[str, str]) -> Iterable[Provider]:

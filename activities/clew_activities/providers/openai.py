@@ -16,13 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clew_activities.providers.answer_object import describe_schema
+from clew_activities.providers.answer_object import describe_schema, list_subschemas
 from clew_activities.providers.dialects import Dialect, find_dialect, specialize
-from clew_activities.providers.errors import (
-    ErrorAnswer,
-    ProviderError,
-    classify_response,
-)
+from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
 from clew_activities.providers.fit_messages import (
     FittedMessages,
     choose_call_ids,
@@ -32,12 +28,9 @@ from clew_activities.providers.fit_messages import (
 )
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
+from clew_activities.providers.loading import read_key, read_url
 from clew_activities.providers.openai_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
-from clew_activities.providers.reply import (
-    get_member,
-)
-from clew_activities.providers.rewrite_schema import rewrite_schema
-from clew_activities.providers.variables import read_key, read_url
+from clew_activities.providers.reply import get_member
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
@@ -379,15 +372,7 @@ def _is_strict(schema: dict[str, Any]) -> bool:
 
     Every object is closed, every property required, every value has a type, and no keyword is refused.
     """
-    is_strict = True
-
-    def check(subschema: dict[str, Any]) -> dict[str, Any]:
-        nonlocal is_strict
-        is_strict = is_strict and _is_strict_part(subschema)
-        return subschema
-
-    rewrite_schema(schema, check)
-    return is_strict
+    return all(map(_is_strict_part, list_subschemas(schema)))
 
 
 def _is_strict_part(subschema: dict[str, Any]) -> bool:

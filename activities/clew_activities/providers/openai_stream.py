@@ -6,25 +6,28 @@ with reasoning, signatures. What of it goes back is the dialect's matter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Literal
 
 from clew_activities.providers.errors import TruncatedStream, classify_event
 from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.reply import (
+    PROVIDER_DATA_LIMIT,
     Call,
     DraftDecoder,
-    OwnData,
     StopReason,
-    TaggedText,
-    find_best_usage,
     get_member,
+    limit_id,
     limit_name,
     parse_event,
+    read_count,
     read_string,
 )
-from clew_activities.providers.sanitize import parse_json
-from clew_workflows.contract.messages import ProviderData
+from clew_activities.providers.sanitize import clean_value, parse_json
+from clew_workflows.contract.messages import ProviderData, canonicalize
+from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ModelReply
 
 # Characters of a refusal that are kept.
@@ -51,10 +54,10 @@ class OpenAIDecoder(DraftDecoder):
     """Folds `chat.completion.chunk` objects, or one complete `chat.completion`."""
 
     def __init__(self, provider: str = "openai", model: str = "", tools: FittedTools | None = None) -> None:
-        super().__init__(tools or FittedTools())
+        super().__init__(tools)
         self._provider = provider
         self._model = model
-        self._calls: dict[int | str, Call] = {}
+        self._calls_by_key: dict[int | str, Call] = {}
         self._newest: Call | None = None
         self._refusal = ""
         self._has_deltas = False
@@ -76,7 +79,7 @@ class OpenAIDecoder(DraftDecoder):
 
     def _feed_line(self, event: str, data: str) -> None:
         if data.strip() == "[DONE]":
-            self._draft.ended = True
+            self.ended = True
             return
         chunk = parse_event(data)
         failure = chunk if event == "error" else _find_error(chunk)
@@ -102,13 +105,13 @@ class OpenAIDecoder(DraftDecoder):
     def finish(self) -> ModelReply:
         """Return the reply; raises as `Decoder.finish` does."""
         if self._refusal:
-            self._draft.refusal = self._refusal
+            self.refusal = self._refusal
         self._take_split(*self._tags.finish())
-        return self._draft.finish(self._make_provider_data())
+        return super().finish()
 
-    def _make_provider_data(self) -> ProviderData | None:
+    def make_provider_data(self) -> ProviderData | None:
         """Make what goes back to the provider with the tool calls; None: nothing, or too much."""
-        calls = [({"id": call.id} if call.id else {}) | call.own for call in self._draft.calls]
+        calls = [({"id": call.id} if call.id else {}) | call.own for call in self.calls]
         return self._own.make_provider_data(self._provider, self._model, calls) if calls else None
 
     def _add_delta(self, delta: object) -> None:
@@ -117,7 +120,7 @@ class OpenAIDecoder(DraftDecoder):
         if content := delta.get("content"):
             self._add_content(content)
         thinking = next((text for name in REASONING_FIELDS if (text := read_string(delta.get(name)))), "")
-        self._draft.add_thinking(thinking or join_texts(delta.get("reasoning_details")))
+        self.add_thinking(thinking or join_texts(delta.get("reasoning_details")))
         for name in _FIELDS_BACK:
             if value := delta.get(name):
                 self._own.add(name, value)
@@ -133,7 +136,7 @@ class OpenAIDecoder(DraftDecoder):
 
     @property
     def _may_have_older_call(self) -> bool:
-        return self._has_older_call or not self._calls
+        return self._has_older_call or not self._calls_by_key
 
     def _add_content(self, content: object) -> None:
         """Take a text, or a list of parts: Mistral's thinking is a part, and goes back in its place."""
@@ -144,12 +147,12 @@ class OpenAIDecoder(DraftDecoder):
         for part in parts if isinstance(parts, list) else ():
             text = read_string(get_member(part, "text"))
             if get_member(part, "type") == "thinking":
-                if not self._own.has("content") and not self._own.is_full and self._draft.text:
-                    self._own.add("content", [{"type": "text", "text": self._draft.text}])
-                self._draft.add_thinking(join_texts(get_member(part, "thinking")))
+                if not self._own.has("content") and not self._own.is_full and self.text:
+                    self._own.add("content", [{"type": "text", "text": self.text}])
+                self.add_thinking(join_texts(get_member(part, "thinking")))
                 self._own.add("content", [part])
             elif text:
-                self._draft.add_text(text)
+                self.add_text(text)
                 if self._own.has("content"):
                     self._own.add("content", [{"type": "text", "text": text}])
 
@@ -165,8 +168,8 @@ class OpenAIDecoder(DraftDecoder):
     def _take_split(self, thinking: str, text: str) -> None:
         # Some servers send the same thinking in a field of its own.
         if thinking and not any(map(self._own.has, REASONING_FIELDS)):
-            self._draft.add_thinking(thinking)
-        self._draft.add_text(text)
+            self.add_thinking(thinking)
+        self.add_text(text)
 
     def _add_call(self, delta: object) -> None:
         """Find the call that a delta belongs to, or start a new one, and add the delta to it.
@@ -183,13 +186,13 @@ class OpenAIDecoder(DraftDecoder):
         arguments = get_member(function, "arguments")
         key = call_id if index is None else index
         own = {member: value for member, value in delta.items() if member not in _OWN_MEMBERS and value}
-        call = self._calls.get(key, self._newest if index is None else None)
+        call = self._calls_by_key.get(key, self._newest if index is None else None)
         if call is None and not (call_id or name or arguments or own):
             return
         if call is not None and _replaces_empty(call, call_id, name, arguments):
             call.restart()
         if call is None or _starts_another_call(call, call_id, name, arguments, numbered=index is not None):
-            call = self._draft.open_call(call_id, name or (call.name if call else ""))
+            call = self.open_call(call_id, name or (call.name if call else ""))
         elif name and not call.name:
             call.rename(name)
         elif index is not None and call.has_all_arguments and call.repeats(arguments):
@@ -199,10 +202,10 @@ class OpenAIDecoder(DraftDecoder):
         if call is None:
             return
         if key != "":
-            self._calls[key] = call
+            self._calls_by_key[key] = call
         call.id = call.id or call_id
         call.own |= own
-        self._draft.add_arguments(call, arguments)
+        self.add_arguments(call, arguments)
 
     def _set_stop_reason(self, reason: object) -> None:
         if not isinstance(reason, str) or not reason:
@@ -213,16 +216,16 @@ class OpenAIDecoder(DraftDecoder):
         if "MALFORMED_FUNCTION_CALL" in reason.upper():
             raise TruncatedStream("the model wrote a tool call that the server cannot read")
         if kind in _FILTERED:
-            self._draft.refusal = f"the provider's content filter stopped the reply ({reason[:80]})"
+            self.refusal = f"the provider's content filter stopped the reply ({reason[:80]})"
         # Some servers send a reason with each further chunk; the limit that the reply has reached stays.
-        if self._draft.stop_reason != "length":
-            self._draft.stop_reason = _STOP_REASONS.get(kind, "stop")
+        if self.stop_reason != "length":
+            self.stop_reason = _STOP_REASONS.get(kind, "stop")
 
     def _read_usage(self, holder: Mapping[str, Any]) -> None:
         """Take the best figures: servers report usage at the end, in each chunk, within a choice, or beside it."""
         for usage in (holder.get("usage"), get_member(holder.get("x_groq"), "usage"), holder.get("timings")):
             if isinstance(usage, dict):
-                self._draft.usage = find_best_usage(self._draft.usage, usage)
+                self.usage = find_best_usage(self.usage, usage)
 
 
 def _find_error(chunk: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -273,3 +276,218 @@ def join_texts(parts: object) -> str:
     items = parts if isinstance(parts, list) else ()
     texts = [get_member(part, "text") or get_member(part, "summary") for part in items]
     return "".join(map(read_string, texts))
+
+
+class TaggedText:
+    """Tells the thinking at the beginning of a text from the rest, where it stands between `<think>` and `</think>`.
+
+    Attributes:
+        opening: The text up to the first tag and a little more, as it came; empty: there is no such tag.
+    """
+
+    def __init__(self) -> None:
+        self.opening = ""
+        self._held = ""
+        self._state: Literal["start", "thinking", "after", "text"] = "start"
+
+    def split(self, piece: str) -> tuple[str, str]:
+        """Take a piece. Returns what it adds to the thinking and to the text; a part that may be a tag is held."""
+        if self._state == "text":
+            return "", piece
+        self._held += piece
+        if self._state == "start":
+            begun = self._held.lstrip()
+            if _OPEN_TAG.startswith(begun) and len(self._held) < _MOST_HELD:
+                return "", ""
+            if not begun.startswith(_OPEN_TAG):
+                return "", self._take_rest()
+            self._state, self.opening, self._held = "thinking", self._held, begun[len(_OPEN_TAG) :]
+        thinking = ""
+        if self._state == "thinking":
+            thinking, tag, rest = self._held.partition(_CLOSE_TAG)
+            if not tag:
+                held = next(n for n in range(len(_CLOSE_TAG), -1, -1) if thinking.endswith(_CLOSE_TAG[:n]))
+                thinking, self._held = thinking[: len(thinking) - held], _CLOSE_TAG[:held]
+                return thinking, ""
+            self._state, self._held = "after", rest
+        self._held = self._held.lstrip()
+        return thinking, self._take_rest() if self._held else ""
+
+    def finish(self) -> tuple[str, str]:
+        """Take the end. Returns what was held, as thinking and as text."""
+        held, self._held = self._held, ""
+        return (held, "") if self._state == "thinking" else ("", held)
+
+    def _take_rest(self) -> str:
+        rest, self._held, self._state = self._held, "", "text"
+        return rest
+
+
+_OPEN_TAG, _CLOSE_TAG = "<think>", "</think>"
+_MOST_HELD = 100
+"""Characters after which white space at the beginning of a text is a part of it."""
+
+
+class OwnData:
+    """The fields of a message that its provider wants back, while they arrive. All share one budget.
+
+    Texts are joined, and so are neighbours in a list that are pieces of one part: servers stream a part of
+    `reasoning_details` in many of the same `type` and `index`.
+    """
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._left = PROVIDER_DATA_LIMIT
+
+    def has(self, name: str) -> bool:
+        """Whether a field has come."""
+        return name in self._fields
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there was too much of it, so that nothing more is kept."""
+        return self._left < 0
+
+    def add(self, name: str, value: object) -> None:
+        """Take a piece of a field. After one too many nothing more is kept."""
+        self._left -= _measure(value)
+        if self._left < 0:
+            return
+        known = self._fields.get(name)
+        if isinstance(value, str):
+            pieces = known if isinstance(known, _Pieces) else _Pieces()
+            pieces.append(value)
+            self._fields[name] = pieces
+        elif isinstance(value, list):
+            parts = known if isinstance(known, list) and not isinstance(known, _Pieces) else []
+            for part in value:
+                _append_part(parts, part)
+            self._fields[name] = parts
+        elif isinstance(value, dict):
+            self._fields[name] = (known if isinstance(known, dict) else {}) | value
+
+    def make_provider_data(self, provider: str, model: str, calls: list[dict[str, Any]]) -> ProviderData | None:
+        """Make the provider data of a message with tool calls; None: there is nothing, or too much.
+
+        Of too much, the ids of the calls are kept: the provider refuses a part of its other data.
+        """
+        ids = [{"id": limit_id(call["id"])} if "id" in call else {} for call in calls]
+        fields = _join_pieces(self._fields) if self._left >= 0 else {}
+        own: tuple[dict[str, Any], list[dict[str, Any]]] = ({}, ids)
+        with suppress(ValueError, RecursionError):
+            cleaned = clean_value([fields, calls])
+            if len(canonicalize(cleaned)) <= PROVIDER_DATA_LIMIT:
+                own = (cleaned[0], cleaned[1])
+        fields, calls = own
+        if not fields and not any(calls):
+            return None
+        return {"provider": provider, "blocks": [fields] if fields else [], "calls": calls, "model": model}
+
+
+def _measure(value: object) -> int:
+    try:
+        return len(value) if isinstance(value, str) else len(json.dumps(value))
+    except RecursionError:
+        return PROVIDER_DATA_LIMIT
+
+
+class _Pieces(list[str]):
+    """The pieces of a text.
+
+    Attributes:
+        size: Its characters.
+    """
+
+    def __init__(self, pieces: Iterable[str] = ()) -> None:
+        super().__init__(pieces)
+        self.size = sum(map(len, self))
+
+    def append(self, piece: str) -> None:
+        """Take a piece."""
+        super().append(piece)
+        self.size += len(piece)
+
+
+def _append_part(parts: list[Any], part: Any) -> None:
+    """Append a part, or join it to the last one if both are pieces of one part."""
+    last = parts[-1] if parts else None
+    if not isinstance(part, dict) or not isinstance(last, dict) or not _are_pieces(last, part):
+        parts.append(_split_texts(part))
+        return
+    for name, value in part.items():
+        known = last.get(name)
+        if isinstance(known, _Pieces) and isinstance(value, str):
+            # LiteLLM repeats all the thinking beside its signature.
+            if not (part.get("signature") and len(value) == known.size and value == "".join(known)):
+                known.append(value)
+        elif name == "thinking" and isinstance(known, list) and isinstance(value, list):
+            for inner in value:
+                _append_part(known, inner)
+        elif value is not None and not (value == "" and known):
+            last |= _split_texts({name: value})
+
+
+def _are_pieces(last: dict[str, Any], part: dict[str, Any]) -> bool:
+    """Whether a part goes on with the last one. One that is signed has ended, and encrypted data come whole."""
+    if any(part.get(name) != last.get(name) for name in ("type", "index")):
+        return False
+    if part.get("id") and last.get("id") and part["id"] != last["id"]:
+        return False
+    return not last.get("signature") and not (isinstance(last.get("data"), str) and isinstance(part.get("data"), str))
+
+
+def _split_texts(part: Any) -> Any:
+    """Copy a part, with its growing texts as pieces."""
+    if not isinstance(part, dict):
+        return part
+    copy: dict[str, Any] = {}
+    for name, value in part.items():
+        if name in ("text", "summary", "thinking") and isinstance(value, str):
+            copy[name] = _Pieces([value])
+        elif name == "thinking" and isinstance(value, list):
+            copy[name] = list(map(_split_texts, value))
+        else:
+            copy[name] = value
+    return copy
+
+
+def _join_pieces(value: Any) -> Any:
+    if isinstance(value, _Pieces):
+        return "".join(value)
+    if isinstance(value, dict):
+        return {name: _join_pieces(inner) for name, inner in value.items()}
+    return list(map(_join_pieces, value)) if isinstance(value, list) else value
+
+
+_INPUT_NAMES = ("prompt_tokens", "input_tokens", "prompt_eval_count")
+_OUTPUT_NAMES = ("completion_tokens", "output_tokens", "eval_count", "predicted_n")
+
+
+def find_best_usage(known: Usage, reported: Mapping[str, Any]) -> Usage:
+    """Take the larger of the known figures and of those that a server of Chat Completions reports.
+
+    Some servers report zeros before or after the real figures, or figures so far. Some leave the tokens of reasoning
+    out of those of the reply, and only the total has them.
+    """
+
+    def read(*names: str) -> int:
+        return max((count for name in names if (count := read_count(reported.get(name)))), default=0)
+
+    prompt, output = read(*_INPUT_NAMES), read(*_OUTPUT_NAMES)
+    # llama.cpp's `timings` count the part of the prompt that its cache had apart.
+    prompt = max(prompt, read("prompt_n") + read("cache_n"))
+    if prompt:
+        output = max(output, read("total_tokens") - prompt)
+    details = reported.get("prompt_tokens_details") or reported.get("input_tokens_details")
+    cached = max(
+        read_count(get_member(details, "cached_tokens")) or 0,
+        read("prompt_cache_hit_tokens", "cached_tokens", "cache_n"),
+    )
+    prompt = max(known.input_tokens, prompt)
+    return known.model_copy(
+        update={
+            "input_tokens": prompt,
+            "output_tokens": max(known.output_tokens, output),
+            "cached_input_tokens": max(known.cached_input_tokens, min(cached, prompt)),
+        }
+    )

@@ -15,8 +15,8 @@ from temporalio.service import RPCError
 from clew.tools import Tool, ToolContext
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
 from clew_activities.heartbeats import send_heartbeats
+from clew_activities.offload import count_tokens
 from clew_activities.providers.sanitize import clean
-from clew_activities.token_counts import count_tokens
 from clew_activities.tools.mcp.catalog import McpTool
 from clew_activities.tools.mcp.errors import McpUnavailable, UnknownMcpTool
 from clew_activities.tools.mcp.tools import McpTools

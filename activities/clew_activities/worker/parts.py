@@ -10,10 +10,11 @@ from typing import Any
 import httpx
 
 from clew_activities.archive import Archive, Store
+from clew_activities.archive.deletion import DeletionActivities
 from clew_activities.archive.fork_session import ForkingActivities
-from clew_activities.archive.hibernation import ArchiveActivities, RecallActivities, ThawActivities
-from clew_activities.archive.listing import DeletionActivities, ListingActivities, SearchAttributes
-from clew_activities.archive.reading import ContextActivities, ReadingActivities
+from clew_activities.archive.hibernation import ArchiveActivities
+from clew_activities.archive.listing import ListingActivities, SearchAttributes
+from clew_activities.archive.reading import ReadingActivities
 from clew_activities.archive.thread_source import Threads
 from clew_activities.callers import await_request, open_session, read_last_seq, send_message, submit_input
 from clew_activities.checkpoints import Keys, OpeningActivities, RestoringActivities, SigningActivities
@@ -118,6 +119,8 @@ def make_parts(
         limited,
         own_models=own_models,
     )
+    archiving = ArchiveActivities(archive, attributes)
+    reading = ReadingActivities(archive)
     running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
     summarize = SummaryActivities(providers, http, threads, own_models).summarize
     room = asyncio.Semaphore(model_calls)
@@ -131,14 +134,14 @@ def make_parts(
             preparing.prepare,
             preparing.describe_model,
             begin_task,
-            ArchiveActivities(archive, attributes).archive,
-            ThawActivities(archive).thaw,
-            RecallActivities(archive).recall,
+            archiving.archive,
+            archiving.thaw,
+            archiving.recall,
             SigningActivities(keys, namespace).sign_checkpoint,
             OpeningActivities(keys, registry, archive, namespace, mcp_tools, own_models=own_models).open_checkpoint,
             RestoringActivities(keys, namespace).put_context,
-            ReadingActivities(archive).read_thread,
-            ContextActivities(archive).read_context,
+            reading.read_thread,
+            reading.read_context,
             ForkingActivities(archive).fork_session,
             DeletionActivities(archive).delete_session,
             ListingActivities(archive).list_sessions,

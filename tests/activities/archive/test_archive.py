@@ -17,7 +17,6 @@ from clew_activities.archive import (
     ObjectChanged,
     ObjectDamaged,
     ObjectMissing,
-    SegmentDamaged,
     Store,
     StoreUnavailable,
     ThreadMismatch,
@@ -269,9 +268,8 @@ async def test_damage_of_any_byte_is_found_and_named() -> None:
         data = await store.get(path)
         for i in range(len(data) % 4, len(data), 4):
             await store.put(path, data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
-            with pytest.raises(ObjectDamaged, match=path) as caught:
+            with pytest.raises(ObjectDamaged, match=path):
                 await resume()
-            assert isinstance(caught.value, SegmentDamaged) == ("/segments/" in path)
         if path in needed:
             problems = [check async for check in archive.verify("root", head.root) if check.problem]
             assert [(one.name, path in (one.problem or "")) for one in problems] == [(path, True)]

@@ -21,7 +21,6 @@ from clew_activities.archive import (
     Store,
     StoreUnavailable,
 )
-from clew_activities.archive.family import Family
 from clew_workflows.thread.entries import Entry
 from tests.support.archives import (
     FOLDER,
@@ -40,8 +39,9 @@ SMALL = ArchiveSettings(fanout=2)
 
 async def list_segments(store: Store, *heads: Head) -> set[str]:
     """The segments that these sessions need."""
+    archive = Archive(store, "default")
     return {
-        path for head in heads for path in await Family(store, FOLDER).list_objects(head.root) if "/segments/" in path
+        path for head in heads for path in await archive.list_objects(head.family, head.root) if "/segments/" in path
     }
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clew_activities.archive import Archive, Head, ObjectDamaged, Store, StoreUnavailable
+from clew_activities.archive.backends import MAX_OBJECT_BYTES
 from clew_activities.archive.errors import KeyMissing, ObjectChanged
-from clew_activities.archive.objects import MAX_OBJECT_BYTES
 from clew_workflows.encryption import Encryption
 from tests.support.archives import make_entries, read_files
 from tests.support.encrypted import Reversing, make_encryption

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from clew_activities.archive import Archive, Head, ObjectChanged, ObjectMissing, Store, StoreUnavailable
-from clew_activities.archive.folder import Folder
+from clew_activities.archive.backends import Folder
 from tests.support.archives import begin_archive, extend_archive, fork_archive, make_entries, read_thread
 
 
@@ -233,7 +233,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from clew_activities.archive import ObjectChanged, Store
-from clew_activities.archive.folder import Folder
+from clew_activities.archive.backends import Folder
 
 async def main(root, rounds):
     store, won = Store(Folder(Path(root))), 0

@@ -18,7 +18,7 @@ from clew_activities.archive import (
     StoreUnavailable,
     open_store,
 )
-from clew_activities.archive.objects import MAX_OBJECT_BYTES
+from clew_activities.archive.backends import MAX_OBJECT_BYTES
 from tests.support.archives import list_objects
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

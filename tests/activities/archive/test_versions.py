@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from clew.errors import NewerVersion
-from clew_activities.archive import Archive, Head, ObjectDamaged, Store, index, segment
-from clew_activities.archive.segment import hash_bytes
+from clew_activities.archive import Archive, Head, ObjectDamaged, Store
+from clew_activities.archive.formats import (
+    decode_node,
+    decode_segment,
+    encode_node,
+    encode_segment,
+    hash_bytes,
+    make_segment_ref,
+)
 from clew_workflows.contract.messages import canonicalize, compute_digest
 from tests.support.archives import begin_archive, list_objects, make_entries, read_thread
 
@@ -48,9 +55,9 @@ async def test_a_newer_segment_or_node_is_refused_by_its_name() -> None:
     store = Store.from_url("memory://")
     archive = Archive(store, "default")
     entries = make_entries(0, 3)
-    data = segment.encode(entries).replace(b'"version":1', b'"version":2')
+    data = encode_segment(entries).replace(b'"version":1', b'"version":2')
     await store.put(f"default/families/s-root/segments/{hash_bytes(data)}.jsonl", data)
-    node = index.encode([index.make_segment_ref(entries, data)])
+    node = encode_node([make_segment_ref(entries, data)])
     root = hash_bytes(node)
     await store.put(f"default/families/s-root/nodes/{root}.json", node)
     with pytest.raises(NewerVersion, match=r"segments/.*jsonl is of version 2, .* reads 1: upgrade"):
@@ -83,15 +90,15 @@ def test_fields_added_to_a_payload_are_kept() -> None:
     """Readers ignore a payload's unknown field. Where the entry is written again, the field is there."""
     (entry,) = make_entries(0, 1)
     payload = {**entry.payload, "mood": {"deep": [1]}}
-    data = segment.encode([type(entry).from_json({**entry.as_dict(), "payload": payload})])
-    (read,) = segment.decode(data, hash_bytes(data), "s")
+    data = encode_segment([type(entry).from_json({**entry.as_dict(), "payload": payload})])
+    (read,) = decode_segment(data, hash_bytes(data), "s")
     assert read.payload["mood"] == {"deep": [1]}
     assert read.body.as_dict() == entry.body.as_dict()
-    assert segment.encode([read]) == data
+    assert encode_segment([read]) == data
 
 
 def test_a_node_has_no_more_fields() -> None:
     """A reader that ignored one might miss entries."""
-    data = index.encode([index.make_segment_ref(make_entries(0, 1), b"")]).replace(b'"clew"', b'"and":1,"clew"')
+    data = encode_node([make_segment_ref(make_entries(0, 1), b"")]).replace(b'"clew"', b'"and":1,"clew"')
     with pytest.raises(ObjectDamaged, match="and"):
-        index.decode(data, hash_bytes(data), "nodes/x")
+        decode_node(data, hash_bytes(data), "nodes/x")

@@ -25,8 +25,8 @@ from clew_activities.providers.http import HttpSettings, stream
 from clew_activities.providers.interface import Provider
 from clew_activities.providers.openai import OpenAI
 from clew_activities.providers.openai_stream import OpenAIDecoder
-from clew_activities.providers.redacted_decoder import RedactedDecoder
 from clew_activities.providers.redaction import Redaction
+from clew_activities.providers.reply import RedactedDecoder
 from clew_workflows.protocol import ModelReply
 from tests.support.provider_calls import ADD, decode, encode_events, make_request
 from tests.support.provider_server import FakeServer

@@ -19,8 +19,8 @@ from temporalio.testing import ActivityEnvironment
 from clew import Tool, tool
 from clew.contract.payloads import EntryKind, StoredResult
 from clew_activities.archive import Archive, Head, Store, StoreUnavailable
-from clew_activities.archive.objects import Bucket
-from clew_activities.archive.segment import hash_bytes
+from clew_activities.archive.backends import Bucket
+from clew_activities.archive.formats import hash_bytes
 from clew_activities.archive.thread_source import ThreadLocation, Threads
 from clew_activities.tools.run_tool import ToolActivities
 from clew_activities.tools.stored_results import MAX_STORED_BYTES, Results

@@ -11,7 +11,7 @@ from temporalio.converter import ActivitySerializationContext, PayloadCodec, Wor
 
 from clew.errors import NewerVersion, UnknownKey
 from clew_activities.archive import Archive, Store
-from clew_activities.archive.objects import Bucket
+from clew_activities.archive.backends import Bucket
 from clew_workflows.encryption import (
     FOREIGN_FIELD,
     NO_ENCRYPTION,

@@ -1,0 +1,166 @@
+"""The activity that deletes a session with its subagents: it closes a running one, and keeps what forks need."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalio import activity
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from clew_activities.archive import Archive, ObjectDamaged, ObjectMissing
+from clew_activities.archive.errors import translate_archive_errors
+from clew_activities.archive.thread_source import ThreadLocation, Threads, find_last_attempt
+from clew_activities.heartbeats import send_heartbeats
+from clew_workflows.contract import DeleteSessionInput
+from clew_workflows.contract.errors import WorkerUnavailable
+from clew_workflows.contract.outputs import DeleteReceipt
+from clew_workflows.contract.payloads import ToolMessage
+from clew_workflows.session.subagents import make_child_id
+from clew_workflows.temporal_faults.cancelled_calls import wait_at_most
+
+MAX_RESULTS = 1_000
+"""Newest messages of a session that are searched for subagents which have only just ended."""
+DELETERS = 8
+"""Subagents of a session that are deleted at the same time."""
+
+
+class DeletionActivities:
+    """Deletes sessions for clients."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._threads = Threads(archive)
+
+    @activity.defn(name="delete_session")
+    async def delete_session(self, request: DeleteSessionInput) -> dict[str, Any]:
+        """Close the session, delete its subagents, its archive and its event histories.
+
+        A retry finishes an interrupted deletion.
+        """
+        session_id = request.session_id
+        async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
+            location = await self._threads.look_up(session_id)
+            if location is None and activity.info().attempt > 1:
+                await _delete_histories(session_id)
+                return DeleteReceipt(deleted_segments=0).as_dict()
+            return (await self._delete(location or await self._threads.find(session_id))).as_dict()
+
+    async def _delete(self, location: ThreadLocation) -> DeleteReceipt:
+        """Delete a session. Its subagents come first: an interrupted deletion still finds them by the session."""
+        session_id = location.session_id
+        if location.running:
+            await _close(session_id)
+        gate = asyncio.Semaphore(DELETERS)
+
+        async def delete(child_id: str) -> DeleteReceipt | None:
+            async with gate:
+                child = await self._find_subagent(session_id, child_id)
+                return await self._delete(child) if child else None
+
+        children = await asyncio.gather(*map(delete, await self._list_candidates(session_id)))
+        deleted = [receipt for receipt in children if receipt]
+        segments = await self._archive.delete(session_id)
+        await _delete_histories(session_id)
+        return DeleteReceipt(
+            deleted_segments=segments + sum(receipt.deleted_segments for receipt in deleted),
+            deleted_subagents=len(deleted) + sum(receipt.deleted_subagents for receipt in deleted),
+        )
+
+    async def _list_candidates(self, session_id: str) -> list[str]:
+        """List the ids that the session's subagents may have: in the archive, on the server, in the newest results.
+
+        The archive has each session that has ended, and the server those that have not. The server's list is a second
+        late, so it may not have a subagent whose result the thread has already.
+        """
+        prefix, candidates = make_child_id(session_id, "tool"), set[str]()
+        async for archived in self._archive.list_prefixed(prefix):
+            candidates.add(archived)
+        async for execution in activity.client().list_workflows(f'WorkflowId STARTS_WITH "{prefix}"'):
+            candidates.add(execution.id)
+        # A damaged thread is deleted, too.
+        with suppress(ObjectDamaged, ObjectMissing):
+            async for child_id in self._read_newest(session_id):
+                candidates.add(child_id)
+        # The others are subagents of subagents, or of the session that this one was forked from.
+        return sorted(child for child in candidates if re.fullmatch(re.escape(prefix) + "[0-9]+", child))
+
+    async def _read_newest(self, session_id: str) -> AsyncIterator[str]:
+        """Read the ids of the subagents that the newest messages name, if the thread is archived completely."""
+        head = await self._archive.read_head(session_id)
+        if head is None or head.status != "closed":
+            return
+        read = 0
+        kinds = frozenset({"ai_message"})
+        async for entry in self._archive.read_back(head.family, head.root, 0, head.last_seq, kinds=kinds):
+            if isinstance(body := entry.body, ToolMessage) and body.subagent:
+                yield body.subagent.session_id
+            read += 1
+            if read == MAX_RESULTS:
+                return
+
+    async def _find_subagent(self, session_id: str, child_id: str) -> ThreadLocation | None:
+        """Find a subagent; None: there is no such session, or it is not a subagent of this one."""
+        location = await self._threads.look_up(child_id)
+        if location is None:
+            return None
+        if location.has_workflow:
+            described = await activity.client().get_workflow_handle(child_id).describe()
+            if described.parent_id == session_id:
+                return location
+        # One that was opened again has no parent on the server. A fork has the family of its origin.
+        head = location.head
+        summary = head.summary if head and head.family == child_id else None
+        return location if summary and summary.parent == session_id else None
+
+
+async def _close(session_id: str) -> None:
+    """End a running session.
+
+    Raises:
+        ApplicationError: It has not ended when the activity's time is nearly over; the type is `worker_unavailable`.
+    """
+    last = find_last_attempt()
+    seconds = None if last is None else (last - datetime.now(UTC)).total_seconds()
+    try:
+        await wait_at_most(seconds, _end(activity.client().get_workflow_handle(session_id)))
+    except TimeoutError:
+        message = (
+            f"session {session_id!r} has not ended in time: it will once a worker serves its task queue and can "
+            "write its archive. Delete it again then"
+        )
+        raise ApplicationError(message, type=WorkerUnavailable.type, non_retryable=True) from None
+
+
+async def _end(handle: WorkflowHandle[Any, Any]) -> None:
+    try:
+        await handle.signal("close", {"reason": "deleted"})
+        await handle.result()
+    except WorkflowFailureError:
+        pass
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+
+
+async def _delete_histories(session_id: str) -> None:
+    """Delete the event histories of all its workflow runs that the server still has."""
+    client = activity.client()
+    # A session id contains no quotes.
+    runs = [execution.run_id async for execution in client.list_workflows(f'WorkflowId = "{session_id}"')]
+    for run_id in ["", *runs]:
+        execution = WorkflowExecution(workflow_id=session_id, run_id=run_id)
+        request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=execution)
+        try:
+            await client.workflow_service.delete_workflow_execution(request)
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise

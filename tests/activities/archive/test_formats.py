@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew_activities.archive import ObjectDamaged
+from clew_activities.archive.formats import (
+    Children,
+    Ref,
+    append_refs,
+    decode_node,
+    decode_segment,
+    encode_node,
+    encode_segment,
+    hash_bytes,
+    limit_children,
+    split_entries,
+    truncate_children,
+)
+from clew_workflows.thread.entries import Entry
+from tests.support.archives import draw_threads, make_entries, make_entry
+
+
+@given(draw_threads())
+def test_a_segment_has_its_entries(entries: list[Entry]) -> None:
+    """Entries are read as they were written, to the last digit of every number; equal entries give equal bytes."""
+    data = encode_segment(entries)
+    back = decode_segment(data, hash_bytes(data), "s")
+    assert repr([_sort(one.as_dict()) for one in back]) == repr([_sort(one.as_dict()) for one in entries])
+    assert encode_segment(back) == data
+
+
+def _sort(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _sort(value[key]) for key in sorted(value)}
+    return [_sort(item) for item in value] if isinstance(value, list) else value
+
+
+def test_damage_of_any_byte_of_a_segment_is_named() -> None:
+    """No changed, missing or additional byte goes unnoticed."""
+    data = encode_segment(make_entries(3, 3))
+    digest = hash_bytes(data)
+    for i in range(len(data)):
+        for broken in (data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :], data[:i], data[:i] + b" " + data[i:]):
+            with pytest.raises(ObjectDamaged, match="segments/x is damaged"):
+                decode_segment(broken, digest, "segments/x")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]\n",
+        b"{}\n",
+        b"nonsense",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b"9" * 5000,
+        b"\xff\n",
+        encode_segment(make_entries(0, 2)).replace(b"segment", b"node"),
+        encode_segment(make_entries(0, 2)).replace(b'"version":1', b'"version":0'),
+        encode_segment(make_entries(0, 2)).replace(b'"version":1', b'"version":"2"'),
+        encode_segment(make_entries(0, 2)).replace(b'"to_seq":1', b'"to_seq":2'),
+        encode_segment(make_entries(0, 2)).replace(b'"from_seq":0', b'"from_seq":null'),
+        encode_segment(make_entries(0, 2)).replace(b'"kind":"ai_message"', b'"kind":"unheard_of"'),
+        encode_segment(make_entries(0, 2)).replace(b'"seq":1', b'"seq":7'),
+        encode_segment(make_entries(0, 2)).replace(b'"tokens"', b'"t"'),
+        b'{"clew":"segment","version":1,"from_seq":0,"to_seq":-1}\n',
+    ],
+)
+def test_what_is_not_a_segment_is_named(data: bytes) -> None:
+    """Also with the right checksum, nothing is read that is not a segment of consecutive entries."""
+    with pytest.raises(ObjectDamaged, match="segments/x"):
+        decode_segment(data, hash_bytes(data), "segments/x")
+
+
+def test_what_is_not_json_is_refused_on_writing() -> None:
+    """A segment that could not be read back is never written."""
+    with pytest.raises(ValueError, match="at least one"):
+        encode_segment([])
+    for bad, why in (("\ud800", "surrogates not allowed"), (float("nan"), "not JSON compliant")):
+        with pytest.raises(ValueError, match=why):
+            encode_segment([Entry(0, "e", "error", "", {"bad": bad}, {}, 0)])
+
+
+@given(st.lists(st.integers(0, 300), max_size=30), st.integers(1, 2000))
+def test_split_keeps_all_in_order_and_under_the_size(lengths: list[int], size: int) -> None:
+    """Pieces join to the run they come from; each is under the size or a single entry."""
+    entries = [make_entry(seq, text="x" * length) for seq, length in enumerate(lengths)]
+    pieces = split_entries(entries, size)
+    assert [one for piece in pieces for one in piece] == entries
+    assert split_entries(iter(entries), size) == pieces
+    for piece in pieces:
+        assert len(piece) == 1 or len(encode_segment(piece)) - len(encode_segment(piece).splitlines()[0]) - 1 <= size
+    assert split_entries([], 500) == []
+
+
+def test_a_long_thread_is_split_near_a_megabyte() -> None:
+    """A run of large entries makes segments of about a megabyte."""
+    pieces = split_entries([make_entry(seq, text="x" * 100_000) for seq in range(25)], 1_000_000)
+    assert [len(piece) for piece in pieces] == [9, 9, 7]
+
+
+def make_ref(from_seq: int, to_seq: int, tag: int = 0) -> Ref:
+    """A segment of which only the name is needed."""
+    digest = hash_bytes(f"{from_seq}-{to_seq}-{tag}".encode())
+    return Ref(digest=digest, level=0, from_seq=from_seq, to_seq=to_seq, kinds=("ai_message",))
+
+
+def list_leaves(children: Children, nodes: dict[str, bytes]) -> list[Ref]:
+    """The segments below, as views."""
+    refs: list[Ref] = []
+    for child in children:
+        if child.level:
+            below = decode_node(nodes[child.digest], child.digest, "n")
+            refs += list_leaves(limit_children(child, below, "n"), nodes)
+        else:
+            refs.append(child)
+    return refs
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.none() | st.floats(0, 1)), max_size=80), st.integers(2, 4))
+def test_append_and_truncate_are_those_of_a_list(steps: list[tuple[int, float | None]], fanout: int) -> None:
+    """However a thread grows and is truncated, the index shows the same places of the same segments as a list."""
+    children: Children = ()
+    plain: list[tuple[str, int]] = []
+    nodes: dict[str, bytes] = {}
+    for tag, (length, where) in enumerate(steps):
+        new = make_ref(len(plain), len(plain) + length - 1, tag)
+        children, made = append_refs(children, [new], fanout)
+        nodes |= {hash_bytes(data): data for data in made}
+        plain += [(new.digest, seq) for seq in range(new.from_seq, new.to_seq + 1)]
+        if where is not None:
+            at_seq = int(where * (len(plain) - 1))
+            children = truncate_children(children, at_seq)
+            plain = plain[: at_seq + 1]
+        assert decode_node(encode_node(children), hash_bytes(encode_node(children)), "root") == children
+    shown = [
+        (leaf.digest, seq) for leaf in list_leaves(children, nodes) for seq in range(leaf.from_seq, leaf.to_seq + 1)
+    ]
+    assert shown == plain
+
+
+def test_a_root_stays_small() -> None:
+    """After ten thousand segments a root has no more than 63 children of each level, and how they came is equal."""
+    refs = [make_ref(i, i) for i in range(10_000)]
+    at_once, all_nodes = append_refs((), refs, 64)
+    one_by_one: Children = ()
+    nodes: list[bytes] = []
+    for one in refs:
+        one_by_one, made = append_refs(one_by_one, [one], 64)
+        nodes += made
+    assert (at_once, all_nodes) == (one_by_one, nodes)
+    assert [sum(child.level == level for child in at_once) for level in (2, 1, 0)] == [2, 28, 16]
+    assert len(all_nodes) == 156 + 2
+
+
+def test_kinds_rise_to_the_nodes() -> None:
+    """A node's ref names every kind that is somewhere below it, in one order."""
+    refs = [make_ref(i, i).model_copy(update={"kinds": ("run",) if i else ("ai_message",)}) for i in range(64)]
+    (node,), _ = append_refs((), refs, 64)
+    assert (node.level, node.from_seq, node.to_seq, node.kinds) == (1, 0, 63, ("ai_message", "run"))
+
+
+def test_damage_of_any_byte_of_a_node_is_named() -> None:
+    """No changed or missing byte goes unnoticed."""
+    data = encode_node((make_ref(0, 4), make_ref(5, 9)))
+    for i in range(len(data)):
+        for broken in (data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :], data[:i]):
+            with pytest.raises(ObjectDamaged, match="nodes/x is damaged"):
+                decode_node(broken, hash_bytes(data), "nodes/x")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        encode_node(()),
+        encode_node((make_ref(0, 4), make_ref(6, 9))),
+        encode_node((make_ref(0, 4), make_ref(4, 9))),
+        encode_node((make_ref(5, 4),)),
+        encode_node((make_ref(0, 4), make_ref(5, 9).model_copy(update={"level": 1}))),
+        encode_node((make_ref(0, 4),)).replace(b'"version":1', b'"version":0'),
+        encode_node((make_ref(0, 4),)).replace(b',"version":1', b""),
+        encode_node((make_ref(0, 4).model_copy(update={"digest": "../../secret"}),)),
+    ],
+)
+def test_what_is_not_a_node_is_named(data: bytes) -> None:
+    """Also with the right checksum, nothing is read that is not a node of consecutive children."""
+    with pytest.raises(ObjectDamaged, match="nodes/x"):
+        decode_node(data, hash_bytes(data), "nodes/x")
+
+
+@pytest.mark.parametrize(
+    "change", [{"from_seq": 1}, {"to_seq": 10}, {"level": 2}, {"kinds": ()}, {"kinds": ("run",)}]
+)
+def test_a_node_that_is_another_than_its_ref_says_is_named(change: dict[str, object]) -> None:
+    """A node whose content differs from its ref is refused."""
+    children = (make_ref(0, 4), make_ref(5, 9))
+    right = Ref(digest="0" * 64, level=1, from_seq=0, to_seq=9, kinds=("ai_message",))
+    assert limit_children(right, children, "nodes/x") == children
+    with pytest.raises(ObjectDamaged, match="nodes/x"):
+        limit_children(right.model_copy(update=change), children, "nodes/x")
