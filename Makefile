@@ -6,13 +6,15 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --require-hashes --only-binary :all:
+# A warning, for example about a link that leads nowhere, is an error. The variable silences an advertisement.
+BUILD_SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/generate/mkdocs.yml
 # pyright would ask a package index whether it is the newest.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # The tests start hundreds of processes, which load compiled modules if those may be written.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chat test test-all chaos check deploy-tools peers pages format record release-files release-check \
-	lock clean
+.PHONY: help setup demo chat test test-all chaos check deploy-tools peers pages docs format record release-files \
+	release-check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -34,12 +36,13 @@ test-all: $(READY) ## run all tests
 chaos: $(READY) ## break everything at once and check what callers were promised (MINUTES=10 SEED=1)
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
 
-check: $(READY) ## run ruff, mypy and pyright, and check the generated docs
+check: $(READY) ## run ruff, mypy and pyright, and check the pages: what is generated, and all links
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m docs.generate --check
+	$(BUILD_SITE)
 
 deploy-tools: $(VENV)/deploy/.ready ## install the linters of deploy/, whose tests are skipped without them
 
@@ -61,6 +64,10 @@ $(VENV)/peers/%/.ready: constraints/peers/%.txt $(READY)
 
 pages: $(READY) ## generate docs/schemas and the tables of docs/contract.md
 	$(BIN)/python -m docs.generate
+
+docs: $(READY) ## build the pages as a site in site/, to be read without a network
+	$(BUILD_SITE)
+	@echo 'read it with: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000'
 
 record: $(READY) ## record tests/released/next.tar.xz anew, after a change of workflow code or of a stored format
 	$(BIN)/python -m tests.support.scenarios
@@ -101,5 +108,5 @@ lock: ## update constraints/*.txt (UPGRADE=1 moves to the newest versions)
 	set -e; for peer in $(PEERS); do $(LOCK) constraints/peers/$$peer.in --output-file constraints/peers/$$peer.txt; done
 
 clean: ## remove .venv and every cache
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -81,7 +81,7 @@ def test_the_settings_are_variables_that_a_worker_can_read(tmp_path: Path) -> No
     lines = (FOLDER / "base/settings.env").read_text().splitlines()
     settings = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
     assert read_environment({**settings, "CLEW_STORE": str(tmp_path)}, settings["CLEW_TOOLS"]).tools == {}
-    known = (ROOT / "README.md").read_text() + (ROOT / "docs/operations.md").read_text()
+    known = (ROOT / "docs/configuration.md").read_text()
     assert [name for name in settings if name.startswith("CLEW_") and f"`{name}`" not in known] == []
 
 

@@ -1,4 +1,4 @@
-"""Recipes of docs/operations.md that no other test tries."""
+"""Recipes of docs/runbook.md that no other test tries."""
 
 from __future__ import annotations
 

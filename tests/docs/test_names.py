@@ -1,4 +1,4 @@
-"""The pages name code that exists."""
+"""The pages name code, files, commands and variables that exist."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import clew
 import clew_activities
 import clew_audit
 import clew_workflows
+from clew.cli.app import app
 from docs.generate import DOCS
 
 PAGES = ("architecture.md", "extending.md")
+ALL = [*sorted(DOCS.glob("*.md")), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md"))]
+OURS = ("bench", "clew", "docs", "tests")
 PACKAGES = (clew, clew_workflows, clew_activities, clew_audit)
 _NAME = re.compile(r"`(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\(.*?\))?`")
 _ENDINGS = ("md", "py", "json", "ts")
@@ -82,6 +88,28 @@ def test_every_file_on_the_page_exists(page: str) -> None:
     """A path that a page names is in the repository."""
     named = re.findall(r"`((?:\w+/)+\w[\w.]*/?)`", (DOCS / page).read_text())
     assert sorted(path for path in named if not (DOCS.parent / path).exists()) == []
+
+
+def test_every_command_on_the_pages_exists() -> None:
+    """`clew WORD` is a command, `make WORD` a target, `python -m MODULE` a module of the repository."""
+    text = "\n".join(page.read_text() for page in ALL)
+    code = "\n".join(re.findall(r"^```\n.*?^```|`[^`\n]+`", text, re.DOTALL | re.MULTILINE))
+    commands = set(get_command(app).commands)  # type: ignore[attr-defined]
+    assert set(re.findall(r"(?:^|[`;|] ?|\$\(|until )clew ([a-z][a-z-]*)", code, re.MULTILINE)) - commands == set()
+    targets = set(re.findall(r"^([a-z-]+):", (DOCS.parent / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"^[`]?make ([a-z][a-z-]*)", code, re.MULTILINE)) - targets == set()
+    modules = set(re.findall(r"python -m ([a-z_.]+\w)", code))
+    assert {name for name in modules if name.partition(".")[0] in OURS and find_spec(name) is None} == set()
+
+
+def test_the_page_about_configuration_has_every_variable() -> None:
+    """A variable that the packages read is in its tables, and every variable of a page is one that they read."""
+    code = "\n".join(path.read_text() for package in PACKAGES for path in Path(package.__path__[0]).rglob("*.py"))
+    read = set(re.findall(r"\bCLEW_[A-Z_]*[A-Z]\b", code)) - {"CLEW_PROVIDER_LOCAL_BASE_URL"}
+    page = (DOCS / "configuration.md").read_text()
+    assert sorted(name for name in read if f"`{name}`" not in page) == []
+    named = {name for each in ALL for name in re.findall(r"\bCLEW_[A-Z_]*[A-Z]\b", each.read_text())}
+    assert sorted(name for name in named - read if not name.startswith("CLEW_PROVIDER")) == []
 
 
 def test_a_name_that_is_not_there_is_noticed() -> None:

@@ -13,8 +13,8 @@ from docs.generate import DOCS
 @pytest.mark.parametrize(
     ("page", "text"),
     [
-        ("../README.md", f"`limits.max_tool_result_bytes` ({MAX_TOOL_RESULT_BYTES // 1024} KiB by default)"),
-        ("../README.md", f"less than {SHORTEST} characters"),
+        ("tools.md", f"`limits.max_tool_result_bytes` ({MAX_TOOL_RESULT_BYTES // 1024} KiB by default)"),
+        ("configuration.md", f"less than {SHORTEST} characters"),
         ("tools.md", f"`timeout_seconds` ({EXTERNAL_TIMEOUT_SECONDS / 3600:g} hours by default)"),
         ("extending.md", f"less than {SHORTEST} characters"),
     ],
