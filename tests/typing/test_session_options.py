@@ -72,7 +72,7 @@ async def infer(session: Session) -> None:
 
 
 async def spell(session: Session, clew: Clew) -> None:
-    """Calls as in the README. Only for the type checkers, never called."""
+    """Calls as in docs/client.md. Only for the type checkers, never called."""
     text: str = await session.ask("hello", model="openai:gpt-4o", max_iterations=3)
     answer: Answer = await session.ask(text, answer=Answer, on_busy="queue")
     await session.steer(answer.city, at="step", on_failure="drop")
