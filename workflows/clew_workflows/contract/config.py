@@ -78,7 +78,8 @@ ApprovalScope = Literal["call", "round"]
 PriorityLevel = Annotated[int, Field(ge=1, le=5)]
 
 
-class Settings(BaseModel, frozen=True):
+# As an `Input`, but type checkers know that it is frozen: so `SessionConfig` may narrow the types of fields.
+class Settings(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan=False):
     """The fields of a configuration that `configure` can change. Each is declared here; null or absent: not set.
 
     Attributes:
@@ -99,9 +100,6 @@ class Settings(BaseModel, frozen=True):
         priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last.
         metadata: The caller's own names and values.
     """
-
-    # An `Input`, but frozen in a way that type checkers know: only then may `SessionConfig` narrow the types.
-    model_config = Input.model_config
 
     agent: AgentName | None = None
     model: ModelName | None = None
