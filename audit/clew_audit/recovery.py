@@ -13,7 +13,7 @@ from pydantic_core import from_json, to_json
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.session.starting import start_session
+from clew.session.connection import start_session
 from clew.session.transport import translate_error
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from clew_audit.differences import find_differences

@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from pydantic import TypeAdapter, ValidationError
 
 from clew.tools import ToolDefinition, make_tool
-from clew.tools.definition import RequiresApproval, make_spec
-from clew.tools.remote import EXTERNAL_TIMEOUT_SECONDS
+from clew.tools.definition import EXTERNAL_TIMEOUT_SECONDS, WaitSettings, make_spec
 from clew_workflows.contract import (
     MAX_SYSTEM_PROMPT_BYTES,
     READ_RESULT,
@@ -150,19 +149,14 @@ class Agent:
         self,
         name: str | None = None,
         description: str | None = None,
-        *,
-        timeout_seconds: float = EXTERNAL_TIMEOUT_SECONDS,
-        requires_approval: RequiresApproval = False,
+        **settings: Unpack[WaitSettings],
     ) -> AgentTool:
         """Make a tool whose calls are tasks of this agent. A worker that has the tool has the agent, too.
 
         Args:
             name: The name of the tool; by default the agent's, with `_` for each `.`.
             description: What the agent does, for the model that calls it.
-            timeout_seconds: The longest time that a call waits, in seconds, also for people. Then the subagent is
-                cancelled, and the model is told that it timed out.
-            requires_approval: Whether a person must approve each call before the subagent starts; `round`: before any
-                call of its reply begins.
+            settings: How calls wait for the subagent (`WaitSettings`). One whose call has timed out is cancelled.
 
         Raises:
             TypeError: The name or the timeout are out of bounds.
@@ -173,8 +167,7 @@ class Agent:
             f"Give a task to the agent {self.name!r}, which works on its own and answers with a text."
             if description is None
             else description,
-            timeout_seconds=timeout_seconds,
-            requires_approval=requires_approval,
+            **settings,
         )
 
     def _read_tool(self, tool: object) -> ToolDefinition | str:
@@ -215,17 +208,10 @@ class AgentTool(ToolDefinition):
         agent: The agent.
     """
 
-    def __init__(
-        self,
-        agent: Agent,
-        name: str,
-        description: str,
-        *,
-        timeout_seconds: float,
-        requires_approval: RequiresApproval,
-    ) -> None:
-        spec = make_spec(name, description, TASK_PARAMETERS)
-        super().__init__(spec, timeout_seconds=timeout_seconds, requires_approval=requires_approval)
+    default_timeout_seconds = EXTERNAL_TIMEOUT_SECONDS
+
+    def __init__(self, agent: Agent, name: str, description: str, **settings: Unpack[WaitSettings]) -> None:
+        super().__init__(make_spec(name, description, TASK_PARAMETERS), **settings)
         self.agent = agent
 
 

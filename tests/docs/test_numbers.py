@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clew.contract import MAX_TOOL_RESULT_BYTES
-from clew.tools.remote import EXTERNAL_TIMEOUT_SECONDS
+from clew.tools.definition import EXTERNAL_TIMEOUT_SECONDS
 from clew_activities.providers.redaction import SHORTEST
 from docs.generate import DOCS
 

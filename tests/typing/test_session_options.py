@@ -7,6 +7,7 @@ mypy and pyright read this file: a missing error makes its `ignore` unused, whic
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from dataclasses import dataclass
 from typing import Literal, TypedDict, assert_type, get_type_hints
@@ -14,9 +15,10 @@ from typing import Literal, TypedDict, assert_type, get_type_hints
 import pytest
 from pydantic import BaseModel
 
-from clew import Clew, Session
-from clew.contract import ConfigureInput, EntriesQuery, MessageInput, SubmitInput
+from clew import Agent, Clew, Session, tool
+from clew.contract import ConfigureInput, EntriesQuery, MessageInput, SessionConfig, SubmitInput
 from clew.session import options
+from clew.tools import external_tool
 
 
 async def misspell(session: Session, clew: Clew) -> None:
@@ -33,6 +35,9 @@ async def misspell(session: Session, clew: Clew) -> None:
     session.read(request="r-1")  # type: ignore[call-arg]
     clew.read_thread("s", form_seq=3)  # type: ignore[call-arg]
     await Clew.connect(task_que="clew")  # type: ignore[call-arg]
+    await clew.open("s", modle="openai:gpt-4o")  # type: ignore[call-arg]
+    await clew.open("s", pin="yes")  # type: ignore[arg-type]
+    tool(retrys=3)  # type: ignore[call-overload]
 
 
 class Answer(BaseModel):
@@ -79,6 +84,8 @@ async def spell(session: Session, clew: Clew) -> None:
     await session.configure(model="openai:gpt-4o", tools=["look"], system_prompt="Be brief.")
     await session.entries(kind="run", request_id="r-1", from_seq=3, limit=5)
     clew.read_thread("s", newest=5, kind="ai_message")
+    await clew.open("s", model="openai:gpt-4o", idle_timeout_seconds=60, on_busy="queue")
+    external_tool("ask", "Ask.", {"type": "object"}, timeout_seconds=60, requires_approval="round")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +94,7 @@ async def spell(session: Session, clew: Clew) -> None:
         (options.MessageOptions, MessageInput, {"content"}),
         (options.InputOptions, SubmitInput, {"content", "kind"}),
         (options.ConfigChanges, ConfigureInput, set()),
+        (options.SessionOptions, SessionConfig, set()),
         (options.EntryFilters, EntriesQuery, {"from_seq", "limit"}),
     ],
 )
@@ -96,5 +104,13 @@ def test_keyword_arguments_are_those_of_the_contract(
     """Each keyword has the name of its field in the contract, none is missing, and each is documented."""
     names = get_type_hints(keywords).keys()
     assert names == model.model_fields.keys() - others
-    described = inspect.getdoc(keywords) or ""
+    # At run time a typed dictionary does not name its base.
+    inherited = options.ConfigChanges if keywords is options.SessionOptions else keywords
+    described = f"{inspect.getdoc(keywords)}\n{inspect.getdoc(inherited)}"
     assert not [name for name in names if f"    {name}: " not in described]
+
+
+def test_an_agent_has_the_fields_of_a_configuration() -> None:
+    """All but those that only a session has."""
+    fields = {field.name for field in dataclasses.fields(Agent)} - {"name", "version"}
+    assert fields == SessionConfig.model_fields.keys() - {"agent", "pin", "strategy", "encoding"}

@@ -12,7 +12,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.session.starting import start_session
+from clew.session.connection import start_session
 from clew_activities.archive import Archive, Head, ObjectChanged
 from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.thread_source import ArchivedThread, ThreadLocation, Threads, query_started_session

@@ -1,11 +1,16 @@
-"""Temporal clients that encrypt."""
+"""Encryption in clients: of what they send, and of checkpoints in the hands of callers."""
 
 from __future__ import annotations
 
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
 from temporalio.client import Client
 
-from clew_workflows.contract.errors import InvalidInput
-from clew_workflows.encryption import Encryption, encrypt_payloads, read_encryption
+from clew_workflows.contract import MAX_TOKEN_BYTES
+from clew_workflows.contract.errors import InvalidInput, NewerVersion, TokenMalformed, TokenVersion
+from clew_workflows.encryption import Encryption, encrypt_payloads, find_sealer, read_encryption
+from clew_workflows.values import Format
 
 
 def encrypt_client(client: Client, encryption: Encryption | None) -> Client:
@@ -26,3 +31,39 @@ def encrypt_client(client: Client, encryption: Encryption | None) -> Client:
     if encrypting.data_converter.payload_codec is None:
         raise InvalidInput("a plugin of the client replaces its data converter: give that converter a codec")
     return encrypting
+
+
+TOKEN_FORMAT = Format("encrypted checkpoint")
+_TOKEN_NAME = "checkpoint"
+
+
+def encrypt_token(client: Client, token: str) -> str:
+    """Encrypt a checkpoint's token, if the client encrypts."""
+    sealer = find_sealer(client.data_converter)
+    if not sealer.is_on:
+        return token
+    return f"ert{TOKEN_FORMAT.version}." + urlsafe_b64encode(sealer.seal(token.encode(), _TOKEN_NAME)).decode()
+
+
+def decrypt_token(client: Client, token: str) -> str:
+    """Decrypt a token of `encrypt_token`; another one is returned as it is.
+
+    Raises:
+        TokenMalformed: The token is not complete.
+        TokenVersion: A newer version of Clew has encrypted it.
+        UnknownKey: The client does not have the key, or the token was changed.
+    """
+    match = re.match(r"ert(\d{1,9})\.", token, re.ASCII)
+    if match is None:
+        return token
+    try:
+        TOKEN_FORMAT.check(int(match[1]), "the checkpoint")
+    except (NewerVersion, ValueError) as error:
+        raise TokenVersion(str(error)) from None
+    if len(token) > 2 * MAX_TOKEN_BYTES:
+        raise TokenMalformed(f"the token has more than {2 * MAX_TOKEN_BYTES} characters")
+    try:
+        data = urlsafe_b64decode(token[match.end() :])
+    except ValueError:
+        raise TokenMalformed("the token is incomplete: it cannot be decoded") from None
+    return find_sealer(client.data_converter).unseal(data, _TOKEN_NAME).decode()

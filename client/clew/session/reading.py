@@ -48,7 +48,7 @@ PAGE_ENTRIES = {"config": 1, "summary": 1, "ai_context_operation": 10, "ai_messa
 async def read_thread(handle: SessionHandle, query: ReadThreadInput) -> AsyncIterator[Entry]:
     """Read the entries that the query names, in order."""
     if query.newest is not None:
-        for entry in [entry async for entry in _read_newest(handle, query)][::-1]:
+        for entry in [entry async for entry in _read_backwards(handle, query, query.newest)][::-1]:
             yield entry
         return
     remaining = query.limit
@@ -62,9 +62,26 @@ async def read_thread(handle: SessionHandle, query: ReadThreadInput) -> AsyncIte
         query = query.model_copy(update={"from_seq": page["next_seq"], "limit": remaining})
 
 
+async def _read_page(handle: SessionHandle, query: ReadThreadInput) -> dict[str, Any]:
+    return await handle.run_service(READ_WORKFLOW, query)
+
+
+async def _read_backwards(handle: SessionHandle, query: ReadThreadInput, limit: int | None) -> AsyncIterator[Entry]:
+    """Read the entries that the query names, the newest first, in pages of `query.newest`, and at most `limit`."""
+    while True:
+        page = await _read_page(handle, query)
+        for row in reversed(page["entries"]):
+            yield Entry.from_json(row)
+        limit = None if limit is None else limit - len(page["entries"])
+        if "next_seq" not in page or page["next_seq"] < query.from_seq or limit == 0:
+            return
+        query = query.model_copy(update={"to_seq": page["next_seq"], "newest": limit or query.newest})
+
+
 async def read_newest_entry(handle: SessionHandle, kind: str | None = None) -> Entry | None:
     """Read the thread's newest entry, or the newest one of a kind; None if there is none."""
-    async for entry in _read_newest(handle, ReadThreadInput(session_id=handle.session_id, kind=kind, newest=1)):
+    query = ReadThreadInput(session_id=handle.session_id, kind=kind, newest=1)
+    async for entry in _read_backwards(handle, query, 1):
         return entry
     return None
 
@@ -91,37 +108,19 @@ class FrozenService:
         self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
     ) -> AsyncIterator[Entry]:
         """Read the entries of a kind, or of a kind and a lane, from `to_seq` down to `from_seq`."""
-        upto: int | None = self.upto if to_seq is None else min(to_seq, self.upto)
-        while upto is not None and upto >= from_seq:
-            query = ReadThreadInput(
-                session_id=self.handle.session_id,
-                from_seq=from_seq,
-                to_seq=upto,
-                kind=kind,
-                context_ref=context_ref,
-                newest=PAGE_ENTRIES[kind],
-            )
-            page = await _read_page(self.handle, query)
-            for row in reversed(page["entries"]):
-                yield Entry.from_json(row)
-            upto = page.get("next_seq")
-
-
-async def _read_newest(handle: SessionHandle, query: ReadThreadInput) -> AsyncIterator[Entry]:
-    """Read the last `query.newest` entries, the newest first."""
-    remaining = query.newest or 1
-    while True:
-        page = await _read_page(handle, query)
-        for row in reversed(page["entries"]):
-            yield Entry.from_json(row)
-        remaining -= len(page["entries"])
-        if "next_seq" not in page or remaining == 0:
+        upto = self.upto if to_seq is None else min(to_seq, self.upto)
+        if upto < from_seq:
             return
-        query = query.model_copy(update={"to_seq": page["next_seq"], "newest": remaining})
-
-
-async def _read_page(handle: SessionHandle, query: ReadThreadInput) -> dict[str, Any]:
-    return await handle.run_service(READ_WORKFLOW, query)
+        query = ReadThreadInput(
+            session_id=self.handle.session_id,
+            from_seq=from_seq,
+            to_seq=upto,
+            kind=kind,
+            context_ref=context_ref,
+            newest=PAGE_ENTRIES[kind],
+        )
+        async for entry in _read_backwards(self.handle, query, None):
+            yield entry
 
 
 # Read a session: the workflow answers for what it holds, a service workflow reads the rest from the archive.
@@ -168,41 +167,6 @@ async def read_transcript(handle: SessionHandle, query: TranscriptQuery) -> Asyn
         yield row.message
 
 
-async def read_context(handle: SessionHandle, query: ContextQuery) -> Context:
-    """Read a context from the session, or from `ReadContext` if the session does not hold all that it needs."""
-
-    async def ask_session(query: ContextQuery) -> dict[str, Any]:
-        return await handle.query("context", query)
-
-    async def ask_service(query: ContextQuery) -> dict[str, Any]:
-        # Send only the fields that are set: defaults would override the policy in force.
-        fields = to_json(dump_input(query) | {"session_id": handle.session_id})
-        return await handle.run_service(READ_CONTEXT_WORKFLOW, ReadContextInput.model_validate_json(fields))
-
-    try:
-        return await _read_pages(query, ask_session)
-    except (Archived, Closed, NotFound):
-        return await _read_pages(query, ask_service)
-
-
-async def read_window(handle: SessionHandle, query: WindowQuery) -> Window:
-    """Read the newest messages that fit a budget."""
-    try:
-        return Window.model_validate(await handle.query("window", query))
-    except (Archived, Closed, NotFound):
-        frozen = await freeze_thread(handle)
-    budget = query.token_budget
-    thread = await load_thread(frozen, query.context_ref, lambda policy: make_window_policy(policy, budget))
-    projection = build_window(thread, query.context_ref or thread.find_active_lane(frozen.upto), budget)
-    return Window(messages=projection.messages, meta=projection.meta)
-
-
-async def read_last_seq(handle: SessionHandle) -> int:
-    """Read the seq of the thread's newest entry; -1 for an empty thread."""
-    newest = await read_newest_entry(handle)
-    return newest.seq if newest else -1
-
-
 async def _read_pages(query: ContextQuery, read_page: Callable[[ContextQuery], Awaitable[dict[str, Any]]]) -> Context:
     """Read all pages of a context; start over if the thread of a preview changes between two pages."""
     while True:
@@ -246,7 +210,7 @@ async def _read_newest_messages(handle: SessionHandle, query: TranscriptQuery, l
         seq = page.next_seq if len(rows) < limit else None
     if len(rows) < limit and first_live_seq != 0:
         upto = None if first_live_seq is None else first_live_seq - 1
-        rows = [*[row async for row in parts.read_newest_archived(upto, limit - len(rows))], *rows]
+        rows = [*[row async for row in parts.read_archived(query.from_seq, upto, limit - len(rows))], *rows]
     return [row.message for row in rows]
 
 
@@ -334,17 +298,8 @@ class _TranscriptParts:
     query: TranscriptQuery
     archived_upto: int | None = -1
 
-    async def read_archived(self, from_seq: int, to_seq: int | None) -> AsyncIterator[_SeqMessage]:
-        async for row in self._read_archived(from_seq, to_seq, None):
-            yield row
-
-    async def read_newest_archived(self, to_seq: int | None, newest: int) -> AsyncIterator[_SeqMessage]:
-        """Read the newest archived messages up to a seq, in order."""
-        async for row in self._read_archived(self.query.from_seq, to_seq, newest):
-            yield row
-
-    async def _read_archived(
-        self, from_seq: int, to_seq: int | None, newest: int | None
+    async def read_archived(
+        self, from_seq: int, to_seq: int | None, newest: int | None = None
     ) -> AsyncIterator[_SeqMessage]:
         query = ReadThreadInput(
             session_id=self.handle.session_id,
@@ -470,7 +425,12 @@ class SessionReads:
             "context_policy": context_policy,
             "pending": None if pending is None else [_make_user_message(message) for message in pending],
         }
-        return await read_context(self._handle, make_input(ContextQuery, query))
+        context_query = make_input(ContextQuery, query)
+        try:
+            return await _read_pages(context_query, lambda page: self._handle.query("context", page))
+        except (Archived, Closed, NotFound):
+            # The session does not hold all that the context needs.
+            return await _read_pages(context_query, self._read_archived_context)
 
     async def transcript(
         self,
@@ -488,7 +448,13 @@ class SessionReads:
     async def window(self, token_budget: int, *, context_ref: str | None = None) -> Window:
         """Read the newest messages that fit a token budget."""
         query = make_input(WindowQuery, {"token_budget": token_budget, "context_ref": context_ref})
-        return await read_window(self._handle, query)
+        try:
+            return Window.model_validate(await self._handle.query("window", query))
+        except (Archived, Closed, NotFound):
+            frozen = await freeze_thread(self._handle)
+        thread = await load_thread(frozen, context_ref, lambda policy: make_window_policy(policy, token_budget))
+        projection = build_window(thread, context_ref or thread.find_active_lane(frozen.upto), token_budget)
+        return Window(messages=projection.messages, meta=projection.meta)
 
     async def entries(
         self, *, from_seq: int = 0, limit: int | None = None, **filters: Unpack[EntryFilters]
@@ -503,6 +469,11 @@ class SessionReads:
         query = make_input(EntriesQuery, {**filters, "from_seq": from_seq, "limit": limit})
         async for entry in read_entries(self._handle, query):
             yield entry
+
+    async def _read_archived_context(self, query: ContextQuery) -> dict[str, Any]:
+        # Send only the fields that are set: defaults would override the policy in force.
+        fields = to_json(dump_input(query) | {"session_id": self._handle.session_id})
+        return await self._handle.run_service(READ_CONTEXT_WORKFLOW, ReadContextInput.model_validate_json(fields))
 
 
 def _make_user_message(message: str | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,11 +11,11 @@ from pydantic import TypeAdapter
 from temporalio.client import Client
 from typing_extensions import TypeForm
 
-from clew.session._tokens import encrypt_token
+from clew.session._encryption import encrypt_token
 from clew.session.events import SessionEvent, follow_session
 from clew.session.handle import SessionHandle, make_id
 from clew.session.options import ConfigChanges, InputOptions, MessageOptions
-from clew.session.reading import SessionReads, read_last_seq
+from clew.session.reading import SessionReads, read_newest_entry
 from clew.session.request import Request, TypedRequest, make_request, warn_of_retries
 from clew.session.transport import make_input
 from clew_workflows.contract import (
@@ -356,7 +356,8 @@ class Session(SessionReads):
             NotFound: There is no such session.
         """
         if at_seq is None:
-            at_seq = await read_last_seq(self._handle)
+            newest = await read_newest_entry(self._handle)
+            at_seq = newest.seq if newest else -1
         query = {"session_id": self.id, "at_seq": at_seq, "new_session_id": session_id, "metadata": metadata}
         receipt = await self._handle.run_service(FORK_WORKFLOW, make_input(ForkSessionInput, query))
         return Session(self._handle.client, receipt["session_id"], self._handle.task_queue)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+
+from typing_extensions import TypedDict
 
 from clew_workflows.contract.messages import ToolSpec, canonicalize
 from clew_workflows.contract.schemas import check_schema
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
-"""Timeout of one attempt of a tool that sets none."""
+"""The timeout of one attempt, where the tool sets none."""
+EXTERNAL_TIMEOUT_SECONDS = 24 * 3600.0
+"""The time that a call waits for a program or a person, where the tool sets none."""
 MAX_TIMEOUT_SECONDS = 30 * 86400.0
 """Longest timeout of a tool: the longest time of a request."""
 MAX_RETRIES = 1000
@@ -20,6 +24,35 @@ MAX_TEMPORAL_NAME = 200
 
 RequiresApproval = bool | Literal["round"]
 """Whether a person must approve each call of a tool. `round`: the other calls of the reply wait for that, too."""
+
+
+class WaitSettings(TypedDict, total=False):
+    """The settings of calls that wait for a program or a person.
+
+    Attributes:
+        timeout_seconds: The longest time that a call waits, in seconds; by default a day. After that the model reads
+            that it timed out.
+        requires_approval: Whether each call waits, however long, until a person approves or denies it; `round`: the
+            other calls of its reply wait, too.
+    """
+
+    timeout_seconds: float
+    requires_approval: RequiresApproval
+
+
+class ToolSettings(WaitSettings, total=False):
+    """The settings of a tool's calls.
+
+    Attributes:
+        timeout_seconds: The longest time of one attempt, in seconds; 60 by default. After that the model reads that
+            it timed out.
+        retries: The most repetitions of an attempt that failed, before the model reads the error; 0 by default.
+        idempotent: Whether a call may run again after its worker died; by default it may. If not, the call is not
+            repeated: the model reads that it is in doubt, with its idempotency key.
+    """
+
+    retries: int
+    idempotent: bool
 
 
 class ToolDefinition:
@@ -36,17 +69,21 @@ class ToolDefinition:
         requires_approval: Whether a person must approve each call; `round`: before any call of its reply begins.
     """
 
+    default_timeout_seconds: ClassVar[float] = DEFAULT_TIMEOUT_SECONDS
+    """The timeout of a tool that sets none."""
+
     def __init__(
         self,
         spec: ToolSpec,
         *,
-        timeout_seconds: float,
+        timeout_seconds: float | None = None,
         retries: int = 0,
         idempotent: bool = True,
         requires_approval: RequiresApproval = False,
     ) -> None:
         self.name = spec["name"]
         check_name(self.name)
+        timeout_seconds = self.default_timeout_seconds if timeout_seconds is None else timeout_seconds
         # Temporal limits both numbers.
         if not 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS or retries not in range(MAX_RETRIES + 1):
             raise TypeError(

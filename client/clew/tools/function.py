@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
+from typing import Annotated, Any, Generic, ParamSpec, TypeVar, Unpack, get_type_hints, overload
 
 import docstring_parser
 from docstring_parser import DocstringStyle
@@ -16,14 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json
 
-from clew.tools.definition import (
-    DEFAULT_TIMEOUT_SECONDS,
-    RequiresApproval,
-    ToolDefinition,
-    check_name,
-    check_temporal_name,
-    make_spec,
-)
+from clew.tools.definition import ToolDefinition, ToolSettings, check_name, check_temporal_name, make_spec
 from clew_workflows.contract.schemas import check_arguments
 
 # The context of a tool call, which a tool receives if it declares a parameter of this type.
@@ -147,12 +140,9 @@ class Tool(ToolDefinition, Generic[P, R]):
         self,
         function: Callable[P, R],
         *,
-        name: str | None,
-        timeout_seconds: float,
-        retries: int,
-        idempotent: bool,
-        requires_approval: RequiresApproval,
+        name: str | None = None,
         task_queue: str | None = None,
+        **settings: Unpack[ToolSettings],
     ) -> None:
         name = name or str(getattr(function, "__name__", ""))
         check_name(name)
@@ -170,13 +160,7 @@ class Tool(ToolDefinition, Generic[P, R]):
             schema = _make_schema(self._arguments)
         except (PydanticUserError, NameError, ValueError) as error:
             raise TypeError(f"tool {name!r} has no JSON Schema: {error}") from error
-        super().__init__(
-            make_spec(name, description, schema),
-            timeout_seconds=timeout_seconds,
-            retries=retries,
-            idempotent=idempotent,
-            requires_approval=requires_approval,
-        )
+        super().__init__(make_spec(name, description, schema), **settings)
 
     @property
     def takes_context(self) -> bool:
@@ -212,11 +196,8 @@ def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 def tool(
     *,
     name: str | None = None,
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-    retries: int = 0,
-    idempotent: bool = True,
-    requires_approval: RequiresApproval = False,
     task_queue: str | None = None,
+    **settings: Unpack[ToolSettings],
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -225,11 +206,8 @@ def tool(
     /,
     *,
     name: str | None = None,
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-    retries: int = 0,
-    idempotent: bool = True,
-    requires_approval: RequiresApproval = False,
     task_queue: str | None = None,
+    **settings: Unpack[ToolSettings],
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a function a tool. A sync function runs in its own thread; an async one must not block the event loop.
 
@@ -240,15 +218,10 @@ def tool(
     Args:
         function: The function, if the decorator is used without arguments.
         name: The name of the tool; the function's own by default.
-        timeout_seconds: The longest time of one attempt, in seconds. After that the model is told that it timed out.
-        retries: The most repetitions of an attempt that raised, before the model reads the error.
-        idempotent: Whether a call may run again after its worker died. If not, the call is not repeated: the model
-            reads that it is in doubt, with its idempotency key.
-        requires_approval: Whether each call waits, however long, until a person approves or denies it; `round`: the
-            other calls of its reply wait, too.
         task_queue: The task queue of the workers that run the function,
             `clew worker --serve tools --task-queue NAME`; None: that of the session. The session's workers need the
             module, too, for the schema.
+        settings: The settings of the calls (`ToolSettings`).
 
     Raises:
         TypeError: A parameter has no annotation or a type without a JSON Schema, is positional-only, `*args` or
@@ -256,15 +229,7 @@ def tool(
     """
 
     def make_tool(decorated: Callable[P, R]) -> Tool[P, R]:
-        return Tool(
-            decorated,
-            name=name,
-            timeout_seconds=timeout_seconds,
-            retries=retries,
-            idempotent=idempotent,
-            requires_approval=requires_approval,
-            task_queue=task_queue,
-        )
+        return Tool(decorated, name=name, task_queue=task_queue, **settings)
 
     return make_tool if function is None else make_tool(function)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Required, Unpack
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from clew.tools.definition import (
-    DEFAULT_TIMEOUT_SECONDS,
-    RequiresApproval,
+    EXTERNAL_TIMEOUT_SECONDS,
     ToolDefinition,
+    ToolSettings,
+    WaitSettings,
     check_temporal_name,
     make_spec,
 )
@@ -19,24 +20,20 @@ from clew_workflows.contract.messages import ToolSpec
 # External tools: a call waits until a program or a person sends its result to the session.
 
 
-EXTERNAL_TIMEOUT_SECONDS = 24 * 3600.0
-"""Time that a call of an external tool waits, where the tool sets none."""
-
-
 class ExternalTool(ToolDefinition):
     """A tool without code: its calls wait for `Session.submit_tool_result`, from any program with Temporal's API.
 
     `timeout_seconds` is the time that a call waits. After that the model reads that it timed out.
     """
 
+    default_timeout_seconds = EXTERNAL_TIMEOUT_SECONDS
+
 
 def external_tool(
     name: str,
     description: str,
     parameters: Mapping[str, Any],
-    *,
-    timeout_seconds: float = EXTERNAL_TIMEOUT_SECONDS,
-    requires_approval: RequiresApproval = False,
+    **settings: Unpack[WaitSettings],
 ) -> ExternalTool:
     """Make a tool whose results come from outside: a webhook, another system, a person.
 
@@ -44,17 +41,12 @@ def external_tool(
         name: The name of the tool.
         description: What the tool does, for the model.
         parameters: The JSON Schema of the arguments, an object. Arguments are validated before a call waits.
-        timeout_seconds: The longest time that a call waits, in seconds. After that the model is told that it timed
-            out.
-        requires_approval: Whether a person must approve each call before it waits for its result; `round`: before any
-            call of its reply begins.
+        settings: How calls wait (`WaitSettings`).
 
     Raises:
         TypeError: The name, the parameters or the timeout are out of bounds.
     """
-    return ExternalTool(
-        make_spec(name, description, parameters), timeout_seconds=timeout_seconds, requires_approval=requires_approval
-    )
+    return ExternalTool(make_spec(name, description, parameters), **settings)
 
 
 # Remote tools: a call is an activity of another Temporal worker, in any language, with nothing of Clew's in it.
@@ -68,24 +60,8 @@ class RemoteTool(ToolDefinition):
         activity: The name of the activity.
     """
 
-    def __init__(
-        self,
-        spec: ToolSpec,
-        *,
-        task_queue: str,
-        activity: str,
-        timeout_seconds: float,
-        retries: int,
-        idempotent: bool,
-        requires_approval: RequiresApproval,
-    ) -> None:
-        super().__init__(
-            spec,
-            timeout_seconds=timeout_seconds,
-            retries=retries,
-            idempotent=idempotent,
-            requires_approval=requires_approval,
-        )
+    def __init__(self, spec: ToolSpec, *, task_queue: str, activity: str, **settings: Unpack[ToolSettings]) -> None:
+        super().__init__(spec, **settings)
         check_temporal_name(self.name, "task_queue", task_queue)
         check_temporal_name(self.name, "activity", activity)
         self.task_queue = task_queue
@@ -99,10 +75,7 @@ def remote_tool(
     *,
     task_queue: str,
     activity: str | None = None,
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-    retries: int = 0,
-    idempotent: bool = True,
-    requires_approval: RequiresApproval = False,
+    **settings: Unpack[ToolSettings],
 ) -> RemoteTool:
     """Make a tool whose calls are activities of another Temporal worker.
 
@@ -116,51 +89,41 @@ def remote_tool(
         parameters: The JSON Schema of the arguments, an object. Arguments are validated before a call is scheduled.
         task_queue: The task queue that the worker polls.
         activity: The name of the activity; the tool's name by default.
-        timeout_seconds: The longest time of one attempt, in seconds. After that the model is told that it timed out.
-        retries: The most repetitions of an attempt that failed, before the model reads the error.
-        idempotent: Whether a call may run again after its worker died. If not, the call is not repeated: the model
-            reads that it is in doubt.
-        requires_approval: Whether each call waits, however long, until a person approves or denies it; `round`: the
-            other calls of its reply wait, too.
+        settings: The settings of the calls (`ToolSettings`).
 
     Raises:
         TypeError: The name, the parameters, the task queue, the activity, the timeout or the retries are out of
             bounds.
     """
-    return RemoteTool(
-        make_spec(name, description, parameters),
-        task_queue=task_queue,
-        activity=name if activity is None else activity,
-        timeout_seconds=timeout_seconds,
-        retries=retries,
-        idempotent=idempotent,
-        requires_approval=requires_approval,
-    )
+    spec = make_spec(name, description, parameters)
+    return RemoteTool(spec, task_queue=task_queue, activity=name if activity is None else activity, **settings)
 
 
 # Declarations: remote and external tools as JSON objects.
 
 
-class _Declaration(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    name: str
-    description: str = ""
-    parameters: dict[str, Any]
-    requires_approval: RequiresApproval = False
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class _External(_Declaration):
-    external: Literal[True]
-    timeout_seconds: float = EXTERNAL_TIMEOUT_SECONDS
+@with_config(_STRICT)
+class _External(WaitSettings, total=False):
+    name: Required[str]
+    description: str
+    parameters: Required[dict[str, Any]]
+    external: Required[Literal[True]]
 
 
-class _Remote(_Declaration):
-    task_queue: str
-    activity: str | None = None
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    retries: int = 0
-    idempotent: bool = True
+@with_config(_STRICT)
+class _Remote(ToolSettings, total=False):
+    name: Required[str]
+    description: str
+    parameters: Required[dict[str, Any]]
+    task_queue: Required[str]
+    activity: str | None
+
+
+_external: TypeAdapter[Any] = TypeAdapter(_External)
+_remote: TypeAdapter[Any] = TypeAdapter(_Remote)
 
 
 def make_tool(declaration: Mapping[str, Any]) -> RemoteTool | ExternalTool:
@@ -178,8 +141,10 @@ def make_tool(declaration: Mapping[str, Any]) -> RemoteTool | ExternalTool:
         raise TypeError(f"tool {name!r}: a tool in JSON has either 'external': true, or a 'task_queue'")
     try:
         if "external" in declaration:
-            return external_tool(**_External.model_validate({**declaration}).model_dump(exclude={"external"}))
-        return remote_tool(**_Remote.model_validate({**declaration}).model_dump())
+            fields = {"description": "", **_external.validate_python({**declaration})}
+            del fields["external"]
+            return external_tool(**fields)
+        return remote_tool(**{"description": "", **_remote.validate_python({**declaration})})
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)[:3]
         lines = (f"{'.'.join(map(str, problem['loc']))[:100]}: {problem['msg'][:200]}" for problem in problems)

@@ -1,1 +1,1 @@
-"""`test_codec` tests `sealing`, too, with the same keys. `settings` is tested by `test_codec` and `test_cipher`."""
+"""`test_codec` tests `sealing`, too, with the same keys. `settings` has its tests in both."""

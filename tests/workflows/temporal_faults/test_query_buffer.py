@@ -22,7 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew import Clew
 from clew.errors import Starting, WorkerUnavailable
-from clew.session import starting
+from clew.session import connection
 from clew.session.handle import SessionHandle
 from clew.session.reading import read_status
 from clew_workflows.temporal_faults.query_ahead import QUERY_AHEAD
@@ -132,7 +132,7 @@ async def test_a_session_that_cannot_answer_yet_is_opened(
 ) -> None:
     """The comparison with its configuration is left out."""
     session = await stack.open()
-    monkeypatch.setattr(starting, "COMPARISON_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "COMPARISON_SECONDS", 0.2)
     refuse_queries(stack.clew.temporal, monkeypatch, status, times=1000, message=message)
     assert (await stack.clew.open(session.id, model="scripted:other")).id == session.id
     with pytest.raises((Starting, WorkerUnavailable)):

@@ -78,6 +78,7 @@ ApprovalScope = Literal["call", "round"]
 PriorityLevel = Annotated[int, Field(ge=1, le=5)]
 
 
+# As an `Input`, but type checkers know that it is frozen: so `SessionConfig` may narrow the types of fields.
 class Settings(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan=False):
     """The fields of a configuration that `configure` can change. Each is declared here; null or absent: not set.
 
@@ -100,8 +101,6 @@ class Settings(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_na
         metadata: The caller's own names and values.
     """
 
-    # Not an `Input`, but configured like one, in a way that type checkers know: only so may `SessionConfig` narrow
-    # the types.
     agent: AgentName | None = None
     model: ModelName | None = None
     fallbacks: Fallbacks | None = None

@@ -1,7 +1,7 @@
 """Following sessions: typed events, made from entries, statuses and heartbeats.
 
-`types` has the events. `feed` makes them, purely, from what `hub` reads: one hub serves all viewers of a session in
-this process. `watch` and `heartbeats` ask the server.
+`types` has the events. `feed` makes them, purely, from what a hub in `follow` reads: one hub serves all viewers of a
+session in this process. `server` asks the server.
 """
 
 from clew.session.events.follow import follow_request, follow_session

@@ -1,19 +1,63 @@
-"""Follow a session, or one of its requests: the events of one viewer."""
+"""Follow a session, or one of its requests. A hub reads each session once for all viewers in this process.
+
+So viewers add nothing to the session's history, and nothing to its load. The hub waits at the server for new events
+of the history. After each of the session's decisions it queries the new entries with the status, and while calls are
+in flight it reads their heartbeats from the server. Viewers read the newest snapshot when they are ready for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from clew.session.events.feed import CLOSED, Feed
-from clew.session.events.hub import Hub, get_hub
+from pydantic_core import to_json
+from temporalio.api.enums.v1 import WorkflowExecutionStatus
+from temporalio.client import Client
+
+from clew.session.events.feed import CLOSED, HIBERNATED, Feed, Flight, Snapshot
+from clew.session.events.server import Execution, Pauses, describe, is_passing, persist, read_flights, watch_history
 from clew.session.events.types import EntryCommitted, SessionEvent
 from clew.session.handle import SessionHandle
-from clew.session.reading import read_entries
+from clew.session.reading import FollowedParts, read_entries, read_newest_entry
 from clew_workflows.contract import EntriesQuery, FollowQuery
-from clew_workflows.contract.errors import Closed, NotFound, UnknownRequest
+from clew_workflows.contract.errors import Closed, Interrupted, NotFound, UnknownRequest
 from clew_workflows.contract.outputs import LiveStatus
-from clew_workflows.contract.payloads import UserMessage
+from clew_workflows.contract.payloads import SessionPayload, UserMessage
+from clew_workflows.thread.entries import Entry
+from clew_workflows.thread.source import read_forward
+
+T = TypeVar("T")
+
+HEARTBEAT_SECONDS = 0.1
+"""Seconds between two reads of the heartbeats."""
+QUIET_HEARTBEAT_SECONDS = 1.0
+"""Seconds between two reads of the heartbeats of calls that have not changed for a while."""
+QUIET_AFTER_SECONDS = 10.0
+"""Seconds without a change after which the heartbeats are read less often."""
+REST_SECONDS = 20.0
+"""Longest time between two looks for a hibernated session's next workflow run, in seconds."""
+RECENT_ENTRIES = 1000
+"""Number of newest entries that a hub keeps at most."""
+RECENT_BYTES = 2 * 1024 * 1024
+"""Size of the entries that a hub keeps, in bytes of JSON."""
+BLOCK_ENTRIES = 500
+"""Number of older entries that are read at once."""
+SHARED_READS = 4
+"""Number of the latest reads of older entries whose results are kept for other viewers."""
+
+_FAILED = {
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_TERMINATED: "was terminated",
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_TIMED_OUT: "has timed out",
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_FAILED: "has failed",
+}
+_hubs: weakref.WeakKeyDictionary[Client, weakref.WeakValueDictionary[tuple[int, str], Hub]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 async def follow_session(handle: SessionHandle, from_seq: int | None) -> AsyncGenerator[SessionEvent, None]:
@@ -97,3 +141,271 @@ async def _find_start(handle: SessionHandle, request_id: str) -> int:
     async for entry in read_entries(handle, query):
         return entry.seq
     raise UnknownRequest(f"session {handle.session_id!r} knows no request {request_id!r}")
+
+
+def get_hub(handle: SessionHandle) -> Hub:
+    """Get the hub of a session in this event loop, or make one."""
+    hubs = _hubs.setdefault(handle.client, weakref.WeakValueDictionary())
+    key = (id(asyncio.get_running_loop()), handle.session_id)
+    hub = hubs.get(key)
+    if hub is None or hub.is_over:
+        hub = hubs[key] = Hub(handle)
+    return hub
+
+
+class RecentEntries:
+    """The newest entries, as many as the limits allow, without a gap."""
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[Entry, int]] = deque()
+        self._bytes = 0
+
+    def add(self, entry: Entry) -> None:
+        """Add the entry that follows the newest one."""
+        size = len(to_json(entry.payload))
+        self._entries.append((entry, size))
+        self._bytes += size
+        while len(self._entries) > RECENT_ENTRIES or (self._bytes > RECENT_BYTES and len(self._entries) > 1):
+            self._bytes -= self._entries.popleft()[1]
+
+    @property
+    def first_seq(self) -> int | None:
+        """The seq of the oldest entry; None: there are no entries."""
+        return self._entries[0][0].seq if self._entries else None
+
+    def read(self, from_seq: int) -> list[Entry] | None:
+        """Read the entries from a seq on; None if the first one is not there any more."""
+        first = self.first_seq
+        if first is None or from_seq < first:
+            return None
+        return [entry for entry, _ in self._entries if entry.seq >= from_seq]
+
+
+class Hub:
+    """Reads one session while it has viewers. `join` begins, and the last viewer's leaving ends it."""
+
+    def __init__(self, handle: SessionHandle) -> None:
+        self.handle = handle
+        self.is_over = False
+        self._viewers = 0
+        self._task: asyncio.Task[None] | None = None
+        self._snapshot: Snapshot | None = None
+        self._failure: Exception | None = None
+        self._changed = asyncio.Event()
+        self._recent = RecentEntries()
+        self._newest_event: SessionPayload | None = None
+        self._shared: dict[object, asyncio.Task[Any]] = {}
+
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """Count a viewer while the body runs."""
+        self._viewers += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            self._viewers -= 1
+            if self._viewers == 0:
+                self.is_over = True
+                for task in (self._task, *self._shared.values()):
+                    task.cancel()
+
+    async def wait_for_snapshot(self, known: Snapshot | None = None) -> Snapshot:
+        """Wait until the newest snapshot is another one than the one that the viewer knows, and return it.
+
+        Raises:
+            Interrupted: The session's workflow was terminated, or has timed out or failed.
+            NotFound: There is no such session.
+        """
+        while True:
+            if self._failure:
+                raise self._failure
+            if self._snapshot is not None and self._snapshot is not known:
+                return self._snapshot
+            await self._changed.wait()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot; there must be one."""
+        assert self._snapshot is not None
+        return self._snapshot
+
+    async def read_block(self, from_seq: int) -> Sequence[Entry]:
+        """Read some entries from a seq on, in order: at least one, if the newest snapshot has it."""
+        recent = self._recent.read(from_seq)
+        if recent is not None:
+            return recent
+        upto = (self.snapshot.next_seq if self._recent.first_seq is None else self._recent.first_seq) - 1
+        query = EntriesQuery(from_seq=from_seq, limit=min(BLOCK_ENTRIES, upto - from_seq + 1))
+
+        async def read() -> list[Entry]:
+            return [entry async for entry in read_entries(self.handle, query)]
+
+        return await self.share(query.model_dump_json(), read)
+
+    async def share(self, key: object, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Read something once for all viewers that want it at about the same time."""
+        task: asyncio.Task[T] | None = self._shared.pop(key, None)
+        if task is None or (task.done() and task.exception() is not None):
+            task = asyncio.create_task(persist(read))
+        self._shared[key] = task
+        for old in [known for known, other in self._shared.items() if other.done()][:-SHARED_READS]:
+            del self._shared[old]
+        # A viewer that leaves does not end the read of the others.
+        return await asyncio.shield(task)
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        if snapshot != self._snapshot:
+            self._snapshot = snapshot
+            self._notify()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _run(self) -> None:
+        pauses = Pauses()
+        try:
+            while not self.is_over:
+                try:
+                    await self._follow_execution()
+                    pauses.reset()
+                except Exception as error:
+                    if not is_passing(error):
+                        raise
+                    await pauses.sleep()
+        except Exception as error:
+            self._failure = error
+            self.is_over = True
+            self._notify()
+
+    async def _follow_execution(self) -> None:
+        """Follow the session's newest workflow run until it ends; one that has ended, until there is another."""
+        execution = await describe(self.handle)
+        if execution is None or not execution.is_running:
+            await self._follow_archive(execution)
+            return
+        decided, called = asyncio.Event(), asyncio.Event()
+        decided.set()
+        called.set()
+        await _run_until_first(
+            self._watch(execution, decided, called),
+            self._fetch_when(decided),
+            self._read_heartbeats_when(called, execution.run_id),
+        )
+
+    async def _watch(self, execution: Execution, decided: asyncio.Event, called: asyncio.Event) -> None:
+        async for news in watch_history(self.handle, execution.run_id, execution.events):
+            if news.has_decided:
+                decided.set()
+            if news.has_called:
+                called.set()
+            if news.has_ended:
+                return
+
+    async def _fetch_when(self, decided: asyncio.Event) -> None:
+        while True:
+            await decided.wait()
+            decided.clear()
+            # If the session has ended meanwhile, the history says so, too.
+            with suppress(Closed, NotFound):
+                await persist(self._fetch)
+
+    async def _fetch(self) -> None:
+        """Query the entries since the last time, and the status after them."""
+        known = self._snapshot
+        if known is None:
+            page = await self.handle.query("follow", FollowQuery(), only_open=True)
+            status = LiveStatus.model_validate(page["status"])
+            self._publish(Snapshot(status.rev, status))
+            return
+        parts = FollowedParts(self.handle)
+        entries = [entry async for entry in read_forward(parts, known.next_seq)]
+        if parts.latest.status is not None:
+            self._add(entries, parts.latest.status)
+
+    def _add(self, entries: Sequence[Entry], status: LiveStatus | None, ended: str | None = None) -> None:
+        """Publish new entries, with the status after them."""
+        snapshot = self.snapshot
+        for entry in entries:
+            self._recent.add(entry)
+            if isinstance(body := entry.body, SessionPayload):
+                self._newest_event = body
+        next_seq = entries[-1].seq + 1 if entries else snapshot.next_seq
+        self._publish(replace(snapshot, next_seq=next_seq, status=status, ended=ended))
+
+    async def _read_heartbeats_when(self, called: asyncio.Event, run_id: str) -> None:
+        """Read the heartbeats while calls are in flight."""
+        while True:
+            await called.wait()
+            changed_at = self._now()
+            flights: tuple[Flight, ...] = ()
+            while flights or called.is_set():
+                called.clear()
+                execution = await describe(self.handle, run_id)
+                read = await read_flights(self.handle, execution.pending if execution else ())
+                if read != flights:
+                    flights, changed_at = read, self._now()
+                if self._snapshot is not None:
+                    self._publish(replace(self._snapshot, flights=flights))
+                quiet = self._now() - changed_at > QUIET_AFTER_SECONDS
+                await asyncio.sleep(QUIET_HEARTBEAT_SECONDS if quiet else HEARTBEAT_SECONDS)
+
+    async def _follow_archive(self, execution: Execution | None) -> None:
+        """Read the last entries of a session that has ended; wait until one that hibernates runs again.
+
+        Raises:
+            Interrupted: The session's workflow was terminated, or has timed out or failed.
+            NotFound: There is no such session.
+            Refusal: The session's start was refused.
+        """
+        if execution and execution.status in _FAILED:
+            raise await self.handle.find_failure() or Interrupted(
+                f"the workflow of session {self.handle.session_id!r} {_FAILED[execution.status]}: `clew recover "
+                f"{self.handle.session_id}` repairs the session"
+            )
+        await self._fetch_archived()
+        if self._newest_event is None:
+            newest = await read_newest_entry(self.handle, "session")
+            self._newest_event = newest.read(SessionPayload) if newest else None
+        if self._newest_event and self._newest_event.event in ("closed", "recovered"):
+            self._publish(replace(self.snapshot, status=None, flights=(), ended=CLOSED))
+            self.is_over = True
+            return
+        self._publish(replace(self.snapshot, status=None, flights=(), ended=HIBERNATED))
+        pauses = Pauses(longest=REST_SECONDS)
+        while (latest := await describe(self.handle)) is None or not latest.is_running:
+            await pauses.sleep()
+
+    async def _fetch_archived(self) -> None:
+        if self._snapshot is None:
+            newest = await read_newest_entry(self.handle)
+            self._publish(Snapshot(newest.seq + 1 if newest else 0, None))
+            return
+        query = EntriesQuery(from_seq=self._snapshot.next_seq)
+        try:
+            self._add([entry async for entry in read_entries(self.handle, query)], None, HIBERNATED)
+        except NotFound:
+            # There is no archive. The server still has the closed workflow, unless it was deleted.
+            page = await self.handle.query_entries(query)
+            if page is None:
+                raise
+            self._add(page.rows, None, CLOSED)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def _run_until_first(*work: Coroutine[Any, Any, None]) -> None:
+    """Run coroutines until one of them returns or fails, and cancel the others."""
+    tasks = [asyncio.create_task(part) for part in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from clew.contract.payloads import AssistantMessage
 from clew.session.events import Restarted, Retrying, SessionEvent, TextAdded, ToolStarted
 from clew.session.events.feed import Feed, Flight, Retry, Snapshot
-from clew.session.events.hub import RECENT_ENTRIES, RecentEntries
+from clew.session.events.follow import RECENT_ENTRIES, RecentEntries
 from clew_workflows.contract.outputs import LiveStatus, PendingCall, ReplyProgress
 from clew_workflows.thread.entries import Entry
 
