@@ -1,7 +1,7 @@
 """Reads threads, archived and live parts as one.
 
-`Threads` finds a session's archive and its workflow. `query_session` and `query_started_session` read from a workflow,
-`ArchivedThread` from the archive.
+`Threads` finds a session's archive and its workflow. `query_session` and `query_started_session` read from a
+workflow, `ArchivedThread` from the archive.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def make_worker(
         deployment: The worker's version, with workflows pinned by default; None: it has none.
         rate_limits: The most model calls that all workers of the task queue together begin in a second, by provider.
             All workers for sessions and for model calls must have the same.
-        own_models: The sizes and the prices of models of one's own.
+        own_models: The sizes and the prices of the team's own models.
 
     Raises:
         AgentsUnusable: Two agents, or two tools, have one name, or an agent names a tool that is not there.

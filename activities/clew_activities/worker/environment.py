@@ -49,7 +49,7 @@ class WorkerEnvironment:
         grace: Time that running activities have to finish at a shutdown.
         deployment: The worker's version; None: it has none.
         rate_limits: The most model calls in a second, by provider.
-        own_models: The sizes and the prices of models of one's own.
+        own_models: The sizes and the prices of the team's own models.
     """
 
     providers: Providers
