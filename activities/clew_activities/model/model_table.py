@@ -8,8 +8,8 @@ To add a model, add a line to `FAMILIES`, with the page it comes from. Lines may
 keeps the profile that a worker has given it, in its history. Prices come from the data that the library
 `genai-prices` ships; nothing is read from the network.
 
-A team's own models have their sizes and prices in two files (`OwnModels`), which take precedence. A session sets other
-sizes in its `context_policy`.
+A team's own models have their sizes and prices in two files (`OwnModels`), which take precedence. A session sets
+other sizes in its `context_policy`.
 """
 
 from __future__ import annotations

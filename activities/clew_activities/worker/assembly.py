@@ -26,7 +26,7 @@ from clew_activities.tools.mcp.settings import McpSettings
 from clew_activities.tools.mcp.tools import McpTools
 from clew_activities.tools.registry import Registry, Tools, make_registry
 from clew_activities.tools.run_tool import ToolActivities
-from clew_activities.worker.capacity import RATE_LIMITS, Capacity
+from clew_activities.worker.environment import GRACE, RATE_LIMITS, Capacity
 from clew_activities.worker.parts import NO_LIMITS, Parts, make_parts
 from clew_activities.worker.workflow_executor import THREADS, WorkflowExecutor
 from clew_workflows.contract.hooks import Hook
@@ -39,8 +39,6 @@ from clew_workflows.host.services import SERVICES
 from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.queues import name_model_queue, name_provider_queue, name_tool_queue
 
-GRACE = timedelta(seconds=20)
-"""Time that running activities have to finish at a shutdown by default; then another worker retries them."""
 STICKY_TIMEOUT = timedelta(seconds=2)
 """Time that a query of a session waits for the worker that has it cached, before another worker answers it."""
 

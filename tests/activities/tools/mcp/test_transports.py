@@ -14,7 +14,7 @@ from mcp_types import JSONRPCNotification
 
 from clew_activities.tools.mcp.settings import ProcessSettings
 from clew_activities.tools.mcp.transports import ServerProcess, run_server_process
-from clew_activities.worker.runtime import WorkerLoop
+from clew_activities.worker.process import WorkerLoop
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 MESSAGE = SessionMessage(
