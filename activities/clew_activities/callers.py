@@ -30,21 +30,78 @@ from clew_workflows.contract.calls import (
 )
 from clew_workflows.contract.errors import Closed, InvalidInput, NotFound
 
-# What the activities share through which other workflows reach sessions.
-
-
 T = TypeVar("T")
 
 BEAT_SECONDS = 2.0
 """Seconds between two heartbeats. A cancellation arrives within them."""
 
 
-def connect(call: SessionCall) -> Clew:
+@activity.defn(name=OPEN_SESSION)
+async def open_session(argument: dict[str, Any]) -> dict[str, Any]:
+    """Open the session. It can be repeated. Answers the fields whose value differs in a session that exists."""
+    async with send_heartbeats(), translate_refusals():
+        call = make_input(OpenSessionCall, argument)
+        session = await _reach_session(call, call.config)
+    return {"ignored": dict(session.ignored)}
+
+
+@activity.defn(name=SEND_MESSAGE)
+async def send_message(argument: dict[str, Any]) -> dict[str, Any]:
+    """Send the message, and answer when the session has accepted it. With a `request_id` it can be repeated."""
+    async with send_heartbeats(), translate_refusals():
+        call = make_input(SendMessageCall, argument)
+        message: Any = dump_input(call.message)
+        try:
+            request = await _connect(call).session(call.session_id).message(**message)
+        except (Closed, NotFound):
+            session = await _reach_session(call, call.config)
+            request = await session.message(**message)
+    return {"request_id": request.request_id}
+
+
+@activity.defn(name=SUBMIT_INPUT)
+async def submit_input(argument: dict[str, Any]) -> dict[str, Any]:
+    """Send the input and answer the receipt. With an `input_id` it can be repeated."""
+    async with send_heartbeats(), translate_refusals():
+        call = make_input(SubmitInputCall, argument)
+        fields: Any = dump_input(call.input)
+        session = _connect(call).session(call.session_id)
+        send = session.steer if fields.pop("kind") == "steer" else session.inject
+        return (await send(**fields)).as_dict()
+
+
+@activity.defn(name=AWAIT_REQUEST)
+async def await_request(argument: dict[str, Any]) -> dict[str, Any]:
+    """Wait for the request, at most `wait_seconds`, and answer its outcome and its text."""
+    async with translate_refusals():
+        call = make_input(AwaitRequestCall, argument)
+        request = _connect(call).session(call.session_id).request(call.request_id)
+        answer = await _wait_with_heartbeats(_read_answer(request), call.wait_seconds)
+    return (answer or RequestAnswer()).as_dict()
+
+
+@activity.defn(name=READ_LAST_SEQ)
+async def read_last_seq(argument: dict[str, Any]) -> dict[str, Any]:
+    """Read the seq, of a session that is running or archived."""
+    async with send_heartbeats(), translate_refusals():
+        call = make_input(SessionCall, argument)
+        async for entry in _connect(call).read_thread(call.session_id, newest=1):
+            return {"last_seq": entry.seq}
+        raise NotFound(f"session {call.session_id!r} has no entries")
+
+
+async def _read_answer(request: Request) -> RequestAnswer:
+    outcome = await request.result()
+    has_answer = outcome.status == "completed" and outcome.answer_seq is not None
+    return RequestAnswer(outcome=outcome, text=await request.answer() if has_answer else None)
+
+
+def _connect(call: SessionCall) -> Clew:
     """Make a connection for a call, with the worker's client."""
     return Clew(activity.client(), call.task_queue)
 
 
-async def reach_session(call: SessionCall, config: dict[str, Any]) -> Session:
+async def _reach_session(call: SessionCall, config: dict[str, Any]) -> Session:
     """Open the session of a call.
 
     Raises:
@@ -52,10 +109,10 @@ async def reach_session(call: SessionCall, config: dict[str, Any]) -> Session:
     """
     if unknown := sorted(config.keys() - SessionConfig.model_fields.keys()):
         raise InvalidInput(f"config: there is no field {unknown[0]!r}")
-    return await connect(call).open(call.session_id, **config)
+    return await _connect(call).open(call.session_id, **config)
 
 
-async def wait_with_heartbeats(work: Coroutine[Any, Any, T], seconds: float) -> T | None:
+async def _wait_with_heartbeats(work: Coroutine[Any, Any, T], seconds: float) -> T | None:
     """Wait for a result and send heartbeats meanwhile. None: it did not come in time."""
     task = asyncio.ensure_future(work)
     give_up_at = asyncio.get_running_loop().time() + seconds
@@ -70,78 +127,3 @@ async def wait_with_heartbeats(work: Coroutine[Any, Any, T], seconds: float) -> 
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-# The activity `open_session`: starts or resumes a session for another workflow.
-
-
-@activity.defn(name=OPEN_SESSION)
-async def open_session(argument: dict[str, Any]) -> dict[str, Any]:
-    """Open the session. It can be repeated. Answers the fields whose value differs in a session that exists."""
-    async with send_heartbeats(), translate_refusals():
-        call = make_input(OpenSessionCall, argument)
-        session = await reach_session(call, call.config)
-    return {"ignored": dict(session.ignored)}
-
-
-# The activity `send_message`: sends a session a message of another workflow.
-
-
-@activity.defn(name=SEND_MESSAGE)
-async def send_message(argument: dict[str, Any]) -> dict[str, Any]:
-    """Send the message, and answer when the session has accepted it. With a `request_id` it can be repeated."""
-    async with send_heartbeats(), translate_refusals():
-        call = make_input(SendMessageCall, argument)
-        message: Any = dump_input(call.message)
-        try:
-            request = await connect(call).session(call.session_id).message(**message)
-        except (Closed, NotFound):
-            session = await reach_session(call, call.config)
-            request = await session.message(**message)
-    return {"request_id": request.request_id}
-
-
-# The activity `submit_input`: sends the active run of a session an input of another workflow.
-
-
-@activity.defn(name=SUBMIT_INPUT)
-async def submit_input(argument: dict[str, Any]) -> dict[str, Any]:
-    """Send the input and answer the receipt. With an `input_id` it can be repeated."""
-    async with send_heartbeats(), translate_refusals():
-        call = make_input(SubmitInputCall, argument)
-        fields: Any = dump_input(call.input)
-        session = connect(call).session(call.session_id)
-        send = session.steer if fields.pop("kind") == "steer" else session.inject
-        return (await send(**fields)).as_dict()
-
-
-# The activity `await_request`: waits for the end of a request for another workflow.
-
-
-@activity.defn(name=AWAIT_REQUEST)
-async def await_request(argument: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the request, at most `wait_seconds`, and answer its outcome and its text."""
-    async with translate_refusals():
-        call = make_input(AwaitRequestCall, argument)
-        request = connect(call).session(call.session_id).request(call.request_id)
-        answer = await wait_with_heartbeats(_read_answer(request), call.wait_seconds)
-    return (answer or RequestAnswer()).as_dict()
-
-
-async def _read_answer(request: Request) -> RequestAnswer:
-    outcome = await request.result()
-    has_answer = outcome.status == "completed" and outcome.answer_seq is not None
-    return RequestAnswer(outcome=outcome, text=await request.answer() if has_answer else None)
-
-
-# The activity `read_last_seq`: reads the seq of a session's newest entry for another workflow.
-
-
-@activity.defn(name=READ_LAST_SEQ)
-async def read_last_seq(argument: dict[str, Any]) -> dict[str, Any]:
-    """Read the seq, of a session that is running or archived."""
-    async with send_heartbeats(), translate_refusals():
-        call = make_input(SessionCall, argument)
-        async for entry in connect(call).read_thread(call.session_id, newest=1):
-            return {"last_seq": entry.seq}
-        raise NotFound(f"session {call.session_id!r} has no entries")

@@ -1,4 +1,8 @@
-"""Checkpoint tokens on the worker: signed with its first key, verified with any of its keys. Pure."""
+"""Checkpoints on the worker: signed with its first key, verified with any of its keys.
+
+A session drafts a checkpoint, and `sign_checkpoint` signs it. `open_checkpoint` verifies a token from which a session
+is to be started, and `put_context` puts its context into that session.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,7 @@ from clew_activities.archive.errors import translate_archive_errors, translate_r
 from clew_activities.archive.thread_source import get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, choose_policy
-from clew_activities.tools.mcp.errors import McpUnavailable, UnknownMcpTool
-from clew_activities.tools.mcp.tools import McpTools
+from clew_activities.tools.mcp.tools import McpTools, McpUnavailable, UnknownMcpTool
 from clew_activities.tools.registry import Registry
 from clew_workflows.contract import MAX_TOKEN_BYTES, SessionConfig, Snapshot
 from clew_workflows.contract.errors import (
@@ -107,6 +110,69 @@ class Checkpoint(BaseModel):
     iat: int
     exp: int
     kid: str
+
+
+class CheckpointActivities:
+    """Signs and verifies checkpoints with the worker's keys, for its Temporal namespace."""
+
+    def __init__(
+        self,
+        keys: Keys,
+        registry: Registry,
+        archive: Archive,
+        namespace: str,
+        mcp_tools: McpTools,
+        *,
+        own_models: OwnModels = NO_OWN_MODELS,
+    ) -> None:
+        self._keys = keys
+        self._registry = registry
+        self._archive = archive
+        self._namespace = namespace
+        self._mcp_tools = mcp_tools
+        self._own_models = own_models
+
+    @activity.defn(name="sign_checkpoint")
+    async def sign_checkpoint(self, request: SignCheckpoint) -> CheckpointSignature:
+        """Sign the session's draft. Returns the signature and the other signed fields."""
+        async with send_heartbeats(), translate_refusals():
+            self._keys.get_signing_key()
+            draft = await query_session(get_own_session(), "checkpoint", {"number": request.number})
+            return sign_payload(
+                draft["payload"],
+                fingerprint=compute_fingerprint(draft["fingerprinted"]),
+                namespace=self._namespace,
+                keys=self._keys,
+                now=int(time.time()),
+                expires_seconds=request.expires_seconds,
+            )
+
+    @activity.defn(name="open_checkpoint")
+    async def open_checkpoint(self, request: OpenCheckpoint) -> OpenedCheckpoint:
+        """Verify a token. Returns the configuration of the session to start."""
+        async with send_heartbeats(), translate_refusals():
+            payload = verify_token(request.token, self._keys, self._namespace, int(time.time()))
+            config = await read_config(payload, self._registry, self._mcp_tools, self._own_models)
+            async with translate_archive_errors():
+                head = await self._archive.read_head(request.session_id)
+            if head is not None:
+                raise InvalidInput(f"session {request.session_id!r} exists already: restore under another id")
+        return OpenedCheckpoint(config=config)
+
+    @activity.defn(name="put_context")
+    async def put_context(self, request: OpenCheckpoint) -> dict[str, Any]:
+        """Put the checkpoint's context into its lane of the session that was started for it. It can be repeated."""
+        op_id = make_op_id(request.token)
+        async with send_heartbeats(), translate_refusals():
+            payload = verify_token(request.token, self._keys, self._namespace, None)
+            lane = payload["context_ref"]
+            await _apply_operation(request.session_id, make_restore_operation(payload, op_id))
+            if lane != DEFAULT_LANE:
+                switch = {"type": "switch", "reason": "restore"}
+                await _apply_operation(
+                    request.session_id, {"op_id": f"{op_id}-switch", "context_ref": lane, "operation": switch}
+                )
+        return {}
 
 
 def read_keys(env: Mapping[str, str]) -> Keys:
@@ -205,68 +271,6 @@ def _compute_signature(signed: str, key: bytes) -> str:
     return encode_base64url(hmac.digest(key, signed.encode(), "sha256"))
 
 
-# The activity `sign_checkpoint`: signs a session's draft of a checkpoint.
-
-
-class SigningActivities:
-    """Signs checkpoints with the worker's keys, for its Temporal namespace."""
-
-    def __init__(self, keys: Keys, namespace: str) -> None:
-        self._keys = keys
-        self._namespace = namespace
-
-    @activity.defn(name="sign_checkpoint")
-    async def sign_checkpoint(self, request: SignCheckpoint) -> CheckpointSignature:
-        """Sign the session's draft. Returns the signature and the other signed fields."""
-        async with send_heartbeats(), translate_refusals():
-            self._keys.get_signing_key()
-            draft = await query_session(get_own_session(), "checkpoint", {"number": request.number})
-            return sign_payload(
-                draft["payload"],
-                fingerprint=compute_fingerprint(draft["fingerprinted"]),
-                namespace=self._namespace,
-                keys=self._keys,
-                now=int(time.time()),
-                expires_seconds=request.expires_seconds,
-            )
-
-
-# The activity `open_checkpoint`: verifies a checkpoint, from which a session is to be started.
-
-
-class OpeningActivities:
-    """Verifies checkpoints with the worker's keys, for its Temporal namespace."""
-
-    def __init__(
-        self,
-        keys: Keys,
-        registry: Registry,
-        archive: Archive,
-        namespace: str,
-        mcp_tools: McpTools,
-        *,
-        own_models: OwnModels = NO_OWN_MODELS,
-    ) -> None:
-        self._own_models = own_models
-        self._keys = keys
-        self._registry = registry
-        self._mcp_tools = mcp_tools
-        self._archive = archive
-        self._namespace = namespace
-
-    @activity.defn(name="open_checkpoint")
-    async def open_checkpoint(self, request: OpenCheckpoint) -> OpenedCheckpoint:
-        """Verify a token. Returns the configuration of the session to start."""
-        async with send_heartbeats(), translate_refusals():
-            payload = verify_token(request.token, self._keys, self._namespace, int(time.time()))
-            config = await read_config(payload, self._registry, self._mcp_tools, self._own_models)
-            async with translate_archive_errors():
-                head = await self._archive.read_head(request.session_id)
-            if head is not None:
-                raise InvalidInput(f"session {request.session_id!r} exists already: restore under another id")
-        return OpenedCheckpoint(config=config)
-
-
 async def read_config(
     payload: dict[str, Any], registry: Registry, mcp_tools: McpTools, own_models: OwnModels = NO_OWN_MODELS
 ) -> dict[str, Any]:
@@ -301,32 +305,6 @@ async def read_config(
             "the agent, the tools' schemas or the model's policy have changed since the checkpoint was made"
         )
     return dict(payload["config"])
-
-
-# The activity `put_context`: puts a checkpoint's context into the session that was started from it.
-
-
-class RestoringActivities:
-    """Puts the contexts of verified checkpoints into sessions."""
-
-    def __init__(self, keys: Keys, namespace: str) -> None:
-        self._keys = keys
-        self._namespace = namespace
-
-    @activity.defn(name="put_context")
-    async def put_context(self, request: OpenCheckpoint) -> dict[str, Any]:
-        """Put the checkpoint's context into its lane of the session that was started for it. It can be repeated."""
-        op_id = make_op_id(request.token)
-        async with send_heartbeats(), translate_refusals():
-            payload = verify_token(request.token, self._keys, self._namespace, None)
-            lane = payload["context_ref"]
-            await _apply_operation(request.session_id, make_restore_operation(payload, op_id))
-            if lane != DEFAULT_LANE:
-                switch = {"type": "switch", "reason": "restore"}
-                await _apply_operation(
-                    request.session_id, {"op_id": f"{op_id}-switch", "context_ref": lane, "operation": switch}
-                )
-        return {}
 
 
 async def _apply_operation(session_id: str, operation: dict[str, Any]) -> None:

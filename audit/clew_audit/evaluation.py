@@ -16,8 +16,9 @@ import httpx
 
 from clew.agents import Agent
 from clew.tools import ToolDefinition
-from clew_activities.model.call_model import add_price, prepare_call
+from clew_activities.model.call_model import prepare_call
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, choose_policy, find_prices
+from clew_activities.model.reply_in_progress import add_cost
 from clew_activities.providers import (
     ModelRequest,
     ProviderError,
@@ -276,11 +277,10 @@ class _Caller:
             output_schema=context.output_schema,
         )
         request, decoder = prepare_call(provider, request, self.providers.redaction)
-        reply = add_price(
-            find_prices(self.model, self.own_models), await stream(self.http, provider, request, decoder)
-        )
+        reply = await stream(self.http, provider, request, decoder)
+        usage = add_cost(find_prices(self.model, self.own_models), reply.usage)
         calls = tuple((call.name, call.arguments) for call in reply.tool_calls)
-        return TurnReply(reply.content, calls, reply.usage.model_copy(update={"model_calls": 1}))
+        return TurnReply(reply.content, calls, usage.model_copy(update={"model_calls": 1}))
 
 
 def _make_settings(

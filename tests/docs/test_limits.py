@@ -14,7 +14,7 @@ from clew.contract import (
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
 from clew_activities.model import prepare
 from clew_activities.providers import reply
-from clew_activities.tools.mcp.stdio import MAX_MESSAGE_BYTES as MAX_MCP_BYTES
+from clew_activities.tools.mcp.transports import MAX_MESSAGE_BYTES as MAX_MCP_BYTES
 from clew_activities.tools.stored_results import MAX_STORED_BYTES
 from clew_workflows.contract.config import MAX_SUBAGENT_DEPTH
 from clew_workflows.contract.names import MAX_METADATA_BYTES, MAX_METADATA_NAMES, MAX_WAITERS, WAIT_SECONDS

@@ -13,10 +13,10 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from clew.contract import ContextQuery
-from clew_activities.deployment import Deployment
 from clew_activities.model.call_model import ModelActivities
 from clew_activities.providers import Providers
 from clew_activities.tools.mcp.tools import McpTools
+from clew_activities.tools.registry import Deployment
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.session import views
 from clew_workflows.thread.context.contexts import take_page

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clew_activities.tools import validation_process
+from clew_activities.model import validation_process
 
 Schema = dict[str, Any]
 

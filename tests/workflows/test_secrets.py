@@ -16,7 +16,7 @@ from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools.registry import load_tools
 from clew_activities.worker import make_worker
-from clew_activities.worker.logs import RedactingFormatter
+from clew_activities.worker.observability import RedactingFormatter
 from tests.support import toolbox
 from tests.support.provider_calls import encode_events
 from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, find_leaks

@@ -14,10 +14,9 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew_activities.archive.thread_source import get_own_session, query_session
-from clew_activities.deployment import Deployment
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_prices
-from clew_activities.model.reply_in_progress import ReplyInProgress, add_cost, count_reply, fit_reply, make_answer
+from clew_activities.model.reply_in_progress import ReplyInProgress, count_reply, fit_reply
 from clew_activities.model.structured_output import SchemaUnusable, Validation
 from clew_activities.providers import (
     ModelRequest,
@@ -34,17 +33,17 @@ from clew_activities.providers.http import DEFAULT
 from clew_activities.providers.reply import AnswerDecoder
 from clew_activities.telemetry.interceptor import compute_retry_delay
 from clew_activities.telemetry.metrics import record_first_token
+from clew_activities.tools.registry import Deployment
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.messages import Message, ToolSpec, compute_digest
-from clew_workflows.contract.outcomes import Prices
 from clew_workflows.contract.outputs import Context, ContextMeta
 from clew_workflows.contract.payloads import Fitting
 from clew_workflows.host.runtime import LOCAL_CONTEXTS
 from clew_workflows.protocol import (
     OUTAGES,
     CallModel,
+    Declined,
     ModelAnswered,
-    ModelReply,
     Outdated,
     describe_read,
 )
@@ -156,7 +155,7 @@ class ModelActivities:
         limit = asyncio.timeout(None if left is None else (left - TIME_TO_ANSWER).total_seconds())
         try:
             async with limit:
-                return await self._read_reply(reading.call, reading)
+                return await self._read_reply(reading)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -164,7 +163,8 @@ class ModelActivities:
         values = [{}, answer] if (answer := await reading.interrupt()) else []
         raise ApplicationError(describe_read(len(text)), *values, type="timeout", non_retryable=True)
 
-    async def _read_reply(self, call: CallModel, reading: ReplyInProgress) -> ModelAnswered:
+    async def _read_reply(self, reading: ReplyInProgress) -> ModelAnswered:
+        call = reading.call
         provider_name, _, model = call.model.partition(":")
         provider = self._providers.get(provider_name)
         context = await _fetch_context(call)
@@ -198,7 +198,7 @@ class ModelActivities:
             problem = await self._validation.find_problem(reply.content, schema)
         self._warn_of_tools(call.model, decoder.fitting)
         tokens = await count_reply(reply, call)
-        return make_answer(reading, reply, tokens=tokens, schema_problem=problem)
+        return reading.make_answer(reply, tokens=tokens, schema_problem=problem)
 
     def _warn_of_tools(self, model: str, fitting: Fitting | None) -> None:
         """Log once for each tool that a model does not get."""
@@ -212,7 +212,7 @@ class ModelActivities:
 
         If the context is too long for the model, the details hold the number of tokens that Clew counted. Of a
         refused reply the text is not kept: providers want it left out of later contexts. Neither is that of a reply
-        which a fallback begins anew, as a repeated attempt does. The wrong address of a provider is told soon.
+        which a fallback begins anew, as a repeated attempt does. The wrong address of a provider is reported soon.
         """
         if reading.meta and error.type == ContextLengthExceeded.type:
             error.details["counted"] = reading.meta.estimated_tokens
@@ -228,6 +228,58 @@ class ModelActivities:
             return failure
         interrupted = await reading.interrupt(keeps_text=error.type != ContentRefused.type and not falls_back)
         return make_provider_failure(error, interrupted, is_final=is_final)
+
+
+class CallSlots:
+    """The room for model calls in a process: those of its own sessions, and those of the queue of model calls.
+
+    Temporal hands a call on the sessions' own task queue to the worker that schedules it. Such a worker makes it as
+    long as there is room, and declines it otherwise. All calls then wait in the queue of model calls, where fairness
+    and priorities decide which is next.
+    """
+
+    def __init__(self, models: ModelActivities, calls: int, direct_calls: int) -> None:
+        """Make room for `calls` at the same time, of which `direct_calls` may be of the sessions' own task queue.
+
+        That queue's slots are also those of the short activities that every session needs: model calls that hang must
+        not take them all.
+        """
+        self._models = models
+        self._room = asyncio.Semaphore(calls)
+        self._direct_calls = direct_calls
+        self._running = 0
+
+    @activity.defn(name="call_model")
+    async def call_directly(self, call: CallModel) -> ModelAnswered | Outdated | Declined:
+        """Make one attempt of a model call of the sessions' own task queue, or decline it.
+
+        Raises:
+            ApplicationError: As `ModelActivities.call_model`.
+            asyncio.CancelledError: As `ModelActivities.call_model`.
+        """
+        if self._running >= self._direct_calls or self._room.locked():
+            return Declined(calls_models=self._direct_calls > 0)
+        self._running += 1
+        try:
+            async with self._room:
+                return await self._models.call_model(call)
+        finally:
+            self._running -= 1
+
+    @activity.defn(name="call_model")
+    async def call_from_queue(self, call: CallModel) -> ModelAnswered | Outdated:
+        """Make one attempt of a model call of the queue of model calls. While there is no room, it waits.
+
+        Raises:
+            ApplicationError: As `ModelActivities.call_model`.
+            asyncio.CancelledError: As `ModelActivities.call_model`.
+        """
+        async with send_heartbeats():
+            await self._room.acquire()
+        try:
+            return await self._models.call_model(call)
+        finally:
+            self._room.release()
 
 
 def prepare_call(
@@ -314,8 +366,3 @@ def make_provider_failure(
         non_retryable=is_final or wasted or not error.retryable,
         next_retry_delay=None if error.retry_after is None else timedelta(seconds=error.retry_after),
     )
-
-
-def add_price(prices: Prices, reply: ModelReply) -> ModelReply:
-    """Add the cost to a reply's usage, if the model's prices are known."""
-    return reply.model_copy(update={"usage": add_cost(prices, reply.usage)})

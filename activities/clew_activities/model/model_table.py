@@ -5,10 +5,11 @@ A family matches the names that begin with its prefix. The provider is removed f
 default sizes, and the worker logs it once.
 
 To add a model, add a line to `FAMILIES`, with the page it comes from. Lines may be changed at any time: a session
-keeps the profile that a worker has given it, in its history. Prices come from the library `genai-prices`.
+keeps the profile that a worker has given it, in its history. Prices come from the data that the library
+`genai-prices` ships; nothing is read from the network.
 
-A team's own models have their sizes and prices in two files (`OwnModels`), which win over the table and the library.
-A session sets other sizes in its `context_policy`.
+A team's own models have their sizes and prices in two files (`OwnModels`), which take precedence. A session sets
+other sizes in its `context_policy`.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class _Entry(BaseModel):
 
 
 class OwnModel(_Entry):
-    """The sizes of a model of one's own, in tokens, as in `Family`.
+    """The sizes of a team's own model, in tokens, as in `Family`.
 
     Attributes:
         window: Most tokens of a prompt.
@@ -157,7 +158,7 @@ _UsdPerMillion = Annotated[float, Field(ge=0)]
 
 
 class OwnPrice(_Entry):
-    """The prices of a model of one's own, in USD per million tokens; 0: it costs nothing.
+    """The prices of a team's own model, in USD per million tokens; 0: it costs nothing.
 
     Attributes:
         input: The price of input tokens.
@@ -177,7 +178,7 @@ E = TypeVar("E", OwnModel, OwnPrice)
 
 @dataclass(frozen=True)
 class OwnModels:
-    """The models of one's own, by `provider:model`; a `*` at the end stands for the rest of the name.
+    """A team's own models, by `provider:model`; a `*` at the end stands for the rest of the name.
 
     Attributes:
         sizes: Their sizes.
@@ -265,11 +266,6 @@ def choose_policy(name: str, own: OwnModels = NO_OWN_MODELS) -> ContextPolicy:
     reserved = min(family.window // 4, MOST_RESERVED, family.output or MOST_RESERVED)
     sizes = ContextPolicy(max_input_tokens=family.window, reserve_output_tokens=reserved, keep_last_turns=10)
     return epochs.overlay(sizes).complete()
-
-
-# Prices of models: those of a team's own, and list prices from the data that the library `genai-prices` ships.
-#
-# Nothing is read from the network.
 
 
 def find_prices(name: str, own: OwnModels = NO_OWN_MODELS) -> Prices:

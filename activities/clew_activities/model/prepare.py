@@ -13,7 +13,6 @@ from clew_activities.archive import Archive
 from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.hibernation import was_interrupted
 from clew_activities.archive.listing import SearchAttributes
-from clew_activities.deployment import Deployment
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.model_table import (
     NO_OWN_MODELS,
@@ -25,9 +24,8 @@ from clew_activities.model.model_table import (
 )
 from clew_activities.providers import Providers
 from clew_activities.providers.errors import ProviderError
-from clew_activities.tools.mcp.errors import McpUnavailable, UnknownMcpTool
-from clew_activities.tools.mcp.tools import McpTools
-from clew_activities.tools.registry import Registry, resolve_tool
+from clew_activities.tools.mcp.tools import McpTools, McpUnavailable, UnknownMcpTool
+from clew_activities.tools.registry import Deployment, Registry, resolve_tool
 from clew_activities.tools.stored_results import read_result
 from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.messages import canonicalize

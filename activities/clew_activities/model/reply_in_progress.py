@@ -54,7 +54,7 @@ class ReplyInProgress:
 
     @cached_property
     def earlier_usage(self) -> Usage | None:
-        """The usage of earlier attempts, whose replies were lost or of no use; None: there was none."""
+        """The usage of earlier attempts, whose replies were lost or unusable; None: they used nothing."""
         return _read_earlier_usage(activity.info().heartbeat_details)
 
     @property
@@ -90,7 +90,7 @@ class ReplyInProgress:
         earlier = (self.earlier_usage.as_dict(),) if self.earlier_usage else ()
         if not self._has_begun:
             return (progress, None, *earlier) if earlier else (progress,)
-        answer = self._make_answer("", (len(text) + len(thinking)) // CHARACTERS_PER_TOKEN, None)
+        answer = self._make_interrupted("", (len(text) + len(thinking)) // CHARACTERS_PER_TOKEN, None)
         # Their size has no bound, and only audits need them.
         answer = answer.model_copy(update={"truncated_tool_results": None, "fitting": None})
         return progress, answer.model_dump(mode="json", exclude_defaults=True), *earlier
@@ -107,8 +107,40 @@ class ReplyInProgress:
         _, tokens = await count_tokens(message, self.call.encoding)
         encoding = load_encoding(self.call.encoding)
         output_tokens = await asyncio.to_thread(lambda: encoding.count(text) + encoding.count(thinking))
-        answer = self._make_answer(text if keeps_text else "", output_tokens, tokens)
+        answer = self._make_interrupted(text if keeps_text else "", output_tokens, tokens)
         return answer.model_copy(update={"reply": fit_reply(answer.reply)})
+
+    async def complete_usage(self, reply: ModelReply) -> ModelReply:
+        """Estimate what the provider has not reported of a complete reply's usage, and add the cost."""
+        usage = reply.usage
+        if not (usage.input_tokens and usage.output_tokens):
+            encoding, texts = load_encoding(self.call.encoding), (reply.content, reply.thinking or "")
+            usage = self._estimate_usage(await asyncio.to_thread(lambda: sum(map(encoding.count, texts))))
+        return reply.model_copy(update={"usage": add_cost(self.prices, usage)})
+
+    def make_answer(
+        self, reply: ModelReply, *, tokens: int | None, schema_problem: str | None = None
+    ) -> ModelAnswered:
+        """Make the answer of the model call from a reply and the measures of the context."""
+        meta, fitting = self.meta, self.decoder.fitting if self.decoder else None
+        assert meta is not None, "a reply has a context"
+        return ModelAnswered(
+            reply=reply,
+            prices=self.prices,
+            digest=meta.digest,
+            policy_hash=meta.policy_hash,
+            input_tokens=meta.estimated_tokens,
+            attempt=activity.info().attempt,
+            epoch=meta.epoch,
+            shared_prefix_tokens=meta.shared_prefix_tokens,
+            cleared_tool_results=meta.cleared_tool_results,
+            truncated_tool_results=meta.truncated_tool_results,
+            schema_problem=schema_problem,
+            needs_summary=meta.needs_summary,
+            tokens=tokens,
+            earlier_usage=self.earlier_usage,
+            fitting=fitting if fitting and fitting != Fitting(dialect=fitting.dialect) else None,
+        )
 
     @property
     def _has_begun(self) -> bool:
@@ -118,18 +150,9 @@ class ReplyInProgress:
             decoder.text or decoder.thinking or decoder.tool_name or decoder.usage != Usage()
         )
 
-    def _make_answer(self, content: str, output_tokens: int, tokens: int | None) -> ModelAnswered:
+    def _make_interrupted(self, content: str, output_tokens: int, tokens: int | None) -> ModelAnswered:
         usage = self._estimate_usage(output_tokens) if self._has_begun else Usage()
-        reply = ModelReply(content=content, stop_reason="interrupted", usage=usage)
-        return make_answer(self, reply, tokens=tokens)
-
-    async def complete_usage(self, reply: ModelReply) -> ModelReply:
-        """Estimate what the provider has not reported of a complete reply's usage, and add the cost."""
-        usage = reply.usage
-        if not (usage.input_tokens and usage.output_tokens):
-            encoding, texts = load_encoding(self.call.encoding), (reply.content, reply.thinking or "")
-            usage = self._estimate_usage(await asyncio.to_thread(lambda: sum(map(encoding.count, texts))))
-        return reply.model_copy(update={"usage": add_cost(self.prices, usage)})
+        return self.make_answer(ModelReply(content=content, stop_reason="interrupted", usage=usage), tokens=tokens)
 
     def _estimate_usage(self, output_tokens: int) -> Usage:
         """Estimate the usage: what the provider has not reported is counted as it has counted before."""
@@ -158,31 +181,6 @@ def _read_earlier_usage(details: Sequence[Any]) -> Usage | None:
         if len(details) > 2:
             usage = usage.plus(Usage.model_validate(details[2]))
     return usage if usage != Usage() else None
-
-
-def make_answer(
-    reading: ReplyInProgress, reply: ModelReply, *, tokens: int | None, schema_problem: str | None = None
-) -> ModelAnswered:
-    """Make the answer of a model call from its reply and the measures of its context."""
-    meta, fitting = reading.meta, reading.decoder.fitting if reading.decoder else None
-    assert meta is not None, "a reply has a context"
-    return ModelAnswered(
-        reply=reply,
-        prices=reading.prices,
-        digest=meta.digest,
-        policy_hash=meta.policy_hash,
-        input_tokens=meta.estimated_tokens,
-        attempt=activity.info().attempt,
-        epoch=meta.epoch,
-        shared_prefix_tokens=meta.shared_prefix_tokens,
-        cleared_tool_results=meta.cleared_tool_results,
-        truncated_tool_results=meta.truncated_tool_results,
-        schema_problem=schema_problem,
-        needs_summary=meta.needs_summary,
-        tokens=tokens,
-        earlier_usage=reading.earlier_usage,
-        fitting=fitting if fitting and fitting != Fitting(dialect=fitting.dialect) else None,
-    )
 
 
 async def count_reply(reply: ModelReply, call: CallModel) -> int:

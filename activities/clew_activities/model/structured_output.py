@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from clew_activities.tools import validation_process
+from clew_activities.model import validation_process
 
 MAX_CHILDREN = 2
 """Most validations at the same time; others wait."""

@@ -14,8 +14,9 @@ from temporalio.exceptions import ApplicationError
 from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.thread_source import Threads
 from clew_activities.heartbeats import send_heartbeats
-from clew_activities.model.call_model import add_price, make_provider_failure
+from clew_activities.model.call_model import make_provider_failure
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_family, find_prices
+from clew_activities.model.reply_in_progress import add_cost
 from clew_activities.offload import count_tokens
 from clew_activities.providers import ModelRequest, ProviderError, Providers, RedactedDecoder, stream
 from clew_activities.providers.errors import ContextLengthExceeded
@@ -167,7 +168,7 @@ class SummaryActivities:
             raise make_provider_failure(error) from None
         if not reply.content.strip():
             raise ApplicationError("the model wrote no summary", type="unusable_summary", non_retryable=True)
-        usage = add_price(find_prices(request.model, self._own_models), reply).usage
+        usage = add_cost(find_prices(request.model, self._own_models), reply.usage)
         return reply.content.strip(), usage.model_copy(update={"model_calls": 1})
 
 

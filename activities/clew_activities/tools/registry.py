@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,10 +11,10 @@ from typing import Any
 
 from clew.agents import Agent, AgentTool
 from clew.tools import ExternalTool, RemoteTool, Tool, ToolDefinition, make_tool
-from clew_activities.tools.mcp.catalog import McpTool
+from clew_activities.tools.mcp.tools import McpTool, McpTools
 from clew_activities.tools.run_hooks import Hooks, collect_hooks
 from clew_activities.tools.stored_results import read_result
-from clew_activities.user_modules import NotImportable, import_user_module, load_defined
+from clew_activities.user_modules import load_defined
 from clew_workflows.contract.hooks import Hook
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.names import split_configured_name
@@ -29,118 +30,14 @@ from clew_workflows.protocol import (
 )
 from clew_workflows.session.tool_rounds import make_validator
 
-# The tools of a worker, from the modules and files that its environment names.
-
-
 Tools = Mapping[str, ToolDefinition]
 """Every tool of a worker by its name."""
+DIGEST_CHARACTERS = 16
+"""Characters of the digests of agents and deployments."""
 
 
 class ToolsUnusable(Exception):
     """The tools modules cannot be used. The message names the module and says what to do."""
-
-
-def load_tools(sources: Iterable[str]) -> Tools:
-    """Import modules, read JSON files, and collect their tools by name.
-
-    Args:
-        sources: Names of modules, and paths of files that end in `.json`: each holds a list of declarations.
-
-    Raises:
-        ToolsUnusable: A module cannot be imported or defines no tool, a file cannot be used, two tools have one name,
-            or the parameters of a tool are not valid JSON Schema.
-    """
-    return collect_tools(
-        tool
-        for source in sources
-        for tool in (_read_file(source) if source.endswith(".json") else _import_module(source))
-    )
-
-
-def collect_tools(definitions: Iterable[ToolDefinition]) -> Tools:
-    """Collect tools by name.
-
-    Raises:
-        ToolsUnusable: Two tools have one name, or the parameters of a tool are not valid JSON Schema.
-    """
-    tools: dict[str, ToolDefinition] = {}
-    for tool in definitions:
-        if tools.setdefault(tool.name, tool) is not tool:
-            raise ToolsUnusable(f"two tools are called {tool.name!r}: give one of them another name")
-        check_parameters(tool)
-    return tools
-
-
-def resolve_tool(tool: ToolDefinition) -> ResolvedTool:
-    """Resolve a tool: its schema, and how its calls are carried out."""
-    return ResolvedTool(
-        spec=tool.spec,
-        route=_make_route(tool),
-        timeout_seconds=tool.timeout_seconds,
-        max_attempts=tool.retries + 1,
-        idempotent=tool.idempotent,
-        requires_approval=tool.requires_approval,
-    )
-
-
-def _import_module(name: str) -> list[ToolDefinition]:
-    try:
-        module = import_user_module(name)
-    except NotImportable as error:
-        raise ToolsUnusable(f"the tools module {name!r} cannot be imported: {error}") from error
-    tools = [value for value in vars(module).values() if isinstance(value, ToolDefinition)]
-    if not tools:
-        raise ToolsUnusable(f"the tools module {name!r} defines no tool: decorate functions with clew.tool")
-    return tools
-
-
-def _read_file(path: str) -> list[ToolDefinition]:
-    try:
-        declarations: Any = json.loads(Path(path).read_bytes())
-        if not isinstance(declarations, list) or not all(isinstance(item, dict) for item in declarations):
-            raise TypeError("it must hold a list of objects, one for each tool")
-        return [make_tool(declaration) for declaration in declarations]
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise ToolsUnusable(f"the tools file {path!r} cannot be used: {error}") from error
-
-
-def check_parameters(tool: ToolDefinition) -> None:
-    """Check a schema that its author has written. That of a function is made from its signature.
-
-    Raises:
-        ToolsUnusable: The parameters are not valid JSON Schema.
-    """
-    if isinstance(tool, Tool):
-        return
-    try:
-        make_validator(tool.spec["parameters"])
-    except ValueError as error:
-        raise ToolsUnusable(
-            f"the parameters of tool {tool.name!r} are not valid JSON Schema: {str(error)[:500]}"
-        ) from error
-
-
-def _make_route(tool: ToolDefinition) -> Route:
-    match tool:
-        case RemoteTool():
-            return RemoteRoute(type="remote", task_queue=tool.task_queue, activity=tool.activity)
-        case ExternalTool():
-            return ExternalRoute(type="external")
-        case AgentTool():
-            return AgentRoute(type="agent", agent=tool.agent.name)
-        case McpTool():
-            return McpRoute(type="mcp")
-        case Tool():
-            return FunctionRoute(type="function", task_queue=tool.task_queue, takes_context=tool.takes_context)
-        case _:
-            raise TypeError(f"tool {tool.name!r} is of no kind that a worker can run: {type(tool).__name__}")
-
-
-# What a worker has registered: its tools and its agents, and the digest of both.
-
-
-DIGEST_CHARACTERS = 16
-"""Characters of the digests of agents and deployments."""
 
 
 class AgentsUnusable(Exception):
@@ -200,6 +97,133 @@ def make_registry(
     return Registry(known, resolved, _digest({"tools": described, "agents": versions}), collect_hooks(hooks))
 
 
+class Deployment:
+    """The deployment of a worker, as a session sees it: the digest of its registry, and the lists of its MCP servers.
+
+    A session keeps it as text, `<digest>/<server>:<version>/…`, with the servers that it has tools of. So a change of
+    a server reaches only the sessions that use it.
+    """
+
+    def __init__(self, digest: str, mcp_tools: McpTools) -> None:
+        self._digest = digest
+        self._mcp_tools = mcp_tools
+
+    def describe(self, versions: Mapping[str, str]) -> str:
+        """Describe the deployment to a session with tools of these versions of MCP servers' catalogs."""
+        return "/".join((self._digest, *(f"{server}:{versions[server]}" for server in sorted(versions))))
+
+    async def describe_again(self, described: str) -> str:
+        """Describe this worker's deployment to a session that was prepared under another, or the same.
+
+        A server whose tools this worker does not know changes nothing.
+        """
+        _, *parts = described.split("/")
+        before = {server: version for server, _, version in (part.partition(":") for part in parts)}
+        servers = [server for server in before if self._mcp_tools.has_server(server)]
+        versions = await asyncio.gather(*map(self._mcp_tools.find_version, servers))
+        return self.describe(
+            {server: version or before[server] for server, version in zip(servers, versions, strict=True)}
+        )
+
+
+def load_tools(sources: Iterable[str]) -> Tools:
+    """Import modules, read JSON files, and collect their tools by name.
+
+    Args:
+        sources: Names of modules, and paths of files that end in `.json`: each holds a list of declarations.
+
+    Raises:
+        ToolsUnusable: A module cannot be imported or defines no tool, a file cannot be used, two tools have one name,
+            or the parameters of a tool are not valid JSON Schema.
+    """
+    return collect_tools(
+        tool
+        for source in sources
+        for tool in (_read_file(source) if source.endswith(".json") else _load_module(source))
+    )
+
+
+def load_agents(modules: Iterable[str]) -> Sequence[Agent]:
+    """Import modules and collect their agents.
+
+    Raises:
+        AgentsUnusable: A module cannot be imported or defines no agent.
+    """
+    return load_defined(modules, Agent, "agent", "make a clew.Agent in it", AgentsUnusable)
+
+
+def collect_tools(definitions: Iterable[ToolDefinition]) -> Tools:
+    """Collect tools by name.
+
+    Raises:
+        ToolsUnusable: Two tools have one name, or the parameters of a tool are not valid JSON Schema.
+    """
+    tools: dict[str, ToolDefinition] = {}
+    for tool in definitions:
+        if tools.setdefault(tool.name, tool) is not tool:
+            raise ToolsUnusable(f"two tools are called {tool.name!r}: give one of them another name")
+        check_parameters(tool)
+    return tools
+
+
+def resolve_tool(tool: ToolDefinition) -> ResolvedTool:
+    """Resolve a tool: its schema, and how its calls are carried out."""
+    return ResolvedTool(
+        spec=tool.spec,
+        route=_make_route(tool),
+        timeout_seconds=tool.timeout_seconds,
+        max_attempts=tool.retries + 1,
+        idempotent=tool.idempotent,
+        requires_approval=tool.requires_approval,
+    )
+
+
+def _load_module(name: str) -> Sequence[ToolDefinition]:
+    return load_defined([name], ToolDefinition, "tool", "decorate functions with clew.tool", ToolsUnusable)
+
+
+def _read_file(path: str) -> list[ToolDefinition]:
+    try:
+        declarations: Any = json.loads(Path(path).read_bytes())
+        if not isinstance(declarations, list) or not all(isinstance(item, dict) for item in declarations):
+            raise TypeError("it must hold a list of objects, one for each tool")
+        return [make_tool(declaration) for declaration in declarations]
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ToolsUnusable(f"the tools file {path!r} cannot be used: {error}") from error
+
+
+def check_parameters(tool: ToolDefinition) -> None:
+    """Check a schema that its author has written. That of a function is made from its signature.
+
+    Raises:
+        ToolsUnusable: The parameters are not valid JSON Schema.
+    """
+    if isinstance(tool, Tool):
+        return
+    try:
+        make_validator(tool.spec["parameters"])
+    except ValueError as error:
+        raise ToolsUnusable(
+            f"the parameters of tool {tool.name!r} are not valid JSON Schema: {str(error)[:500]}"
+        ) from error
+
+
+def _make_route(tool: ToolDefinition) -> Route:
+    match tool:
+        case RemoteTool():
+            return RemoteRoute(type="remote", task_queue=tool.task_queue, activity=tool.activity)
+        case ExternalTool():
+            return ExternalRoute(type="external")
+        case AgentTool():
+            return AgentRoute(type="agent", agent=tool.agent.name)
+        case McpTool():
+            return McpRoute(type="mcp")
+        case Tool():
+            return FunctionRoute(type="function", task_queue=tool.task_queue, takes_context=tool.takes_context)
+        case _:
+            raise TypeError(f"tool {tool.name!r} is of no kind that a worker can run: {type(tool).__name__}")
+
+
 def _check_names(agent: Agent, tools: Tools, mcp_servers: Collection[str]) -> None:
     """Check the tools that an agent names without bringing them: no session with a wrong name could be served."""
     for name in (tool for tool in agent.tools if isinstance(tool, str)):
@@ -226,15 +250,6 @@ def _list_all(tools: Tools, agents: Iterable[Agent]) -> Sequence[Agent]:
             listed.append(agent)
             waiting += [tool.agent for tool in agent.own_tools if isinstance(tool, AgentTool)]
     return listed
-
-
-def load_agents(modules: Iterable[str]) -> Sequence[Agent]:
-    """Import modules and collect their agents.
-
-    Raises:
-        AgentsUnusable: A module cannot be imported or defines no agent.
-    """
-    return load_defined(modules, Agent, "agent", "make a clew.Agent in it", AgentsUnusable)
 
 
 def _resolve_agent(agent: Agent, tools: Mapping[str, Any]) -> ResolvedAgent:

@@ -3,18 +3,15 @@
 | module | holds |
 |---|---|
 | `assembly` | `make_worker`: every workflow and activity, on the task queues that they are polled from |
-| `environment` | the configuration in environment variables, read once at the start |
+| `environment` | the configuration in environment variables, read once at the start: capacity, rate limits, … |
 | `parts` | every activity of a worker |
 | `plugin` | `ClewPlugin`: sessions on a team's own worker |
-| `capacity` | how many activities run at the same time |
-| `rate_limits` | how many calls begin in a second |
-| `logs` | log lines without secrets |
+| `observability` | log lines without secrets, metrics, the depth of the task queues, traces |
 | `process` | the command line, and the process from its start to its end |
 """
 
 from clew_activities.worker.assembly import SessionWorker, make_worker, make_workflow_sandbox
-from clew_activities.worker.capacity import Capacity
-from clew_activities.worker.environment import check_model
+from clew_activities.worker.environment import Capacity, check_model
 from clew_activities.worker.plugin import ClewPlugin
 from clew_activities.worker.process import main
 

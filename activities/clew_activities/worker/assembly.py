@@ -25,7 +25,7 @@ from clew_activities.tools.mcp.settings import McpSettings
 from clew_activities.tools.mcp.tools import McpTools
 from clew_activities.tools.registry import Registry, Tools, make_registry
 from clew_activities.tools.run_tool import ToolActivities
-from clew_activities.worker.capacity import RATE_LIMITS, Capacity
+from clew_activities.worker.environment import GRACE, RATE_LIMITS, Capacity
 from clew_activities.worker.parts import NO_LIMITS, Parts, make_parts
 from clew_workflows.contract.hooks import Hook
 from clew_workflows.contract.names import name_caller_queue, name_model_queue, name_provider_queue, name_tool_queue
@@ -41,8 +41,6 @@ from clew_workflows.temporal_faults.query_ahead import QueryGuard
 from clew_workflows.temporal_faults.short_activations import THREADS, WorkflowExecutor
 from clew_workflows.temporal_faults.stuck_evictions import count_stuck
 
-GRACE = timedelta(seconds=20)
-"""Time that running activities have to finish at a shutdown by default; then another worker retries them."""
 STICKY_TIMEOUT = timedelta(seconds=2)
 """Time that a query of a session waits for the worker that has it cached, before another worker answers it."""
 
@@ -187,7 +185,7 @@ def make_worker(
         deployment: The worker's version, with workflows pinned by default; None: it has none.
         rate_limits: The most model calls that all workers of the task queue together begin in a second, by provider.
             All workers for sessions and for model calls must have the same.
-        own_models: The sizes and the prices of models of one's own.
+        own_models: The sizes and the prices of the team's own models.
 
     Raises:
         AgentsUnusable: Two agents, or two tools, have one name, or an agent names a tool that is not there.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
@@ -19,8 +19,6 @@ from clew_activities.providers.errors import UnknownModel
 from clew_activities.tools.mcp.settings import McpSettings, read_mcp_settings
 from clew_activities.tools.registry import Tools, load_agents, load_tools
 from clew_activities.tools.run_hooks import load_hooks
-from clew_activities.worker.assembly import GRACE
-from clew_activities.worker.capacity import Capacity, read_capacity, read_rate_limits
 from clew_workflows.contract.hooks import Hook
 from clew_workflows.protocol import RolloverThresholds
 
@@ -28,8 +26,38 @@ from clew_workflows.protocol import RolloverThresholds
 _DEPLOYMENT = re.compile(r"(?!__)[^\s.:]{1,200}")
 _BUILD_ID = re.compile(r"(?!__)\S{1,200}")
 
+GRACE = timedelta(seconds=20)
+"""Time that running activities have to finish at a shutdown by default; then another worker retries them."""
 MAX_GRACE_SECONDS = 86_400
 """Largest value of `CLEW_GRACE_SECONDS`."""
+MAX_CALLS = 100_000
+"""Largest value of the variables of `Capacity`."""
+RATE_LIMITS = "CLEW_RATE_LIMITS"
+MIN_RATE = 0.001
+MAX_RATE = 100_000.0
+"""Least and largest rate, in calls a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """How many activities of each kind a worker runs at the same time. Further ones wait on the server.
+
+    Attributes:
+        model_calls: Model calls. Each takes a connection and the memory of its context.
+        tool_calls: Tool calls. Each call of a sync tool takes a thread.
+        store_calls: Activities that prepare, archive and read sessions. Each takes a few megabytes at most.
+        caller_calls: Calls of other workflows (`clew.workflow`). Each waits for a request most of the time.
+    """
+
+    model_calls: int = 1000
+    tool_calls: int = 500
+    store_calls: int = 100
+    caller_calls: int = 1000
+
+    @property
+    def direct_calls(self) -> int:
+        """The most model calls of the sessions' own task queue."""
+        return self.model_calls // 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +77,7 @@ class WorkerEnvironment:
         grace: Time that running activities have to finish at a shutdown.
         deployment: The worker's version; None: it has none.
         rate_limits: The most model calls in a second, by provider.
-        own_models: The sizes and the prices of models of one's own.
+        own_models: The sizes and the prices of the team's own models.
     """
 
     providers: Providers
@@ -130,18 +158,68 @@ def read_thresholds(environ: Mapping[str, str]) -> RolloverThresholds:
     )
 
 
+def read_capacity(environ: Mapping[str, str]) -> Capacity:
+    """Read `CLEW_MODEL_CALLS`, `CLEW_TOOL_CALLS`, `CLEW_STORE_CALLS` and `CLEW_CALLER_CALLS`.
+
+    Raises:
+        ValueError: A value is not a number from 1 to `MAX_CALLS`.
+    """
+    numbers = {
+        each.name: _read_number(environ, f"CLEW_{each.name.upper()}", 1, MAX_CALLS) for each in fields(Capacity)
+    }
+    return Capacity(**{name: number for name, number in numbers.items() if number is not None})
+
+
 def read_grace(environ: Mapping[str, str]) -> timedelta:
     """Read `CLEW_GRACE_SECONDS`: the time that running activities have to finish at a shutdown.
 
     Raises:
         ValueError: The value is not a number from 0 to `MAX_GRACE_SECONDS`.
     """
-    text = environ.get("CLEW_GRACE_SECONDS")
+    seconds = _read_number(environ, "CLEW_GRACE_SECONDS", 0, MAX_GRACE_SECONDS)
+    return GRACE if seconds is None else timedelta(seconds=seconds)
+
+
+def _read_number(environ: Mapping[str, str], variable: str, least: int, most: int) -> int | None:
+    text = environ.get(variable)
     if not text:
-        return GRACE
-    if not (text.isascii() and text.isdigit() and int(text[:9]) <= MAX_GRACE_SECONDS):
-        raise ValueError(f"CLEW_GRACE_SECONDS must be a number from 0 to {MAX_GRACE_SECONDS}, not {text[:50]!r}")
-    return timedelta(seconds=int(text[:9]))
+        return None
+    if not (text.isascii() and text.isdigit() and least <= int(text[:9]) <= most):
+        raise ValueError(f"{variable} must be a number from {least} to {most}, not {text[:50]!r}")
+    return int(text[:9])
+
+
+def read_rate_limits(environ: Mapping[str, str]) -> Mapping[str, float]:
+    """Read `CLEW_RATE_LIMITS`: the most model calls in a second of all workers of a task queue, by provider.
+
+    The server enforces them.
+
+    Raises:
+        ValueError: The value is not a list of providers with their rates, or names a provider twice.
+    """
+    limits: dict[str, float] = {}
+    for part in split_names(environ.get(RATE_LIMITS, "")):
+        provider, _, number = map(str.strip, part.partition("="))
+        rate = parse_rate(number)
+        if not provider or rate is None:
+            raise ValueError(
+                f"{RATE_LIMITS} must be a list of PROVIDER=NUMBER, as in openai=50,anthropic=20, with numbers from "
+                f"{MIN_RATE} to {MAX_RATE:.0f}, not {part[:50]!r}"
+            )
+        if provider in limits:
+            raise ValueError(f"{RATE_LIMITS} names {provider[:50]!r} twice")
+        limits[provider] = rate
+    return limits
+
+
+def parse_rate(text: str) -> float | None:
+    """Parse a rate; None: it is not a number from `MIN_RATE` to `MAX_RATE`."""
+    try:
+        rate = float(text)
+    except ValueError:
+        return None
+    # Temporal takes 0 for no limit.
+    return rate if MIN_RATE <= rate <= MAX_RATE else None
 
 
 def read_deployment(environ: Mapping[str, str]) -> WorkerDeploymentConfig | None:

@@ -1,14 +1,49 @@
-"""The settings of what operators see of a worker process."""
+"""What operators see of a worker process: logs without secrets, metrics, the depth of its task queues, traces."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import json
+import logging
+import traceback
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from ipaddress import ip_address
+from types import TracebackType
+from typing import Any, Literal, get_args
 
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+from temporalio.common import MetricMeter
+from temporalio.runtime import (
+    LogForwardingConfig,
+    LoggingConfig,
+    PrometheusConfig,
+    Runtime,
+    TelemetryConfig,
+    TelemetryFilter,
+)
+from temporalio.service import RPCError
+
+from clew_activities.providers import Redaction
 from clew_activities.telemetry.interceptor import Spans
-from clew_activities.worker.logs import LogFormat, read_log_format
+from clew_activities.telemetry.metrics import BUCKETS
+from clew_activities.worker.assembly import Work
+from clew_workflows.contract.names import name_model_queue, name_provider_queue, name_tool_queue
+
+LogFormat = Literal["text", "json"]
+INTERVAL_SECONDS = 10.0
+"""Seconds between two requests to the server for the depth of the queues."""
+TIMEOUT = timedelta(seconds=5)
+
+WORKFLOW = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+ACTIVITY = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
+Queue = tuple[str, "TaskQueueType.ValueType"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +75,19 @@ def read_observability_settings(environ: Mapping[str, str]) -> ObservabilitySett
     )
 
 
+def read_log_format(environ: Mapping[str, str]) -> LogFormat:
+    """Read `CLEW_LOG_FORMAT`: `text` or `json`; `text` if it is not set.
+
+    Raises:
+        ValueError: It has another value.
+    """
+    value = environ.get("CLEW_LOG_FORMAT") or "text"
+    for known in get_args(LogFormat):
+        if value == known:
+            return known  # type: ignore[no-any-return]
+    raise ValueError(f"CLEW_LOG_FORMAT must be text or json, not {value[:50]!r}")
+
+
 def _read_address(environ: Mapping[str, str], variable: str) -> tuple[str, int] | None:
     text = environ.get(variable)
     if not text:
@@ -57,6 +105,149 @@ def _read_address(environ: Mapping[str, str], variable: str) -> tuple[str, int] 
 
 def _join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def log_without_secrets(redaction: Redaction, log_format: LogFormat = "text", *, hides_texts: bool = False) -> None:
+    """Log to standard error, through a formatter that redacts."""
+    handler = logging.StreamHandler()
+    formatter = JsonFormatter if log_format == "json" else RedactingFormatter
+    handler.setFormatter(formatter(redaction, hides_texts=hides_texts))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+class RedactingFormatter(logging.Formatter):
+    """Formats log records without secrets: messages, arguments, exceptions with all their causes, stacks.
+
+    A record's fields (`extra={"fields": {…}}`) follow the message as `name=value`. With `hides_texts`, exceptions are
+    formatted without their messages, which may hold texts of conversations.
+    """
+
+    def __init__(self, redaction: Redaction, *, hides_texts: bool = False) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+        self._redaction = redaction
+        self._hides_texts = hides_texts
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """Format the line itself, without an exception."""
+        fields = _get_fields(record)
+        return " ".join([super().formatMessage(record), *(f"{name}={value}" for name, value in fields.items())])
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format the record and redact the text."""
+        # Another handler may have kept its own text of the exception here.
+        record.exc_text = None
+        return self._redaction.redact_text(super().format(record))
+
+    def formatException(  # noqa: N802
+        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+    ) -> str:
+        """Format an exception with its causes."""
+        if not self._hides_texts or ei[1] is None:
+            return super().formatException(ei)
+        parts: list[str] = []
+        error: BaseException | None = ei[1]
+        while error is not None:
+            name = f"{type(error).__module__}.{type(error).__qualname__}"
+            parts.append("".join(traceback.format_tb(error.__traceback__)) + f"{name}: (the message is not logged)")
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        return "\ncaused:\n".join(reversed(parts))
+
+
+class JsonFormatter(RedactingFormatter):
+    """Formats each record as one line with a JSON object, without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format the record: time, level, logger and message, its fields, and the exception if there is one."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_get_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(self._redaction.redact_value(line), ensure_ascii=False, default=str)
+
+
+def _get_fields(record: logging.LogRecord) -> Mapping[str, Any]:
+    fields = getattr(record, "fields", None)
+    return fields if isinstance(fields, Mapping) else {}
+
+
+def make_runtime(metrics_address: str | None = None) -> Runtime:
+    """Make the runtime. With an address it serves the SDK's metrics and Clew's at `/metrics`.
+
+    The log lines of the SDK's core go through Python's handlers, where they are formatted and redacted.
+
+    Raises:
+        ValueError: The port cannot be opened.
+    """
+    metrics = None
+    if metrics_address is not None:
+        metrics = PrometheusConfig(
+            bind_address=metrics_address,
+            counters_total_suffix=True,
+            unit_suffix=True,
+            durations_as_seconds=True,
+            histogram_bucket_overrides=BUCKETS,
+        )
+    forwarding = LogForwardingConfig(logger=logging.getLogger("temporalio"), append_target_to_name=False)
+    logs = LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
+    try:
+        return Runtime(telemetry=TelemetryConfig(logging=logs, metrics=metrics))
+    except ValueError as error:
+        raise ValueError(f"the metrics port {metrics_address} cannot be opened: {error}") from None
+
+
+def list_queues(task_queue: str, serves: Collection[Work], limited: Collection[str] = ()) -> list[Queue]:
+    """List the queues of sessions, of model calls, also those of `limited` providers, and of tool calls."""
+    providers = [(name_provider_queue(task_queue, provider), ACTIVITY) for provider in sorted(limited)]
+    queues: dict[Work, list[Queue]] = {
+        "sessions": [(task_queue, WORKFLOW), (task_queue, ACTIVITY)],
+        "models": [(name_model_queue(task_queue), ACTIVITY), *providers],
+        "tools": [(name_tool_queue(task_queue), ACTIVITY)],
+    }
+    return [queue for work in serves for queue in queues[work]]
+
+
+@asynccontextmanager
+async def report_backlog(client: Client, meter: MetricMeter, queues: Sequence[Queue]) -> AsyncIterator[None]:
+    """Report how many tasks of each queue wait for a worker, while the context is open.
+
+    Every worker of a queue reports the number of the whole queue.
+    """
+    task = asyncio.create_task(_report(client, meter, queues))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _report(client: Client, meter: MetricMeter, queues: Sequence[Queue]) -> None:
+    gauge = meter.create_gauge("clew_task_queue_backlog", "Tasks of a task queue that wait for a worker.")
+    while queues:
+        for name, kind in queues:
+            backlog = await _fetch_backlog(client, name, kind)
+            if backlog is not None:
+                gauge.set(backlog, {"queue": name, "kind": "workflow" if kind == WORKFLOW else "activity"})
+        await asyncio.sleep(INTERVAL_SECONDS)
+
+
+async def _fetch_backlog(client: Client, name: str, kind: TaskQueueType.ValueType) -> int | None:
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace, task_queue=TaskQueue(name=name), task_queue_type=kind, report_stats=True
+    )
+    try:
+        answer = await client.workflow_service.describe_task_queue(request, timeout=TIMEOUT)
+    except RPCError:
+        # The connection is what `/ready` reports.
+        return None
+    return answer.stats.approximate_backlog_count if answer.HasField("stats") else None
 
 
 def read_spans(environ: Mapping[str, str]) -> Spans | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,17 +16,15 @@ from clew_activities.archive.listing import ListingActivities, SearchAttributes
 from clew_activities.archive.reading import ReadingActivities
 from clew_activities.archive.thread_source import Threads
 from clew_activities.callers import await_request, open_session, read_last_seq, send_message, submit_input
-from clew_activities.checkpoints import Keys, OpeningActivities, RestoringActivities, SigningActivities
-from clew_activities.deployment import Deployment
-from clew_activities.model.call_model import ModelActivities
-from clew_activities.model.call_slots import DirectCalls, QueuedCalls
+from clew_activities.checkpoints import CheckpointActivities, Keys
+from clew_activities.model.call_model import CallSlots, ModelActivities
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, load_prices
 from clew_activities.model.prepare import PrepareActivities
 from clew_activities.model.summarize import SummaryActivities
 from clew_activities.providers import Providers
 from clew_activities.tools.mcp.settings import McpSettings
 from clew_activities.tools.mcp.tools import McpTools
-from clew_activities.tools.registry import Registry
+from clew_activities.tools.registry import Deployment, Registry
 from clew_activities.tools.run_hooks import HookActivities
 from clew_activities.tools.run_tool import ToolActivities
 from clew_activities.tools.stored_results import Results
@@ -119,11 +116,12 @@ def make_parts(
         limited,
         own_models=own_models,
     )
+    checkpoints = CheckpointActivities(keys, registry, archive, namespace, mcp_tools, own_models=own_models)
     archiving = ArchiveActivities(archive, attributes)
     reading = ReadingActivities(archive)
     running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
     summarize = SummaryActivities(providers, http, threads, own_models).summarize
-    room = asyncio.Semaphore(model_calls)
+    slots = CallSlots(models, model_calls, direct_calls)
     return Parts(
         registry=registry,
         tools=running,
@@ -137,17 +135,17 @@ def make_parts(
             archiving.archive,
             archiving.thaw,
             archiving.recall,
-            SigningActivities(keys, namespace).sign_checkpoint,
-            OpeningActivities(keys, registry, archive, namespace, mcp_tools, own_models=own_models).open_checkpoint,
-            RestoringActivities(keys, namespace).put_context,
+            checkpoints.sign_checkpoint,
+            checkpoints.open_checkpoint,
+            checkpoints.put_context,
             reading.read_thread,
             reading.read_context,
             ForkingActivities(archive).fork_session,
             DeletionActivities(archive).delete_session,
             ListingActivities(archive).list_sessions,
-            DirectCalls(models, direct_calls, room).call_model,
+            slots.call_directly,
         ],
-        model_activities=[QueuedCalls(models, room).call_model, summarize],
+        model_activities=[slots.call_from_queue, summarize],
         provider_activities=[models.call_model, summarize],
         tool_activities=[
             running.run_tool,

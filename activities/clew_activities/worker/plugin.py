@@ -34,8 +34,7 @@ from clew_activities.worker.assembly import (
     make_workflow_sandbox,
     work_around_faults,
 )
-from clew_activities.worker.capacity import Capacity
-from clew_activities.worker.environment import read_environment
+from clew_activities.worker.environment import Capacity, read_environment
 from clew_activities.worker.parts import Parts, make_parts
 from clew_workflows.contract.hooks import Hook
 from clew_workflows.encryption import encrypt_payloads, is_encrypting, read_encryption

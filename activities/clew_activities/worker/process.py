@@ -7,11 +7,18 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import uvloop
 
 from clew.session.connection import Clew
 from clew_activities.providers import Redaction, make_http_client
@@ -19,22 +26,36 @@ from clew_activities.providers.redaction import find_suspected_secrets
 from clew_activities.telemetry.interceptor import trace_with
 from clew_activities.tools.registry import AgentsUnusable, ToolsUnusable
 from clew_activities.worker.assembly import ALL_WORK, SessionWorker, Work, make_worker
-from clew_activities.worker.backlog import list_queues, report_backlog
-from clew_activities.worker.capacity import MAX_RATE, MIN_RATE, make_room, parse_rate
-from clew_activities.worker.environment import WorkerEnvironment, read_environment, split_names
+from clew_activities.worker.environment import (
+    MAX_RATE,
+    MIN_RATE,
+    Capacity,
+    WorkerEnvironment,
+    parse_rate,
+    read_environment,
+    split_names,
+)
 from clew_activities.worker.health import check_server, check_store, serve_health
-from clew_activities.worker.logs import log_without_secrets
-from clew_activities.worker.observability import ObservabilitySettings, read_observability_settings, read_spans
-from clew_activities.worker.runtime import WorkerLoop, make_runtime
+from clew_activities.worker.observability import (
+    ObservabilitySettings,
+    list_queues,
+    log_without_secrets,
+    make_runtime,
+    read_observability_settings,
+    read_spans,
+    report_backlog,
+)
 from clew_workflows.contract import TASK_QUEUE
 from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.tokens import load_encodings
 from clew_workflows.encryption import PLAIN_VARIABLE, read_encryption
 
+OPEN_FILES = 65_536
+"""Limit of open files that the process requests from the system: each model call has a connection."""
 LEAVE_SECONDS = 3.0
 """Seconds that running threads may delay the end of the process."""
 END_SECONDS = 10.0
-"""Seconds after the grace time at which the process is ended, whatever still runs."""
+"""Seconds after the grace time at which the process ends, even if something still runs."""
 GARBAGE = 10_000
 """New objects, less those that are gone, after which Python looks for cycles among them. The interpreter has 700."""
 
@@ -98,7 +119,9 @@ def main(arguments: Sequence[str] | None = None, *, program: str | None = None) 
         encryption = read_encryption(os.environ)
         log_without_secrets(redaction, settings.log_format, hides_texts=encryption.is_on)
         if encryption.is_on and encryption.accepts_plain:
-            log.warning("%s is set: what is not encrypted is believed, whoever has written it", PLAIN_VARIABLE)
+            log.warning(
+                "%s is set: what is not encrypted is believed, whatever program has written it", PLAIN_VARIABLE
+            )
         load_encodings()
         serving = serve(
             args.task_queue,
@@ -212,6 +235,40 @@ async def serve(
             worker.stop_serving()
             log.info("stopping: running calls have %d seconds to finish", environment.grace.total_seconds())
     exit_soon(code=1 if stuck else 0)
+
+
+class WorkerLoop(uvloop.Loop):
+    """uvloop's event loop, which takes less CPU than asyncio's, with asyncio's way to look host names up.
+
+    uvloop looks them up in four threads: a few lookups that hang would block those of all other calls. HTTP clients
+    look a name up before they connect.
+    """
+
+    async def getaddrinfo(
+        self,
+        host: str | bytes | None,
+        port: str | bytes | int | None,
+        *,
+        family: int = 0,
+        type: int = 0,  # noqa: A002 - asyncio's name
+        proto: int = 0,
+        flags: int = 0,
+    ) -> list[Any]:
+        """Look a host name up in a thread of the default executor, which `make_room` makes large enough."""
+        return await self.run_in_executor(None, socket.getaddrinfo, host, port, family, type, proto, flags)
+
+
+def make_room(loop: asyncio.AbstractEventLoop, capacity: Capacity) -> None:
+    """Raise the process limits for so many calls: threads for host name lookups, and open files.
+
+    asyncio looks host names up in a few threads: a few lookups that hang would block those of all other calls.
+    """
+    loop.set_default_executor(ThreadPoolExecutor(capacity.model_calls, thread_name_prefix="clew-lookup"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _wait_for_end(stopped: asyncio.Event, worker: SessionWorker) -> int:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clew.errors import WorkerUnavailable
 from clew_activities.archive import (
     Archive,
     ArchiveSettings,
@@ -21,6 +22,8 @@ from clew_activities.archive import (
     Store,
     StoreUnavailable,
 )
+from clew_activities.archive.thread_source import QUERY_TIMEOUT
+from clew_workflows.host import services
 from clew_workflows.thread.entries import Entry
 from tests.support.archives import (
     FOLDER,
@@ -33,6 +36,8 @@ from tests.support.archives import (
     read_thread,
 )
 from tests.support.examples import examples
+from tests.support.rolling import make_id, run_rolling_worker
+from tests.support.stack import Stack
 
 SMALL = ArchiveSettings(fanout=2)
 
@@ -333,3 +338,16 @@ async def test_what_is_damaged_can_be_deleted_and_what_others_need_is_not_guesse
     await store.put("default/sessions/s-deep.json", b"{}")
     with pytest.raises(ObjectDamaged, match="sessions/s-deep"):
         await archive.delete("right")
+
+
+async def test_a_session_without_a_worker_is_not_deleted(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker of another task queue says so. When the session has a worker again, it is deleted."""
+    monkeypatch.setattr(services, "CHANGE_TIMEOUT", QUERY_TIMEOUT + timedelta(seconds=3))
+    queue = f"queue-{make_id()}"
+    async with run_rolling_worker(stack, task_queue=queue) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
+        await session.ask("hello")
+    with pytest.raises(WorkerUnavailable, match="once a worker serves its task queue"):
+        await stack.clew.delete(session.id)
+    async with run_rolling_worker(stack, task_queue=queue):
+        assert (await stack.clew.delete(session.id)).deleted_segments > 0

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from clew_activities.model import validation_process
 from clew_activities.model.structured_output import SchemaUnusable, Validation
-from clew_activities.tools import validation_process
 from clew_workflows.contract.schemas import check_schema
 from tests.support.schemas import SLOW, SLOW_ANSWER, Schema, is_running, list_validations
 

@@ -1,5 +1,3 @@
-"""Tools on the worker: each end of a tool gives the model a result or an error to read."""
-
 from __future__ import annotations
 
 import asyncio
@@ -7,16 +5,24 @@ import functools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 
 from clew import ToolContext, tool
 from clew_activities.tools.threads import ToolThreadSettings
-from tests.support.tool_calls import Worker, make_call, run_function, run_returning
+from tests.support.examples import examples
+from tests.support.images import PARTS, PNG
+from tests.support.tool_calls import KIB64, Unspeakable, Worker, make_call, run_function, run_returning
 
 
 async def test_an_attempt_that_raised_is_tried_again_as_often_as_the_tool_says() -> None:
@@ -375,3 +381,235 @@ async def test_progress_is_reported_with_the_heartbeats(
     assert not (await worker.run(make_call("work"))).is_error
     newest = worker.heartbeats[-1]
     assert (newest["text"], newest.get("fraction")) == shown
+
+
+class Order(BaseModel):
+    number: int
+    due: date
+
+
+@dataclass
+class Place:
+    name: str
+
+
+class Odd:
+    def __str__(self) -> str:
+        return "an odd thing"
+
+
+def make_loop() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["itself"] = value
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "content"),
+    [
+        ("plain text", "plain text"),
+        ("", ""),
+        ("wide: \U0001f43b é", "wide: \U0001f43b é"),
+        ("control: \x00\x1b\r\n", "control: \x00\x1b\r\n"),
+        ("lone: \ud800!", "lone: \ufffd!"),
+        ("split: \ud83d\udc3b", "split: \U0001f43b"),
+        (None, "null"),
+        (True, "true"),
+        (12, "12"),
+        (2**80, str(2**80)),
+        (1.5, "1.5"),
+        (float("nan"), "NaN"),
+        (Decimal("1.10"), '"1.10"'),
+        ({"a": [1, "é", None]}, '{"a":[1,"é",null]}'),
+        ({1: "a"}, '{"1":"a"}'),
+        ((1, 2), "[1,2]"),
+        ({"only"}, '["only"]'),
+        (b"bytes", '"bytes"'),
+        (Order(number=1, due=date(2026, 1, 2)), '{"number":1,"due":"2026-01-02"}'),
+        ([Order(number=1, due=date(2026, 1, 2))], '[{"number":1,"due":"2026-01-02"}]'),
+        (Place("Naxos"), '{"name":"Naxos"}'),
+        (Path("a/b"), '"a/b"'),
+        (Odd(), '"an odd thing"'),
+        ({"odd": Odd()}, '{"odd":"an odd thing"}'),
+        ((n for n in range(3)), "[0,1,2]"),
+        (b"\xff\xfe", "[data, 2 bytes: left out, a model reads text only]"),
+        (make_loop(), "{'itself': {...}}"),
+        ({"lone": "\ud800"}, "{'lone': '\\ud800'}"),
+        ([Unspeakable()], None),
+        (Unspeakable(), "a Unspeakable that cannot be shown (ValueError)"),
+    ],
+)
+async def test_every_result_is_text_that_can_be_stored(value: Any, content: str | None) -> None:
+    """A string as it is, anything else as JSON, and what is no JSON as Python shows it: never an error."""
+    answer = await run_returning(value)
+    assert not answer.is_error
+    answer.content.encode()
+    if content is not None:
+        assert answer.content == content
+
+
+@pytest.mark.parametrize("limit", [256, 300, 4096, KIB64])
+@pytest.mark.parametrize("character", ["x", "é", "€", "\U0001f43b", "\x01"])
+async def test_a_result_is_truncated_at_its_limit_and_says_so(limit: int, character: str) -> None:
+    """One at the limit is complete; a longer one is truncated between characters, and its mark says both sizes."""
+    width = len(character.encode())
+    text = character * (limit // width)
+    assert (await run_returning(text, limit)).content == text
+    size = len((text + character).encode())
+    answer = await run_returning(text + character, limit)
+    kept, _, mark = answer.content.partition("\n[truncated: ")
+    assert len(answer.content.encode()) <= limit
+    assert set(kept) == {character}
+    assert mark == f"the first {len(kept.encode())} of {size} bytes are shown]"
+    assert len(kept.encode()) > limit - 120
+    assert not answer.is_error
+
+
+@examples(100)
+@given(text=st.text(st.characters(), max_size=400), limit=st.integers(256, 400))
+def test_no_result_is_larger_than_its_limit(text: str, limit: int) -> None:
+    """The limit holds in bytes, for any characters."""
+    answer = asyncio.run(run_returning(text, limit))
+    assert len(answer.content.encode()) <= limit
+
+
+async def test_a_huge_result_is_truncated_like_any_other() -> None:
+    answer = await run_returning(["x" * 1000] * 10_000)
+    assert len(answer.content.encode()) <= KIB64
+    assert answer.content.endswith("of 10030001 bytes are shown]")
+
+
+@dataclass
+class Chart:
+    title: str
+    image: bytes
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(PNG, bytearray(PNG), memoryview(PNG), bytes(len(PNG))),
+        *(Chart("sales", PNG), {"images": [PNG, (PNG,)]}, {"lone": "\ud800", "image": PNG}),
+        *PARTS.values(),
+    ],
+    ids=[*("bytes", "bytearray", "memoryview", "zeros", "dataclass", "nested", "lone surrogate"), *PARTS],
+)
+async def test_what_is_no_text_is_described(value: Any) -> None:
+    """The model reads what was left out and how large it is, in some words, and not the data."""
+    answer = await run_returning(value)
+    assert not answer.is_error
+    assert f"{len(PNG)} bytes: left out" in answer.content
+    assert len(answer.content) < 300
+    assert "PNG" not in answer.content.replace("/png", "")
+
+
+async def test_bytes_that_are_text_are_a_text() -> None:
+    """As JSON writes them."""
+    assert (await run_returning("é".encode())).content == '"é"'
+
+
+class Picky(BaseModel):
+    a: int
+
+    @field_validator("a")
+    @classmethod
+    def check(cls, value: int) -> int:
+        return 1 // value
+
+
+async def test_an_unknown_tool_is_an_error_that_the_model_reads() -> None:
+    """The session may name a tool that this worker does not have."""
+    answer = await Worker().run(make_call("gone"))
+    assert (answer.content, answer.is_error) == ("error: tool 'gone' is not registered on the worker", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({}, "a: "),
+        ({"a": "x"}, "a: Input should be a valid integer"),
+        ({"a": 1, "b": 2}, "b: Unexpected keyword argument"),
+        ({"a": 1, "x" * 5000: 2}, "x: "),
+        ({f"{n}": 1 for n in range(1000)}, "a: "),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_an_error_that_the_model_reads(
+    arguments: dict[str, Any], problem: str
+) -> None:
+    """With the places that were wrong, in at most 2000 characters; the tool itself is not run."""
+
+    @tool(retries=3)
+    def it(a: int) -> None:
+        raise AssertionError("it ran")
+
+    answer = await run_function(it, **arguments)
+    assert answer.is_error
+    assert answer.content.startswith("error: invalid arguments: ")
+    assert problem.replace("Unexpected keyword argument", "Extra inputs are not permitted") in answer.content
+    assert len(answer.content) < 2100
+
+
+async def test_a_validator_may_raise_anything() -> None:
+    """What pydantic does not take for a validation error is one all the same, and costs no retry."""
+
+    @tool(retries=3)
+    def it(picky: Picky) -> None: ...
+
+    answer = await run_function(it, picky={"a": 0})
+    assert (answer.is_error, "invalid arguments: ZeroDivisionError" in answer.content) == (True, True)
+
+
+RAISED: dict[str, BaseException] = {
+    "ValueError": ValueError("the fuse was lit"),
+    "ApplicationError": ApplicationError("no", type="x", non_retryable=True),
+    "StopIteration": StopIteration("nothing left"),
+    "StopAsyncIteration": StopAsyncIteration(),
+    "SystemExit": SystemExit(3),
+    "TimeoutError": TimeoutError("the shop did not answer"),
+    "RecursionError": RecursionError("too deep"),
+    "BaseException": BaseException("odd"),
+    "Unspeakable": Unspeakable(),
+    "BaseExceptionGroup": BaseExceptionGroup("several", [KeyError("a"), SystemExit(1)]),
+}
+
+
+@pytest.mark.parametrize("name", RAISED)
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_whatever_a_tool_raises_is_an_error_that_the_model_reads(name: str, kind: str) -> None:
+    """The error has the exception's name and message, and the worker goes on."""
+
+    def sync_tool() -> None:
+        raise RAISED[name]
+
+    async def async_tool() -> None:
+        raise RAISED[name]
+
+    answer = await run_function(sync_tool if kind == "sync" else async_tool)
+    assert answer.is_error
+    assert name in answer.content
+    assert "longer than" not in answer.content
+
+
+async def test_a_keyboard_interrupt_in_a_thread_is_the_tools_own() -> None:
+    """A tool's KeyboardInterrupt is an error of the tool; the operator's arrives in the main thread."""
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    assert "KeyboardInterrupt" in (await run_function(interrupted)).content
+
+
+@pytest.mark.parametrize("message", ["x" * 100_000, "lone \ud800", "wide \U0001f43b" * 5000])
+async def test_an_error_has_an_end_and_can_be_stored(message: str) -> None:
+    """2000 characters of it; the same goes for an attempt that is tried again."""
+
+    def it() -> None:
+        raise ValueError(message)
+
+    answer = await run_function(it)
+    assert len(answer.content.encode()) < 8100
+    with pytest.raises(ApplicationError) as caught:
+        await run_function(tool(name="it", retries=1)(it))
+    assert len(caught.value.message.encode()) < 8100
+    small = await run_function(it, limit=256)
+    assert len(small.content.encode()) <= 256

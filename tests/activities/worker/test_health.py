@@ -11,7 +11,7 @@ import pytest
 
 from clew.local.child import LOOPBACK, free_ports
 from clew_activities.worker.health import Health, serve_health
-from clew_activities.worker.runtime import WorkerLoop
+from clew_activities.worker.process import WorkerLoop
 from tests.support.scraping import run_observed_worker
 from tests.support.stack import Stack
 

@@ -1,15 +1,15 @@
-"""The worker's process: it serves, or it says in one line why it cannot, and does not poll."""
-
 from __future__ import annotations
 
 import asyncio
 import gzip
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,12 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
 from clew import Clew
-from clew.local import Reply, TemporalServer, ToolCall, worker_process
-from clew.local.child import child_process, free_ports
+from clew.local import Reply, TemporalServer, ToolCall, scripted_model, worker_process
+from clew.local.child import LOOPBACK, child_process, free_ports
 from clew.local.worker import Worker
+from clew_activities.providers import make_http_client
+from clew_activities.worker.environment import Capacity
+from clew_activities.worker.process import WorkerLoop, make_room
 from tests.support.command_line import CommandResult, make_environment, run_clew
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
@@ -356,3 +359,40 @@ async def test_sigterm_ends_a_worker_always(server: TemporalServer, tmp_path: Pa
         assert await asyncio.wait_for(worker.wait_for_end(), 20) == 1
         assert time.monotonic() - clock < 10
         assert "although it has not stopped within 2 seconds" in worker.log.read_text()
+
+
+HANGING = 20
+
+
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Let lookups of `hangs.test` wait for an event. `answers.test` is this machine."""
+    event, look_up = threading.Event(), socket.getaddrinfo
+
+    def resolve(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host in ("hangs.test", b"hangs.test"):
+            event.wait(60)
+        return look_up(LOOPBACK, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    yield event
+    event.set()
+
+
+def test_lookups_that_hang_do_not_block_those_of_other_calls(answered: threading.Event) -> None:
+    """Twenty names are looked up without an answer, and the model at another one is called."""
+
+    async def call() -> None:
+        loop = asyncio.get_running_loop()
+        make_room(loop, Capacity(model_calls=HANGING + 1))
+        waiting = [asyncio.ensure_future(loop.getaddrinfo("hangs.test", 80)) for _ in range(HANGING)]
+        async with scripted_model(lambda _body: Reply("here")) as model, make_http_client() as http:
+            url = model.base_url.replace(LOOPBACK, "answers.test")
+            response = await http.post(f"{url}/chat/completions", json={"messages": []}, timeout=10)
+        assert response.json()["choices"][0]["message"]["content"] == "here"
+        assert not any(lookup.done() for lookup in waiting)
+        answered.set()
+        await asyncio.gather(*waiting)
+
+    with asyncio.Runner(loop_factory=WorkerLoop) as runner:
+        runner.run(call())

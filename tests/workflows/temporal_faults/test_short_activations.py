@@ -11,7 +11,7 @@ from contextvars import ContextVar
 import pytest
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
 
-from clew_activities.worker.runtime import WorkerLoop
+from clew_activities.worker.process import WorkerLoop
 from clew_workflows.temporal_faults.short_activations import SHORT_BYTES, WorkflowExecutor
 
 _trace = ContextVar("_trace", default="none")

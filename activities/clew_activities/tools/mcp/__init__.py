@@ -1,1 +1,5 @@
-"""Tools of MCP servers: settings, connections, results. `connection`, `stdio` and `http` import the package `mcp`."""
+"""Tools of MCP servers.
+
+`settings` are those of the file that CLEW_MCP names, `tools` finds and calls tools. `connection` and `transports`
+alone import the package `mcp`.
+"""

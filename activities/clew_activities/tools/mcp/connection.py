@@ -14,10 +14,9 @@ from mcp import ClientSession, MCPError
 from mcp.shared.dispatcher import ProgressFnT
 
 from clew_activities.providers import Redaction
-from clew_activities.tools.mcp.errors import McpUnavailable
-from clew_activities.tools.mcp.http import open_http_streams
 from clew_activities.tools.mcp.settings import HttpSettings, ServerSettings
-from clew_activities.tools.mcp.stdio import ServerProcess, run_server_process
+from clew_activities.tools.mcp.tools import McpUnavailable
+from clew_activities.tools.mcp.transports import ServerProcess, open_http_streams, run_server_process
 
 CONNECT_SECONDS = 10.0
 """Seconds that a server has to start and to answer the handshake, and again to list its tools."""

@@ -1,19 +1,24 @@
-"""The MCP servers of a worker: the tools that configurations mean, the calls, and the servers' last catalogs."""
+"""The tools of a worker's MCP servers: those that configurations mean, the calls, and the texts of results.
+
+This module works without the package `mcp`: lists and results come as JSON.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json, to_json
+
+from clew.tools.definition import ToolDefinition, make_spec
 from clew_activities.providers import Redaction
-from clew_activities.tools.mcp.catalog import Catalog, McpTool, make_catalog
-from clew_activities.tools.mcp.errors import McpUnavailable, UnknownMcpTool
-from clew_activities.tools.mcp.results import make_result_text
 from clew_activities.tools.mcp.settings import McpSettings
-from clew_workflows.contract.names import ALL_TOOLS, find_server, split_configured_name
+from clew_workflows.contract.messages import compute_digest
+from clew_workflows.contract.names import ALL_TOOLS, find_server, make_tool_name, split_configured_name
+from clew_workflows.session.tool_rounds import make_validator
 
 if TYPE_CHECKING:
     import mcp_types
@@ -25,6 +30,15 @@ log = logging.getLogger("clew.worker")
 LOOK_SECONDS = 5.0
 """Seconds that a model call waits for a server to list its tools. After them the list known before stands."""
 _REMEDY = "the server is one of the file that CLEW_MCP names, and the tool one of the server's"
+_VERSION_CHARACTERS = 16
+
+
+class McpUnavailable(Exception):
+    """A server cannot be used at present."""
+
+
+class UnknownMcpTool(Exception):
+    """A name means no tool of the worker's servers. The message names it and says what to do."""
 
 
 @dataclass(frozen=True)
@@ -175,3 +189,114 @@ def _pick(configured: str, catalog: Catalog, tool: str) -> tuple[McpTool, ...]:
     if tool not in catalog.tools:
         raise UnknownMcpTool(f"the worker has no tool {configured!r}: {_REMEDY}")
     return (catalog.tools[tool],)
+
+
+class McpTool(ToolDefinition):
+    """A tool of an MCP server.
+
+    Attributes:
+        server: The name of the server.
+        tool: The name that the server has for the tool.
+    """
+
+    def __init__(self, server: str, listed: Mapping[str, Any], timeout_seconds: float) -> None:
+        if (listed.get("execution") or {}).get("taskSupport") == "required":
+            raise TypeError("it runs as an MCP task only, which Clew does not support")
+        hints = listed.get("annotations") or {}
+        self.server = server
+        self.tool: str = listed["name"]
+        super().__init__(
+            make_spec(make_tool_name(server, self.tool), listed.get("description") or "", listed["inputSchema"]),
+            timeout_seconds=timeout_seconds,
+            idempotent=bool(hints.get("readOnlyHint") or hints.get("idempotentHint")),
+        )
+        try:
+            make_validator(self.spec["parameters"])
+        except ValueError as error:
+            raise TypeError(f"its parameters are not valid JSON Schema: {error}") from error
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The tools of one server.
+
+    Attributes:
+        tools: The tools that sessions can have, by the server's names.
+        problems: Why sessions cannot have the others, by the server's names.
+        version: A digest of the tools, with their schemas and settings, whatever their order.
+    """
+
+    tools: Mapping[str, McpTool]
+    problems: Mapping[str, str]
+    version: str
+
+    def find(self, tool_name: str) -> McpTool | None:
+        """Find the tool that models call `tool_name`."""
+        return next((tool for tool in self.tools.values() if tool.name == tool_name), None)
+
+
+def make_catalog(server: str, listed: Iterable[Mapping[str, Any]], timeout_seconds: float) -> Catalog:
+    """Make the catalog of a server from its list of tools, each as JSON."""
+    tools: dict[str, McpTool] = {}
+    problems: dict[str, str] = {}
+    digests: dict[str, str] = {}
+    for entry in listed:
+        name = entry["name"]
+        try:
+            tool = McpTool(server, entry, timeout_seconds)
+            digests[name] = compute_digest([tool.spec, tool.timeout_seconds, tool.idempotent])
+            tools[name] = tool
+        except (TypeError, ValueError, RecursionError) as error:
+            problems[name] = str(error)[:500]
+    return Catalog(tools, problems, compute_digest(digests)[:_VERSION_CHARACTERS])
+
+
+def make_result_text(result: Mapping[str, Any]) -> str:
+    """Make the text of a `CallToolResult`: its texts, descriptions of other content, and structured content as JSON.
+
+    Structured content that the texts say already is left out.
+    """
+    content = result.get("content") or []
+    parts = list(_describe_parts(content))
+    structured = result.get("structuredContent")
+    texts = [part["text"] for part in content if part.get("type") == "text"]
+    if structured is not None and not _have_content(texts, structured):
+        parts.append(to_json(structured).decode())
+    return "\n".join(parts)
+
+
+def _describe_parts(content: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for part in content:
+        match part.get("type"):
+            case "text":
+                yield part["text"]
+            case "resource" if "text" in part["resource"]:
+                yield part["resource"]["text"]
+            case "resource":
+                resource = part["resource"]
+                yield f"[resource {resource['uri']}: {_describe_data(resource, 'blob')}]"
+            case "resource_link":
+                yield f"[link to {part.get('title') or part.get('name') or 'a resource'}: {part['uri']}]"
+            case kind:
+                yield f"[{kind}: {_describe_data(part, 'data')}]"
+
+
+def _describe_data(part: Mapping[str, Any], member: str) -> str:
+    # Base64 has four characters for three bytes.
+    size = len((part.get(member) or "").rstrip("=")) * 3 // 4
+    return f"{part.get('mimeType') or 'unknown type'}, {size} bytes"
+
+
+def _have_content(texts: list[str], structured: Any) -> bool:
+    """Check whether texts are a form of the structured content. Python servers put values into `{"result": …}`."""
+    values = [_parse(text) for text in texts]
+    is_wrapped = isinstance(structured, dict) and structured.keys() == {"result"}
+    forms = [structured, *([structured["result"]] if is_wrapped else [])]
+    return any(form in values or form in texts or form in (values, texts) for form in forms)
+
+
+def _parse(text: str) -> Any:
+    try:
+        return from_json(text)
+    except ValueError:
+        return text

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from clew_activities.tools.mcp.results import make_result_text
 from clew_activities.tools.mcp.settings import HttpSettings, McpUnusable, ProcessSettings, read_mcp_settings
+from clew_activities.tools.mcp.tools import make_result_text
 
 
 def read(folder: Path, document: Any, **environ: str) -> Any:

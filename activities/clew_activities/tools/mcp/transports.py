@@ -1,4 +1,7 @@
-"""The child process of an MCP server: JSON-RPC messages in lines, with every size and rate bounded."""
+"""The transports of MCP servers: a child process, or a URL by streamable HTTP. Every size and rate is bounded.
+
+A process sends and receives JSON-RPC messages in lines.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import IO, Any
 
 import anyio
+import httpx2
 from mcp.client.stdio import get_default_environment
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCRequest, jsonrpc_message_adapter
 
-from clew_activities.tools.mcp.settings import ProcessSettings
+from clew_activities.tools.mcp.settings import HttpSettings, ProcessSettings
 
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 """Largest message of a server, in bytes."""
@@ -26,10 +31,51 @@ MAX_MESSAGES_PER_SECOND = 2000
 """Most notifications and requests of a server in a second."""
 GRACE_SECONDS = 1.0
 """Seconds that a process has to end after its standard input has closed, and again after SIGTERM."""
+_CONNECT_SECONDS = 10.0
+_READ_SECONDS = 300.0
+"""Seconds that a stream may be silent, unless a call of a tool may take longer."""
 _STDERR_BYTES = 1000
 _ENDED = "its process has ended"
 Streams = tuple[Any, Any]
 """The streams of received messages and of messages to send, as `ClientSession` takes them."""
+
+
+@asynccontextmanager
+async def run_server_process(settings: ProcessSettings) -> AsyncIterator[tuple[ServerProcess, Streams]]:
+    """Start the process of a server and connect to it. It has ended when the context has.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+    child = _start(settings)
+    try:
+        stdin = await _open_writer(child.stdin)
+        stdout, from_stdout = await _open_reader(child.stdout)
+        stderr, from_stderr = await _open_reader(child.stderr)
+    except BaseException:
+        child.kill()
+        raise
+    process = ServerProcess(child, stdin, stdout, stderr)
+    incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    tasks = [
+        asyncio.create_task(work)
+        for work in (process.read(incoming), process.write(outgoing), process.drain_errors())
+    ]
+    try:
+        yield process, (received, sent)
+    finally:
+        stopping = asyncio.ensure_future(_stop(process, tasks))
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            # The process must have ended first; each wait in it is bounded.
+            await stopping
+            raise
+        finally:
+            # A descendant in another group may still hold the pipes.
+            for stream in (incoming, received, sent, outgoing, from_stdout, from_stderr):
+                stream.close()
 
 
 class ServerProcess:
@@ -138,44 +184,6 @@ class ServerProcess:
         return True
 
 
-@asynccontextmanager
-async def run_server_process(settings: ProcessSettings) -> AsyncIterator[tuple[ServerProcess, Streams]]:
-    """Start the process of a server and connect to it. It has ended when the context has.
-
-    Raises:
-        OSError: The process cannot be started.
-    """
-    child = _start(settings)
-    try:
-        stdin = await _open_writer(child.stdin)
-        stdout, from_stdout = await _open_reader(child.stdout)
-        stderr, from_stderr = await _open_reader(child.stderr)
-    except BaseException:
-        child.kill()
-        raise
-    process = ServerProcess(child, stdin, stdout, stderr)
-    incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-    tasks = [
-        asyncio.create_task(work)
-        for work in (process.read(incoming), process.write(outgoing), process.drain_errors())
-    ]
-    try:
-        yield process, (received, sent)
-    finally:
-        stopping = asyncio.ensure_future(_stop(process, tasks))
-        try:
-            await asyncio.shield(stopping)
-        except asyncio.CancelledError:
-            # The process must have ended first; each wait in it is bounded.
-            await stopping
-            raise
-        finally:
-            # A descendant in another group may still hold the pipes.
-            for stream in (incoming, received, sent, outgoing, from_stdout, from_stderr):
-                stream.close()
-
-
 def _start(settings: ProcessSettings) -> subprocess.Popen[bytes]:
     # Not by the event loop: uvloop gives a process sockets, which it cannot open as /dev/stderr.
     return subprocess.Popen(
@@ -211,3 +219,41 @@ async def _stop(process: ServerProcess, tasks: list[asyncio.Task[None]]) -> None
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def open_http_streams(settings: HttpSettings) -> AsyncIterator[Streams]:
+    """Connect to a server. Requests follow no redirect to another host, so that headers stay with it."""
+    timeout = httpx2.Timeout(_CONNECT_SECONDS, read=max(_READ_SECONDS, settings.timeout_seconds))
+    async with (
+        httpx2.AsyncClient(headers=settings.headers, timeout=timeout, transport=_BoundedTransport()) as client,
+        streamable_http_client(settings.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
+    ):
+        yield streams
+
+
+class _BoundedTransport(httpx2.AsyncHTTPTransport):
+    """Ends a JSON response that exceeds the size of a message. Events of a stream are bounded one by one."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        if "event-stream" not in response.headers.get("content-type", ""):
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _BoundedStream(response.stream)
+        return response
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._stream:
+            size += len(piece)
+            if size > MAX_MESSAGE_BYTES:
+                raise httpx2.ReadError(f"the response has over {MAX_MESSAGE_BYTES} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

@@ -13,8 +13,8 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification
 
 from clew_activities.tools.mcp.settings import ProcessSettings
-from clew_activities.tools.mcp.stdio import ServerProcess, run_server_process
-from clew_activities.worker.runtime import WorkerLoop
+from clew_activities.tools.mcp.transports import ServerProcess, run_server_process
+from clew_activities.worker.process import WorkerLoop
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 MESSAGE = SessionMessage(

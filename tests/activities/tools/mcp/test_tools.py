@@ -19,14 +19,12 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.routing import Route
 
-from clew_activities.deployment import Deployment
 from clew_activities.providers import Redaction
-from clew_activities.tools.mcp import connection, stdio
+from clew_activities.tools.mcp import connection, transports
 from clew_activities.tools.mcp import tools as tools_module
-from clew_activities.tools.mcp.catalog import McpTool, make_catalog
-from clew_activities.tools.mcp.errors import McpUnavailable, UnknownMcpTool
 from clew_activities.tools.mcp.settings import HttpSettings, McpSettings, ProcessSettings, ServerSettings
-from clew_activities.tools.mcp.tools import McpTools
+from clew_activities.tools.mcp.tools import McpTool, McpTools, McpUnavailable, UnknownMcpTool, make_catalog
+from clew_activities.tools.registry import Deployment
 from tests.support import bad_mcp_server
 from tests.support.web import serve
 
@@ -193,7 +191,7 @@ async def test_a_server_that_is_slow_to_list_its_tools_delays_no_model_call(
 ) -> None:
     """Nothing is known of it, and of a server that the worker does not have."""
     monkeypatch.setattr(tools_module, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(stdio, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(transports, "GRACE_SECONDS", 0.2)
     tools = McpTools(McpSettings({"mute": make_bad(tmp_path, "mute")}))
     assert await tools.find_version("mute") is None
     assert await tools.find_version("other") is None
@@ -408,7 +406,7 @@ async def test_a_server_that_cannot_be_reached_is_named(settings: ServerSettings
 async def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call of a server that never answers fails; its process ends although it ignores the end of its input."""
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.5)
-    monkeypatch.setattr(stdio, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(transports, "GRACE_SECONDS", 0.2)
     tools = McpTools(McpSettings({"mute": make_bad(tmp_path, "mute")}))
     with pytest.raises(McpUnavailable, match="has not answered within"):
         await tools.select("mcp:mute/*")
@@ -418,7 +416,7 @@ async def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypat
 
 async def test_a_stubborn_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server process that ignores the end of its input and SIGTERM gets SIGKILL."""
-    monkeypatch.setattr(stdio, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(transports, "GRACE_SECONDS", 0.2)
     tools = McpTools(McpSettings({"bad": make_bad(tmp_path, "stubborn")}))
     assert not (await call(tools, "number", n=1))[1]
     await tools.close()
