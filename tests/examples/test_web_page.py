@@ -16,8 +16,7 @@ from clew.testing import ScriptedRequest
 from examples.web import service
 from examples.web.agents import shop
 from tests.support.browser import open_browser
-from tests.support.proxy import Proxy, run_proxy
-from tests.support.web import serve
+from tests.support.web import Proxy, run_proxy, serve
 
 RECONNECTS = 100
 # Characters that JavaScript counts twice, markup that must stay text, and lines.

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from tests.support.provider_calls import encode_events
-from tests.support.provider_server import FakeServer
-from tests.support.provider_streams import (
+from tests.support.provider_server import (
+    FakeServer,
     close_message,
+    encode_events,
     make_chunk,
     make_delta,
     make_tool,

@@ -16,7 +16,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from clew import Clew, Session
 from clew.cli.chat.shell import Shell
 from clew.cli.reach import Opened
-from tests.support.emulator import Emulator
+from tests.support.command_line import Emulator
 from tests.support.stack import Stack
 
 PATIENCE_SECONDS = 30.0

@@ -16,7 +16,7 @@ from clew_activities.tools.run_hooks import HooksUnusable, load_hooks
 from clew_activities.worker import make_worker
 from tests.support import guards, toolbox
 from tests.support.deployments import make_client, run_deployment
-from tests.support.session_scripts import list_kinds, make_tool_script
+from tests.support.scripts import list_kinds, make_tool_script
 from tests.support.stack import Stack
 
 

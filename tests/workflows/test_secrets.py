@@ -18,10 +18,15 @@ from clew_activities.tools.registry import load_tools
 from clew_activities.worker import make_worker
 from clew_activities.worker.logs import RedactingFormatter
 from tests.support import toolbox
-from tests.support.provider_calls import encode_events
 from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, find_leaks
-from tests.support.provider_server import FakeServer, run_fake_server
-from tests.support.provider_streams import ANTHROPIC_STREAM, HELLO_STREAM, make_chunk
+from tests.support.provider_server import (
+    ANTHROPIC_STREAM,
+    HELLO_STREAM,
+    FakeServer,
+    encode_events,
+    make_chunk,
+    run_fake_server,
+)
 from tests.support.stack import Stack
 
 KEY = "sk-proj-Zm9vYmFyQUJD_dEf-0123456789xyzXYZwq7"

@@ -26,7 +26,7 @@ from clew_activities.worker.observability import read_spans
 from clew_workflows.host.telemetry import read_traceparent
 from tests.support.collecting import Collector, Received, run_collector
 from tests.support.rolling import make_id
-from tests.support.session_scripts import make_tool_script
+from tests.support.scripts import make_tool_script
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from tests.support.workers import run_worker_process

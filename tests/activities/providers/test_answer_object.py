@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from clew_activities.providers.answer_object import AnswerDecoder, find_value, is_object_schema, make_object_schema
 from clew_activities.providers.openai_stream import OpenAIDecoder
-from tests.support.provider_streams import make_chunk
+from tests.support.provider_server import make_chunk
 
 Schema = dict[str, Any]
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, field_validator
 from temporalio.exceptions import ApplicationError
 
 from clew import tool
-from tests.support.tool_calls import Unspeakable, Worker, make_call, run_function
+from tests.support.model_calls import Unspeakable, Worker, make_call, run_function
 
 
 class Picky(BaseModel):

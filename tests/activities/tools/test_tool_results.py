@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from tests.support.examples import examples
 from tests.support.images import PARTS, PNG
-from tests.support.tool_calls import KIB64, Unspeakable, run_returning
+from tests.support.model_calls import KIB64, Unspeakable, run_returning
 
 
 class Order(BaseModel):

@@ -15,9 +15,7 @@ from clew_activities.telemetry.metrics import BoundedLabels
 from clew_activities.worker.assembly import WORKFLOW_TASKS
 from clew_activities.worker.backlog import report_backlog
 from clew_activities.worker.observability import read_observability_settings
-from tests.support.provider_calls import encode_events
-from tests.support.provider_server import run_fake_server
-from tests.support.provider_streams import HELLO_STREAM
+from tests.support.provider_server import HELLO_STREAM, encode_events, run_fake_server
 from tests.support.rolling import make_id
 from tests.support.scraping import CONTENT, Scrape, run_observed_worker, serve_turns
 from tests.support.stack import Stack

@@ -13,8 +13,8 @@ import pytest
 from clew.cli import reach, talk
 from clew.errors import WorkerUnavailable
 from clew.local import Reply, ToolCall
-from tests.support.cli_models import call_add_twice, wait_for_approvals
 from tests.support.command_line import PATIENCE_SECONDS, read_error, run_clew, start_command
+from tests.support.scripts import call_add_twice, wait_for_approvals
 from tests.support.stack import Stack, get_last_message
 
 

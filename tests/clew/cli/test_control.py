@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_models import PausedModel
 from tests.support.command_line import read_error, run_clew
+from tests.support.scripts import PausedModel
 from tests.support.stack import Stack
 
 

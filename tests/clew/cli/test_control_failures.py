@@ -15,8 +15,8 @@ from clew.cli.app import app
 from clew.errors import WorkerUnavailable
 from clew.local.child import free_ports
 from clew_workflows.contract.receipts import OperationReceipt
-from tests.support.cli_models import PausedModel
 from tests.support.command_line import read_error, run_clew
+from tests.support.scripts import PausedModel
 from tests.support.stack import Stack
 
 

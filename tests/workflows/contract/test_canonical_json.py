@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew_workflows.contract.messages import canonicalize, compute_digest
-from tests.support.reference_tokens import canonical_json
+from tests.support.reference import canonical_json
 
 
 def nested(depth: int, value: Any = 0, kind: str = "list") -> Any:

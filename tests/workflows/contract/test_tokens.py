@@ -20,7 +20,7 @@ from clew.errors import EncodingUnavailable
 from clew_workflows.contract import tokens
 from clew_workflows.contract.tokens import ENCODINGS, load_encoding, load_encodings
 from tests.support.examples import examples
-from tests.support.reference_tokens import canonical_json
+from tests.support.reference import canonical_json
 from tests.support.threads import CALCULATOR, assistant_calls, tool_returns, user_says
 
 VOCABULARIES = ("o200k_base", "cl100k_base")

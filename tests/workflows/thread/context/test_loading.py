@@ -17,8 +17,7 @@ from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
-from tests.support.generated_threads import LANES, histories, policies
-from tests.support.thread_steps import Step, write
+from tests.support.generated_threads import LANES, Step, histories, policies, write
 from tests.support.threads import Writer, user_says
 
 

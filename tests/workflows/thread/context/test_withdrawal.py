@@ -15,8 +15,7 @@ from clew_workflows.thread.context.retention import retain
 from clew_workflows.thread.lane import Lane
 from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
-from tests.support.generated_threads import LANES, histories, policies
-from tests.support.thread_steps import Step, Withdrawn, write
+from tests.support.generated_threads import LANES, Step, Withdrawn, histories, policies, write
 from tests.support.threads import Writer, user_says
 from tests.workflows.thread.context.test_loading import Back
 
