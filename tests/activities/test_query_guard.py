@@ -34,10 +34,10 @@ from clew_activities import query_guard
 from clew_activities.query_guard import QueryGuard
 from clew_activities.worker import assembly
 from clew_workflows.contract.queries import QUERY_AHEAD
+from tests.support.processes import open_session_on, run_worker_process
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
-from tests.support.workers import open_session_on, run_worker_process
 
 STOPS = 4
 ROUNDS = 20

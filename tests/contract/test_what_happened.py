@@ -13,10 +13,10 @@ from clew import ContextPolicy, RequestFailed, Session
 from clew.errors import Busy
 from clew.local import Reply, ToolCall
 from clew_workflows.thread.entries import Entry
+from tests.support.processes import open_session_on, run_worker_process
 from tests.support.rolling import SlowModel
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
-from tests.support.workers import open_session_on, run_worker_process
 
 
 def make_payer(folder: Path) -> Any:

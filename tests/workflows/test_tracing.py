@@ -25,11 +25,11 @@ from clew_activities.telemetry.spans import Spans, TurnIds
 from clew_activities.worker.observability import read_spans
 from clew_workflows.host.telemetry import read_traceparent
 from tests.support.collecting import Collector, Received, run_collector
+from tests.support.processes import run_worker_process
 from tests.support.rolling import make_id
 from tests.support.scripts import make_tool_script
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
-from tests.support.workers import run_worker_process
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"

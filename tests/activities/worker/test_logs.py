@@ -23,8 +23,8 @@ from clew_activities.archive.hibernation import ArchiveActivities
 from clew_activities.providers import Redaction
 from clew_activities.telemetry.interceptor import TelemetryInterceptor
 from clew_activities.worker.logs import JsonFormatter, RedactingFormatter, read_log_format
+from tests.support.processes import open_session_on, run_worker_process
 from tests.support.stack import Stack
-from tests.support.workers import open_session_on, run_worker_process
 
 FAILURES = 2
 FAILED = replace(Reply.error(HTTPStatus.INTERNAL_SERVER_ERROR, "no purple"), headers={"Retry-After": "0.01"})

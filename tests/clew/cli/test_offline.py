@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from clew import Clew, Session
-from tests.support.audits import answer_or_hang, leave_open_work
 from tests.support.command_line import hide_worker_extra
 from tests.support.command_line import run_clew as command
 from tests.support.rolling import make_id
+from tests.support.scripts import answer_or_hang, leave_open_work
 from tests.support.stack import Stack
 
 

@@ -15,9 +15,10 @@ from clew.errors import NewerVersion
 from clew.testing import ReplayFailed, replay
 from clew_audit.json_lines import FileDamaged
 from tests.support.corpus import NEXT, read_corpus
-from tests.support.histories import HISTORIES
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
+
+HISTORIES = read_corpus(NEXT).histories
 
 
 @workflow.defn(name="Billing", sandboxed=False)
