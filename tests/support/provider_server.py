@@ -192,15 +192,16 @@ def encode_events(events: Iterable[Any]) -> bytes:
 def assert_accepted(params: Any, body: dict[str, Any]) -> None:
     """Assert that a body is valid for the official package's type, and has no unknown field."""
     adapter = TypeAdapter(params)  # its iterators are lazy and need it alive
-    assert _drain(adapter.validate_python(body)) == body
+    assert drain(adapter.validate_python(body)) == body
 
 
-def _drain(value: Any) -> Any:
+def drain(value: Any) -> Any:
+    """Copy what pydantic has validated, with its lazy iterators read."""
     if isinstance(value, dict):
-        return {key: _drain(item) for key, item in value.items()}
+        return {key: drain(item) for key, item in value.items()}
     if isinstance(value, str | int | float | bool | None):
         return value
-    return [_drain(item) for item in value]
+    return [drain(item) for item in value]
 
 
 def make_chunk(finish: str | None = None, **delta: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import uuid
 from typing import Any
 
 from clew import Session
+from clew.contract import Entry
 from clew.local import Reply, ToolCall
 from tests.support.stack import get_last_message
 from tests.support.waiting import wait_until
@@ -36,6 +37,11 @@ def make_tool_script(*calls: ToolCall) -> Any:
 
 async def list_kinds(session: Any) -> list[str]:
     return [entry.payload.get("role", entry.kind) for entry in await session.entries()]
+
+
+async def list_results(session: Session) -> list[Entry]:
+    """List the entries of a session with results of tools."""
+    return [entry for entry in await session.entries(kind="ai_message") if entry.payload["role"] == "tool"]
 
 
 class PausedModel:

@@ -323,11 +323,9 @@ class SessionHarness:
         )
 
 
-def carry_over(
-    session: SessionHarness, upto: int | None = None, recent_entries: int = RECENT_ENTRIES
-) -> advance.Session:
-    """Carry a session to the next workflow run, with its entries up to a seq in the archive."""
-    archive = ArchiveRef(execution="x", family="s-1", upto=session.thread.last_seq if upto is None else upto)
+def carry_over(session: SessionHarness, recent_entries: int = RECENT_ENTRIES) -> advance.Session:
+    """Carry a session to the next workflow run, with all its entries in the archive."""
+    archive = ArchiveRef(execution="x", family="s-1", upto=session.thread.last_seq)
     state = replace(session.state, archive=archive)
     return restore(
         json.loads(json.dumps(carry(replace(session.session, state=state), recent_entries=recent_entries)))
@@ -345,10 +343,10 @@ def begin_small(policy: ContextPolicy | None = SMALL, **config: Any) -> SessionH
     return SessionHarness(table=True, model=MODEL, encoding="heuristic", tools=(), context_policy=policy, **config)
 
 
-def take_turn(session: SessionHarness, tokens: int, ratio: float = 1.0, answer: str = "fine") -> None:
+def take_turn(session: SessionHarness, tokens: int, ratio: float = 1.0) -> None:
     """A turn of so many tokens; the provider counts each context by a ratio of its own."""
     session.ask("x" * 4 * tokens)
-    reply(session, ratio, answer)
+    reply(session, ratio)
 
 
 def reply(session: SessionHarness, ratio: float = 1.0, answer: str = "fine") -> None:

@@ -115,9 +115,9 @@ class Writer:
         """Make a lane the active one."""
         return self.operate("switch", lane)
 
-    def pin(self, *seqs: int, lane: str = DEFAULT_LANE) -> Entry:
-        """Pin entries of a lane."""
-        return self.operate("pin", lane, seqs=list(seqs))
+    def pin(self, *seqs: int) -> Entry:
+        """Pin entries of the default lane."""
+        return self.operate("pin", DEFAULT_LANE, seqs=list(seqs))
 
     def expand(self, lane: str = DEFAULT_LANE) -> Entry:
         """Undo a lane's latest compaction."""

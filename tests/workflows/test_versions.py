@@ -14,11 +14,10 @@ from clew.errors import WorkerUnavailable
 from clew.session.handle import SessionHandle
 from clew.tools import remote_tool
 from clew_workflows.protocol import RolloverThresholds
-from tests.support.deployments import make_client, run_deployment
 from tests.support.every_state import EVENTS, WAITING, WORKING, SessionsInEveryState, call_once
 from tests.support.processes import run_worker_process
 from tests.support.rolling import FailingStore, list_runs, make_id
-from tests.support.stack import Stack
+from tests.support.stack import Stack, make_client, run_deployment
 from tests.support.versions import (
     Fleet,
     fetch_runs,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from clew import Agent
 from tests.support.command_line import run_clew
-from tests.support.deployments import make_client, run_deployment
-from tests.support.stack import Stack
+from tests.support.stack import Stack, make_client, run_deployment
 
 
 async def test_a_session_is_opened_with_an_agent(stack: Stack) -> None:

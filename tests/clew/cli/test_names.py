@@ -10,9 +10,8 @@ from clew.cli.names import list_names
 from clew.local import Reply, ToolCall
 from clew.local.child import free_ports
 from tests.support.command_line import run_clew
-from tests.support.deployments import make_client, run_deployment
 from tests.support.scripts import call_add_twice
-from tests.support.stack import Stack, get_last_message
+from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.waiting import wait_until
 
 
