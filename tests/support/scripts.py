@@ -6,8 +6,7 @@ import asyncio
 import uuid
 from typing import Any
 
-from clew import Session
-from clew.contract import Entry
+from clew import Entry, Session
 from clew.local import Reply, ToolCall
 from tests.support.stack import get_last_message
 from tests.support.waiting import wait_until
