@@ -113,8 +113,13 @@ def list_modules() -> dict[str, Module]:
     return modules
 
 
-def list_imports(module: Module) -> Iterator[str]:
+@cache
+def list_imports(module: Module) -> tuple[str, ...]:
     """List the dotted names that a module imports, at any level and under `TYPE_CHECKING` too."""
+    return tuple(_find_imports(module))
+
+
+def _find_imports(module: Module) -> Iterator[str]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

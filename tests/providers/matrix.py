@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from clew import Clew
+from clew import Clew, ToolContext, tool
 from clew.local import TemporalServer
 from clew_activities.tools.mcp.settings import McpSettings, ProcessSettings
 from clew_activities.tools.registry import load_tools
-from tests.providers import mcp_tools, plain_tools
+from tests.providers import mcp_tools
 from tests.providers.dialects import DIALECTS
 from tests.providers.strict_server import Dialect, StrictServer, run_strict_servers
 from tests.support import toolbox
@@ -48,6 +48,23 @@ async def run_matrix(server: TemporalServer) -> AsyncIterator[Matrix]:
         clew = Clew(connection.temporal, f"matrix-{uuid.uuid4().hex}")
         program = str(Path(mcp_tools.__file__))
         mcp = {name: ProcessSettings(command=sys.executable, args=(program, name)) for name in ("hard", "many")}
-        tools = load_tools([toolbox.__name__, plain_tools.__name__])
+        tools = load_tools([toolbox.__name__, __name__])
         async with serve(clew, environ, tools=tools, mcp=McpSettings(mcp)):
             yield Matrix(clew, servers)
+
+
+runs: dict[str, list[str]] = {}
+"""The tools that have run, by session."""
+
+
+@tool
+def erase(context: ToolContext, scope: str = "everything") -> str:
+    """Erases files. Without a scope it erases everything."""
+    runs.setdefault(context.session_id, []).append(f"erase {scope}")
+    return f"erased {scope}"
+
+
+@tool(name="3d_render")
+def render(angle: int) -> str:
+    """Renders a scene from an angle."""
+    return f"rendered at {angle}"

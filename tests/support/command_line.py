@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.command_server import CommandServer
+from tests.support.waiting import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 60.0
 KEY_SECONDS = 2.0
 """Seconds in which a command takes a key."""
 COLUMNS = 100

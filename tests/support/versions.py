@@ -36,7 +36,7 @@ from clew_activities.worker.assembly import DEFAULT_THRESHOLDS, WORKFLOWS
 from clew_workflows.host.payload_converter import make_tolerant
 from clew_workflows.protocol import RolloverThresholds
 from tests.support import toolbox
-from tests.support.next_version import NEXT
+from tests.support.other_workflows import NEXT
 from tests.support.rolling import list_runs
 from tests.support.stack import Stack, run_deployment
 from tests.support.waiting import wait_until

@@ -16,8 +16,7 @@ from httpx_sse import aconnect_sse
 
 from clew import Clew
 from clew.local.child import LOOPBACK
-
-PATIENCE_SECONDS = 20.0
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 class _Server(uvicorn.Server):

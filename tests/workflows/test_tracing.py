@@ -143,7 +143,7 @@ async def test_one_trace_holds_request_calls_tools_and_subagent(stack: Stack) ->
         settings = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
             "OTEL_BSP_SCHEDULE_DELAY": "100",
-            "CLEW_AGENTS": "tests.support.traced_agents",
+            "CLEW_AGENTS": "tests.support.crew",
             "SUBAGENTS_BOSS": stack.add_model(lead),
             "SUBAGENTS_HELPER": stack.add_model(lambda _body: Reply(CONTENT)),
         }

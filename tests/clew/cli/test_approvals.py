@@ -13,9 +13,10 @@ import pytest
 from clew.cli import reach, talk
 from clew.errors import WorkerUnavailable
 from clew.local import Reply, ToolCall
-from tests.support.command_line import PATIENCE_SECONDS, read_error, run_clew, start_command
+from tests.support.command_line import read_error, run_clew, start_command
 from tests.support.scripts import call_add_twice, wait_for_approvals
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 async def test_approve_and_deny_decide_tool_calls(stack: Stack) -> None:
