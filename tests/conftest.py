@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import signal
+import time
 from collections.abc import AsyncIterator, Generator, Iterator
+from typing import Any
 
 import pytest
+from temporalio.worker import _workflow
 
 from clew import Clew
 from clew.local import TemporalServer, scripted_model, temporal_server
 from clew.local.scripted import Script
 from clew_activities.archive import Store
-from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools.registry import load_tools
-from clew_activities.worker import make_worker
-from tests.support import toolbox
-from tests.support.busy_machine import count_computing, freeze_collected, stop_collecting_garbage
 from tests.support.examples import register_profiles
-from tests.support.hanging import describe_tasks
 from tests.support.rolling import QUICK_ROLLOVERS
-from tests.support.stack import KEYS, Stack
+from tests.support.stack import Stack, serve
 from tests.support.versions import QUICK_DRAINS
+
+TASK_SECONDS = 2
+"""Most seconds of computing in a workflow task: the SDK's own limit of a task's time."""
+_STALLED_SECONDS = 8
+"""Seconds after which a task fails that waits. The server's limit is 10."""
 
 register_profiles()
 # Its assertions show the values that they compare, as those of test modules do.
@@ -34,13 +38,17 @@ def pytest_configure() -> None:
 
 
 def pytest_collection() -> None:
-    """Collect the tests in two thirds of the time."""
-    stop_collecting_garbage()
+    """Look for no garbage while the tests are collected: there is nearly none, and it took a third of the time."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Keep full garbage collections short."""
-    freeze_collected()
+    """Take the collected tests, over a million objects, out of the garbage collection, and begin it again.
+
+    Each full collection would go through them, and stop every thread of the process for a second.
+    """
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -54,8 +62,31 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_workers() -> Iterator[None]:
-    """Let workers of this process wait for a busy machine."""
-    with count_computing():
+    """Limit what workflow tasks of this process compute, instead of the time that passes.
+
+    The SDK fails a workflow task that does not end within two seconds. On a busy machine so do threads that compute
+    nothing.
+    """
+    worker: Any = _workflow._WorkflowWorker
+    running: Any = _workflow._RunningWorkflow
+    make, activate = worker.__init__, running.activate
+
+    def make_patient(self: Any, **options: Any) -> None:
+        make(self, **options)
+        # None: the SDK's debug mode has no limit.
+        if self._deadlock_timeout_seconds is not None:
+            self._deadlock_timeout_seconds = _STALLED_SECONDS
+
+    def activate_and_measure(self: Any, activation: Any) -> Any:
+        begun = time.thread_time()
+        completion = activate(self, activation)
+        if (seconds := time.thread_time() - begun) > TASK_SECONDS:
+            raise RuntimeError(f"the workflow task has computed for {seconds:.1f} s")
+        return completion
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "__init__", make_patient)
+        patch.setattr(running, "activate", activate_and_measure)
         yield
 
 
@@ -66,25 +97,11 @@ async def stack(server: TemporalServer) -> AsyncIterator[Stack]:
     Nothing listens at the address of its provider `unreachable`.
     """
     scripts: dict[str, Script] = {}
-    store = Store.from_url("memory://")
-    async with scripted_model(lambda body: scripts[body["model"]](body)) as provider, make_http_client() as http:
-        clew = await Clew.connect(server.address)
-        worker = make_worker(
-            clew.temporal,
-            task_queue=clew.task_queue,
-            providers=load_providers(
-                {
-                    "CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url,
-                    "CLEW_PROVIDER_UNREACHABLE_BASE_URL": "http://127.0.0.1:1/v1",
-                }
-            ),
-            tools=load_tools([toolbox.__name__]),
-            http=http,
-            store=store,
-            keys=KEYS,
-        )
-        async with worker:
-            yield Stack(clew, server, provider, scripts, store)
+    async with scripted_model(lambda body: scripts[body["model"]](body)) as provider:
+        stack = Stack(await Clew.connect(server.address), server, provider, scripts, Store.from_url("memory://"))
+        environ = {**stack.environ, "CLEW_PROVIDER_UNREACHABLE_BASE_URL": "http://127.0.0.1:1/v1"}
+        async with serve(stack.clew, environ, store=stack.store):
+            yield stack
 
 
 @pytest.fixture(scope="session")
@@ -94,3 +111,20 @@ async def server() -> AsyncIterator[TemporalServer]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CLEW_STORE", running.store)
             yield running
+
+
+def describe_tasks() -> str:
+    """Describe where each task of this process waits, from its own function to the innermost one."""
+    tasks = [value for value in gc.get_objects() if type(value) is asyncio.Task and not value.done()]
+    return "\n".join(f"{task.get_name()}: {' > '.join(_list_places(task.get_coro()))}" for task in tasks)
+
+
+def _list_places(awaited: Any) -> Iterator[str]:
+    while awaited is not None:
+        kind = next((kind for kind in ("cr", "gi", "ag") if hasattr(awaited, f"{kind}_frame")), None)
+        if kind is None:
+            yield type(awaited).__name__
+            return
+        if frame := getattr(awaited, f"{kind}_frame"):
+            yield f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno} {frame.f_code.co_name}"
+        awaited = getattr(awaited, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")

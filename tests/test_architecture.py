@@ -1,4 +1,4 @@
-"""The architecture: which package may import which, and which words are no names."""
+"""The architecture: which package may import which, and where the tests of a module are."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = {
@@ -82,8 +84,6 @@ IN_WORKFLOWS = (
 """The modules of `clew_workflows.temporal_faults` that workflows and their converters import, and no others."""
 PYTHONS_OWN = {"_exit", "_current_frames", "_set_running_loop", "_Hash"}
 """Private parts of Python's modules that the sources use."""
-VAGUE_NAMES = {"asked", "given", "told", "whole", "found", "place", "world", "ground", "facts"}
-"""Words that do not say what a value is."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,13 @@ def list_modules() -> dict[str, Module]:
     return modules
 
 
-def list_imports(module: Module) -> Iterator[str]:
+@cache
+def list_imports(module: Module) -> tuple[str, ...]:
     """List the dotted names that a module imports, at any level and under `TYPE_CHECKING` too."""
+    return tuple(_find_imports(module))
+
+
+def _find_imports(module: Module) -> Iterator[str]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -212,6 +217,25 @@ def test_only_workarounds_touch_private_parts_of_temporal() -> None:
     assert not touched
 
 
+def _list_definitions(module: Module) -> Iterator[tuple[int, str]]:
+    """List the names that a module defines, each with its line."""
+    for node in ast.walk(module.tree):
+        match node:
+            case (
+                ast.Name(id=name, ctx=ast.Store())
+                | ast.Attribute(attr=name, ctx=ast.Store())
+                | ast.arg(arg=name)
+                | ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.ExceptHandler(name=str(name))
+                | ast.alias(asname=str(name))
+            ):
+                yield node.lineno, name
+
+
 def _list_private_definitions(module: Module) -> Iterator[str]:
     """List the private names that a module defines: functions, methods, fields and attributes."""
     yield from (name for _, name in _list_definitions(module) if _is_private(name))
@@ -277,19 +301,6 @@ def test_private_modules_are_imported_within_their_package() -> None:
     assert not entering
 
 
-def test_tests_import_private_modules_only_of_the_package_that_they_mirror() -> None:
-    """A private module of `clew.session` is imported by `tests/clew/session` and by no other test."""
-    entering = []
-    for path in sorted((ROOT / "tests").rglob("*.py")):
-        folder = path.parent.relative_to(ROOT / "tests").parts
-        mirrored = ".".join(folder) if folder[:1] == ("clew",) else f"clew_{'.'.join(folder)}"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            private = _find_private_package(node.module or "") if isinstance(node, ast.ImportFrom) else None
-            if private and private.startswith("clew") and private != mirrored:
-                entering.append(f"{path.name} imports from {private}")
-    assert not entering
-
-
 def _find_private_package(name: str) -> str | None:
     """Find the package whose private module a dotted name contains; None: no part of the name is private."""
     parts = name.split(".")
@@ -299,54 +310,34 @@ def _find_private_package(name: str) -> str | None:
     return None
 
 
-def test_names_say_what_they_name() -> None:
-    """No variable, parameter, field, function or class is named with a word of `VAGUE_NAMES`."""
-    assert not [
-        f"{name}, line {line}: {defined}"
-        for name, module in list_modules().items()
-        for line, defined in _list_definitions(module)
-        if defined.strip("_") in VAGUE_NAMES
-    ]
+TESTS = {
+    "clew": "clew",
+    "clew_workflows": "workflows",
+    "clew_activities": "activities",
+    "clew_audit": "audit",
+}
+"""The folder of `tests` that mirrors a package."""
+_COVERED = re.compile(r"^`?(\w+)`?: \S.*", re.MULTILINE)
 
 
-def test_raises_sections_say_the_condition() -> None:
-    """Each error of a `Raises:` section stands as `Busy: A run is active.`: name, colon, sentence."""
-    assert not [
-        f"{name}, {defined}: write {line!r} as 'Error: Condition.'"
-        for name, module in list_modules().items()
-        for defined, line in _list_raises(module)
-        if not _RAISES_LINE.match(line)
-    ]
+@pytest.mark.skip(reason="rooms are moving")
+def test_every_module_has_its_tests() -> None:
+    """The mirrored folder has `test_<name>.py`, or its docstring has a line `name: covered by …`.
 
-
-_RAISES_LINE = re.compile(r"[\w.]+: [A-Z0-9`].*")
-
-
-def _list_raises(module: Module) -> Iterator[tuple[str, str]]:
-    """List the first line of each error in the `Raises:` sections of a module, with the documented name."""
-    for node in ast.walk(module.tree):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+    A package itself needs neither.
+    """
+    missing: dict[str, list[str]] = {}
+    for module in list_modules().values():
+        package, *folders = module.package.split(".")
+        if module.is_package or package not in TESTS:
             continue
-        _, _, section = (ast.get_docstring(node) or "").partition("Raises:\n")
-        for line in section.partition("\n\n")[0].splitlines():
-            if not line.startswith("     "):
-                yield getattr(node, "name", module.name), line.strip()
+        folder, name = ROOT.joinpath("tests", TESTS[package], *folders), module.path.stem.strip("_")
+        if not (folder / f"test_{name}.py").exists() and name not in _list_covered(folder / "__init__.py"):
+            missing.setdefault(str(folder.relative_to(ROOT)), []).append(name)
+    assert not missing
 
 
-def _list_definitions(module: Module) -> Iterator[tuple[int, str]]:
-    """List the names that a module defines, each with its line."""
-    for node in ast.walk(module.tree):
-        match node:
-            case (
-                ast.Name(id=name, ctx=ast.Store())
-                | ast.Attribute(attr=name, ctx=ast.Store())
-                | ast.arg(arg=name)
-                | ast.FunctionDef(name=name)
-                | ast.AsyncFunctionDef(name=name)
-                | ast.ClassDef(name=name)
-                | ast.MatchAs(name=str(name))
-                | ast.MatchStar(name=str(name))
-                | ast.ExceptHandler(name=str(name))
-                | ast.alias(asname=str(name))
-            ):
-                yield node.lineno, name
+def _list_covered(init: Path) -> set[str]:
+    """List the modules that the docstring of a folder of tests names as covered elsewhere."""
+    docstring = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) if init.exists() else None
+    return set(_COVERED.findall(docstring or ""))

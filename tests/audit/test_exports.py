@@ -15,8 +15,8 @@ from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
 from clew_audit.exports import FORMAT, export_session, import_session
 from clew_audit.json_lines import FileDamaged, LineWriter
-from tests.support.audits import answer_or_hang, leave_open_work
 from tests.support.rolling import make_id
+from tests.support.scripts import answer_or_hang, leave_open_work
 from tests.support.stack import Stack, get_last_message
 
 

@@ -21,8 +21,8 @@ from clew_audit.histories import ServerHistories
 from clew_audit.recovery import recover
 from tests.support import toolbox
 from tests.support.archives import Failing
-from tests.support.audits import answer_or_hang, leave_open_work, query_live_entries
 from tests.support.rolling import OFTEN, make_id
+from tests.support.scripts import answer_or_hang, leave_open_work, query_live_entries
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 

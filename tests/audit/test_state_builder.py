@@ -16,8 +16,10 @@ from clew_workflows.protocol import ArchiveRef
 from clew_workflows.session import advance, carried
 from clew_workflows.session.state import State
 from clew_workflows.thread.entries import Entry
-from tests.support.budgets import MODEL, begin_small, make_refusal, reply, take_turn
-from tests.support.histories import HISTORIES
+from tests.support.corpus import NEXT, read_corpus
+from tests.support.session_harness import MODEL, begin_small, make_refusal, reply, take_turn
+
+HISTORIES = read_corpus(NEXT).histories
 
 
 def fold_entries(entries: list[Entry], *, pieces: int) -> State:

@@ -20,9 +20,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.chaos.plan import Plan, make_plan
+from tests.chaos.plan import Plan, make_plan, shrink
 from tests.chaos.round import Figures, Result, run_round
-from tests.chaos.shrink import shrink
 
 TRIES = 3
 """Tries of each candidate."""

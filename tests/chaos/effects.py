@@ -17,12 +17,7 @@ from tests.chaos import tools
 NOT_RUN = "[not run"
 """The beginning of a result that says that the tool has not run."""
 TOOLS: Mapping[str, Tool[..., str]] = {
-    tools.note.name: tools.note,
-    tools.charge.name: tools.charge,
-    tools.wire.name: tools.wire,
-    tools.flaky.name: tools.flaky,
-    tools.nap.name: tools.nap,
-    tools.big.name: tools.big,
+    one.name: one for one in (tools.note, tools.charge, tools.wire, tools.flaky, tools.nap, tools.big)
 }
 
 

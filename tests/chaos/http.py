@@ -1,11 +1,15 @@
-"""A small HTTP proxy on loopback whose handler decides what happens to each request."""
+"""HTTP on loopback: a server, requests that are passed on, and a proxy that fails some of them."""
 
 from __future__ import annotations
 
 import asyncio
+import random
+import time
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Self
 
 from clew.local.child import LOOPBACK
 
@@ -90,7 +94,7 @@ Handler = Callable[[HttpRequest, Connection], Awaitable[None]]
 """Answers one request on its connection."""
 
 
-async def read_request(reader: asyncio.StreamReader) -> HttpRequest:
+async def _read_request(reader: asyncio.StreamReader) -> HttpRequest:
     """Read one request with its body."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.strip().split("\r\n")
@@ -116,14 +120,14 @@ async def forward(request: HttpRequest, address: str) -> AsyncGenerator[bytes]:
 
 
 @asynccontextmanager
-async def run_http_server(handler: Handler) -> AsyncIterator[str]:
+async def _run_server(handler: Handler) -> AsyncIterator[str]:
     """Serve on a free port of loopback, one request for each connection; yields `host:port`."""
     connections: set[asyncio.Task[None]] = set()
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await handler(await read_request(reader), Connection(reader, writer))
+                await handler(await _read_request(reader), Connection(reader, writer))
         except Aborted:
             writer.transport.abort()
         finally:
@@ -143,3 +147,48 @@ async def run_http_server(handler: Handler) -> AsyncIterator[str]:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
         await server.wait_closed()
+
+
+class FaultyProxy:
+    """Passes requests on to a server, or fails them while a fault is in force.
+
+    Attributes:
+        address: Host and port, while it serves.
+        requests: The requests so far.
+        faults: The faults so far, by kind.
+        over: Set when the faults are over for good: what hangs is to end.
+    """
+
+    def __init__(self, address: str, seed: int) -> None:
+        self.address = ""
+        self.requests = 0
+        self.faults: Counter[str] = Counter()
+        self.over = asyncio.Event()
+        self._address = address
+        self._chance = random.Random(f"{type(self).__name__}-{seed}")
+        self._fault: str | None = None
+        self._share = self._until = 0.0
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[Self]:
+        """Serve on a free port of loopback."""
+        async with _run_server(self.handle) as self.address:
+            yield self
+
+    def begin_fault(self, fault: str, share: float, seconds: float) -> None:
+        """Fail a share of the requests for some seconds. The fault takes the place of the one in force."""
+        self._fault, self._share, self._until = fault, share, time.monotonic() + seconds
+
+    def end_faults(self) -> None:
+        """End the faults for good."""
+        self._fault = None
+        self.over.set()
+
+    async def handle(self, request: HttpRequest, connection: Connection) -> None:
+        """Answer one request."""
+        self.requests += 1
+        is_failing = self._fault and time.monotonic() <= self._until and self._chance.random() <= self._share
+        await self._answer(request, connection, self._fault if is_failing else None)
+
+    async def _answer(self, request: HttpRequest, connection: Connection, fault: str | None) -> None:
+        raise NotImplementedError

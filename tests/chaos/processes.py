@@ -42,17 +42,17 @@ class Workers:
         kills: Workers killed so far.
         stops: Workers stopped and continued so far.
         jumps: Changes of a worker's clock so far.
-        records: Log records that no fault excuses, with their counts.
         largest: The largest memory of a worker so far, in bytes.
     """
 
     def __init__(self, address: str, env: Mapping[str, str], folder: Path) -> None:
         self.kills = self.stops = self.jumps = self.largest = 0
-        self.records: list[str] = []
-        self._address = address
-        self._env = env
-        self._folder = folder
-        self._members: list[_Member] = [_Member(self, number, cached) for number, cached in enumerate(CACHES)]
+        self._members = [_Member(address, env, folder, number) for number in range(len(CACHES))]
+
+    @property
+    def records(self) -> list[str]:
+        """Log records that no fault excuses, of workers that have ended."""
+        return [record for member in self._members for record in member.records]
 
     async def __aenter__(self) -> Workers:
         await asyncio.gather(*(member.start() for member in self._members))
@@ -97,41 +97,23 @@ class Workers:
         for member in self._members:
             self.largest = max(self.largest, member.measure_resident_bytes())
 
-    def make_env(self, number: int, cached: int) -> dict[str, str]:
-        """Make the environment of a worker."""
-        clock = self.get_clock(number)
-        env = {**self._env, CACHED_SESSIONS: str(cached)}
+
+class _Member:
+    def __init__(self, address: str, env: Mapping[str, str], folder: Path, number: int) -> None:
+        self.lock = asyncio.Lock()
+        self.records: list[str] = []
+        self._address = address
+        self._clock = folder / f"clock-{number}"
+        self._log = folder / f"worker-{number}.log"
+        self._env = {**env, CACHED_SESSIONS: str(CACHES[number])}
         if library := find_faketime():
-            env |= {
+            self._env |= {
                 "LD_PRELOAD": str(library),
-                "FAKETIME_TIMESTAMP_FILE": str(clock),
+                "FAKETIME_TIMESTAMP_FILE": str(self._clock),
                 "FAKETIME_CACHE_DURATION": "1",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
                 "NO_FAKE_STAT": "1",
             }
-        return env
-
-    def get_clock(self, number: int) -> Path:
-        """Get the file with the offset of a worker's clock."""
-        return self._folder / f"clock-{number}"
-
-    @property
-    def address(self) -> str:
-        """The server's address."""
-        return self._address
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the workers' logs and clocks."""
-        return self._folder
-
-
-class _Member:
-    def __init__(self, workers: Workers, number: int, cached: int) -> None:
-        self.lock = asyncio.Lock()
-        self._workers = workers
-        self._number = number
-        self._cached = cached
         self._worker: Worker | None = None
         self._stack = AsyncExitStack()
 
@@ -139,11 +121,7 @@ class _Member:
         """Start the worker, as often as it takes: the server may be away."""
         self.write_offset(0)
         while True:
-            running = worker_process(
-                self._workers.address,
-                env=self._workers.make_env(self._number, self._cached),
-                module="tests.chaos.worker",
-            )
+            running = worker_process(self._address, env=self._env, module="tests.chaos.worker")
             try:
                 self._worker = await self._stack.enter_async_context(running)
                 return
@@ -167,7 +145,7 @@ class _Member:
                 os.kill(self._worker.pid, number)
 
     def write_offset(self, seconds: int) -> None:
-        self._workers.get_clock(self._number).write_text(f"{seconds:+d}\n")
+        self._clock.write_text(f"{seconds:+d}\n")
 
     def measure_resident_bytes(self) -> int:
         if self._worker is None or not self._worker.running:
@@ -181,10 +159,10 @@ class _Member:
         if self._worker is None:
             return
         text = self._worker.log.read_text(errors="replace")
-        with Path(self._workers.folder, f"worker-{self._number}.log").open("a") as log:
+        with self._log.open("a") as log:
             log.write(text)
         records = _RECORD.split(text)
-        self._workers.records += [record.strip() for record in records if any(word in record for word in _WRONG)]
+        self.records += [record.strip() for record in records if any(word in record for word in _WRONG)]
 
 
 class Server:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
-from tests.chaos.faults import Window
-from tests.chaos.http import Aborted, Connection, HttpAnswer, HttpRequest, forward
+from tests.chaos.http import Aborted, Connection, FaultyProxy, HttpAnswer, HttpRequest, forward
 
 OTHER_HOST = "127.0.0.2"
 """A host that the keys of this provider must not reach."""
@@ -19,26 +16,10 @@ _JSON = {"content-type": "application/json"}
 _EVENTS = {"content-type": "text/event-stream"}
 
 
-class FaultyProvider:
-    """Passes requests on to the scripted model, or fails them while a fault is in force.
+class FaultyProvider(FaultyProxy):
+    """A proxy before the scripted model."""
 
-    Attributes:
-        window: The fault in force.
-        requests: The requests so far.
-        faults: The faults so far, by kind.
-    """
-
-    def __init__(self, address: str, seed: int) -> None:
-        self.window = Window()
-        self.requests = 0
-        self.faults: Counter[str] = Counter()
-        self._address = address
-        self._chance = random.Random(f"provider-{seed}")
-
-    async def handle(self, request: HttpRequest, connection: Connection) -> None:
-        """Answer one request."""
-        self.requests += 1
-        fault = self.window.draw(self._chance)
+    async def _answer(self, request: HttpRequest, connection: Connection, fault: str | None) -> None:
         if fault is None:
             async with aclosing(forward(request, self._address)) as chunks:
                 async for chunk in chunks:
@@ -85,7 +66,7 @@ class FaultyProvider:
 
     async def _stall(self, connection: Connection) -> None:
         """Send nothing until the client gives up, or the faults are over."""
-        ends = [asyncio.create_task(connection.wait_for_hangup()), asyncio.create_task(self.window.over.wait())]
+        ends = [asyncio.create_task(connection.wait_for_hangup()), asyncio.create_task(self.over.wait())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import shutil
 import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from unittest.mock import patch
 
-from obstore.store import S3Store
 from temporalio.service import RPCError
 
 from bench.chain import list_runs
@@ -24,14 +25,12 @@ from clew import Clew
 from clew.errors import ClewError, NotFound
 from clew.local import scripted_model
 from clew_activities.archive import Archive, Store
-from clew_activities.archive.backends import Bucket
 from clew_audit.audit import audit_session
 from clew_audit.verification import verify_archive
 from clew_workflows.thread.entries import Entry
 from tests.chaos.actions import perform
 from tests.chaos.callers import Callers
 from tests.chaos.effects import check_effects, read_effects
-from tests.chaos.http import run_http_server
 from tests.chaos.model import reply_as_instructed
 from tests.chaos.oracle import Oracle, Violation
 from tests.chaos.plan import SESSIONS, Action, Plan
@@ -39,12 +38,11 @@ from tests.chaos.processes import MAX_RESIDENT_BYTES, Server, Workers, run_bucke
 from tests.chaos.provider import FaultyProvider
 from tests.chaos.rest import come_to_rest
 from tests.chaos.store import FaultyStore
-
-if TYPE_CHECKING:
-    from obstore.store import ClientConfig
+from tests.support.s3 import make_s3_env
 
 CLIENTS = 3
 """Connections that the callers share."""
+STORE = "s3://clew/chaos"
 LEAVE_SECONDS = 45.0
 """Seconds after the last fault in which actions may end by themselves."""
 THRESHOLDS = {"EVENTS": "150", "BYTES": "400000", "UPDATES": "25", "SIGNALS": "30"}
@@ -57,18 +55,15 @@ class Figures:
     Attributes:
         counts: Numbers by their names.
         errors: Errors after which callers sent a command again.
-        records: Log records that the workers should not write.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
-    records: list[str] = field(default_factory=list)
 
     def add(self, other: Figures) -> None:
         """Add the figures of another round."""
         self.counts.update(other.counts)
         self.errors.update(other.errors)
-        self.records += other.records
 
 
 @dataclass
@@ -93,11 +88,11 @@ async def run_round(plan: Plan) -> Result:
         async with (
             scripted_model(reply_as_instructed) as model,
             run_bucket() as bucket,
-            _serve_provider(model.base_url, plan.seed) as (provider, provider_address),
-            _serve_store(bucket, plan.seed) as (store, store_address),
+            FaultyProvider(model.base_url.removeprefix("http://").removesuffix("/v1"), plan.seed).serve() as provider,
+            FaultyStore(bucket, plan.seed).serve() as store,
             Server(folder) as server,
         ):
-            env = _make_env(folder, provider_address, store_address)
+            env = _make_env(folder, provider.address, store.address)
             workers = Workers(server.address, env, folder)
             async with workers:
                 clients = [await Clew.connect(server.address) for _ in range(CLIENTS)]
@@ -150,8 +145,8 @@ class _Round:
                 requests.clear()
                 workers.measure()
             await asyncio.sleep(began + self._plan.seconds - time.monotonic())
-            provider.window.close()
-            store.window.close()
+            provider.end_faults()
+            store.end_faults()
             await asyncio.wait(tasks, timeout=LEAVE_SECONDS) if tasks else None
         finally:
             for task in tasks:
@@ -183,9 +178,9 @@ class _Round:
             case "server":
                 await server.crash(values["seconds"])
             case "provider":
-                provider.window.open(values["fault"], values["share"], values["seconds"])
+                provider.begin_fault(values["fault"], values["share"], values["seconds"])
             case "store":
-                store.window.open(values["fault"], values["share"], values["seconds"])
+                store.begin_fault(values["fault"], values["share"], values["seconds"])
             case "clock":
                 await workers.change_clock(values["worker"], values["offset"], values["seconds"])
 
@@ -272,7 +267,6 @@ class _Round:
 
     def check_logs(self, workers: Workers) -> None:
         """Check what the workers have logged."""
-        self.figures.records += workers.records
         for record in workers.records:
             self.oracle.report("worker", "", record[:3000])
 
@@ -297,34 +291,15 @@ def keep(folder: Path, plan: Plan) -> Path:
     return kept
 
 
-@asynccontextmanager
-async def _serve_provider(base_url: str, seed: int) -> AsyncIterator[tuple[FaultyProvider, str]]:
-    provider = FaultyProvider(base_url.removeprefix("http://").removesuffix("/v1"), seed)
-    async with run_http_server(provider.handle) as address:
-        yield provider, address
-
-
-@asynccontextmanager
-async def _serve_store(bucket: str, seed: int) -> AsyncIterator[tuple[FaultyStore, str]]:
-    store = FaultyStore(bucket, seed)
-    async with run_http_server(store.handle) as address:
-        yield store, address
-
-
-_KEYS = {"AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen", "AWS_REGION": "us-east-1"}
-
-
 def _make_env(folder: Path, provider: str, store: str) -> dict[str, str]:
     thresholds = {f"CLEW_ROLLOVER_{name}": value for name, value in THRESHOLDS.items()}
     return {
-        **_KEYS,
+        **make_s3_env(f"http://{store}"),
         **thresholds,
-        "AWS_ENDPOINT_URL": f"http://{store}",
-        "AWS_ALLOW_HTTP": "true",
-        "CLEW_STORE": "s3://clew/chaos",
+        "CLEW_STORE": STORE,
         "CLEW_PROVIDER_CHAOS_BASE_URL": f"http://{provider}/v1",
         "CLEW_CHECKPOINT_KEYS": f"chaos:{base64.b64encode(b'k' * 32).decode()}",
-        "CLEW_AGENTS": "tests.chaos.agents",
+        "CLEW_AGENTS": "tests.chaos.tools",
         "CLEW_MODEL_CALLS": "50",
         "CHAOS_EFFECTS": str(folder / "effects.jsonl"),
     }
@@ -332,14 +307,5 @@ def _make_env(folder: Path, provider: str, store: str) -> dict[str, str]:
 
 def _open_bucket(address: str) -> Store:
     """Open the bucket itself, without the faults before it."""
-    client: ClientConfig = {"allow_http": True}
-    bucket = S3Store(
-        "clew",
-        prefix="chaos",
-        endpoint=f"http://{address}",
-        access_key_id=_KEYS["AWS_ACCESS_KEY_ID"],
-        secret_access_key=_KEYS["AWS_SECRET_ACCESS_KEY"],
-        region=_KEYS["AWS_REGION"],
-        client_options=client,
-    )
-    return Store(Bucket(bucket))
+    with patch.dict(os.environ, make_s3_env(f"http://{address}")):
+        return Store.from_url(STORE)

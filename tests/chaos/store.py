@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import time
-from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import md5
 
-from tests.chaos.faults import Window
-from tests.chaos.http import Aborted, Connection, HttpAnswer, HttpRequest, forward
+from tests.chaos.http import Aborted, Connection, FaultyProxy, HttpAnswer, HttpRequest, forward
 
 STALE_SECONDS = 5.0
 """Seconds for which a store that serves old objects does not show a write."""
@@ -33,31 +30,19 @@ class Version:
     until: float
 
 
-class FaultyStore:
-    """Passes requests on to the bucket, or fails them while a fault is in force.
+class FaultyStore(FaultyProxy):
+    """A proxy before the bucket.
 
     A lost write is answered as if it was done, and never done. An old object is served for a few seconds after its
     write; conditional writes are decided by the newest one, as in every bucket that has them.
-
-    Attributes:
-        window: The fault in force.
-        requests: The requests so far.
-        faults: The faults so far, by kind.
     """
 
     def __init__(self, address: str, seed: int) -> None:
-        self.window = Window()
-        self.requests = 0
-        self.faults: Counter[str] = Counter()
-        self._address = address
-        self._chance = random.Random(f"store-{seed}")
+        super().__init__(address, seed)
         self._now: dict[str, bytes] = {}
         self._before: dict[str, Version] = {}
 
-    async def handle(self, request: HttpRequest, connection: Connection) -> None:
-        """Answer one request."""
-        self.requests += 1
-        fault = self.window.draw(self._chance)
+    async def _answer(self, request: HttpRequest, connection: Connection, fault: str | None) -> None:
         is_object = request.path.count("/") > 1 and "?" not in request.target
         writes, reads = request.method == "PUT" and is_object, request.method in ("GET", "HEAD") and is_object
         answer: HttpAnswer | None = None

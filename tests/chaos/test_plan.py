@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.plan import CALLS, FAULT_PAUSES, PROVIDER_FAULTS, STORE_FAULTS, Plan, make_plan
-from tests.chaos.shrink import shrink
+from tests.chaos.plan import CALLS, FAULT_PAUSES, PROVIDER_FAULTS, STORE_FAULTS, Plan, make_plan, shrink
 
 
 def test_a_seed_makes_one_plan() -> None:

@@ -1,4 +1,7 @@
-"""The tools of the sessions. Each attempt of a call writes its effect to a file outside of Clew before it answers."""
+"""The tools and the agents of the sessions.
+
+Each attempt of a call writes its effect to a file outside of Clew before it answers.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import os
 import time
 
-from clew import ToolContext, tool
+from clew import Agent, ContextPolicy, ToolContext, tool
 from clew.tools import external_tool
 
 EFFECTS = "CHAOS_EFFECTS"
@@ -83,4 +86,16 @@ order = external_tool(
     "Order an item from the warehouse.",
     {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]},
     timeout_seconds=600,
+)
+
+
+helper = Agent("helper", model="chaos:helper", tools=[note, charge], request_timeout_seconds=90)
+boss = Agent(
+    "boss",
+    model="chaos:first",
+    system_prompt="You lead.",
+    tools=[note, charge, wire, flaky, nap, big, order, helper.as_tool(timeout_seconds=120)],
+    context_policy=ContextPolicy(max_input_tokens=3000, reserve_output_tokens=100),
+    request_timeout_seconds=120,
+    on_busy="queue",
 )

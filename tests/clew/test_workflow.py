@@ -17,10 +17,10 @@ from temporalio.worker import Replayer, Worker
 from clew import workflow as sessions
 from clew.local import Reply
 from clew.worker import make_workflow_sandbox
+from tests.support.processes import run_worker_process
 from tests.support.stack import Stack
 from tests.support.team import Support
 from tests.support.waiting import wait_until
-from tests.support.workers import run_worker_process
 
 
 @asynccontextmanager

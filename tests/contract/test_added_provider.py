@@ -11,9 +11,9 @@ from typing import Any
 
 from clew import Clew, Session
 from clew.session.events import TextAdded
+from tests.support.processes import run_worker_process
 from tests.support.provider_server import FakeServer, run_fake_server
 from tests.support.stack import Stack
-from tests.support.workers import run_worker_process
 
 KEY = "polly-0123456789-wants-a-cracker"
 

@@ -25,9 +25,8 @@ from clew_activities.archive import Archive
 from clew_audit.audit import audit_file, audit_session
 from clew_audit.histories import SavedHistories
 from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES
-from tests.support.hostile_input import MALFORMED, assert_unharmed, make_raw
+from tests.support.hostile_input import MALFORMED, assert_unharmed, make_chain, make_raw
 from tests.support.images import DATA_URL, PNG
-from tests.support.schemas import make_chain
 from tests.support.stack import Stack
 
 NO_ARGUMENT = ("no argument", "null", "nothing")

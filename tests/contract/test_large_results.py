@@ -7,8 +7,6 @@ from typing import Any
 from clew import (
     ClearToolResults,
     ContextPolicy,
-    Entry,
-    Session,
 )
 from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
@@ -16,6 +14,7 @@ from clew_activities.archive import Archive
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.encrypted import needs_plain
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
+from tests.support.scripts import list_results
 from tests.support.stack import Stack, get_last_message
 
 SMALL = {"max_tool_result_bytes": 1000}
@@ -37,10 +36,6 @@ def make_reader(size: int, **reading: Any) -> Script:
                 return Reply("fine")
 
     return script
-
-
-async def list_results(session: Session) -> list[Entry]:
-    return [entry for entry in await session.entries(kind="ai_message") if entry.payload["role"] == "tool"]
 
 
 async def test_a_model_reads_on_in_a_result_that_was_truncated(stack: Stack) -> None:

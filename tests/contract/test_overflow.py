@@ -20,7 +20,7 @@ from clew_activities.archive import Archive
 from clew_activities.model.summarize import INSTRUCTIONS
 from clew_audit.audit import audit_session
 from clew_workflows.contract.messages import compute_digest
-from tests.support.recipes import decode_request
+from tests.support.provider_server import decode_request
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
 

@@ -18,7 +18,7 @@ from clew_audit.audit import audit_session
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.thread.context.contexts import rebuild_context
 from clew_workflows.thread.thread import Thread
-from tests.support.recipes import decode_request
+from tests.support.provider_server import decode_request
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 

@@ -13,10 +13,11 @@ from clew import ContextPolicy, RequestFailed, Session
 from clew.errors import Busy
 from clew.local import Reply, ToolCall
 from clew_workflows.thread.entries import Entry
+from tests.support.processes import open_session_on, run_worker_process
 from tests.support.rolling import SlowModel
+from tests.support.scripts import list_results
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
-from tests.support.workers import open_session_on, run_worker_process
 
 
 def make_payer(folder: Path) -> Any:
@@ -31,10 +32,6 @@ def make_payer(folder: Path) -> Any:
         return Reply(" | ".join(message["content"] for message in body["messages"] if message["role"] == "tool"))
 
     return script
-
-
-async def list_results(session: Session) -> list[Entry]:
-    return [entry for entry in await session.entries(kind="ai_message") if entry.payload["role"] == "tool"]
 
 
 async def wait_until_half_paid(session: Session, folder: Path) -> list[Entry]:

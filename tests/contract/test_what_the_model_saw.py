@@ -8,7 +8,7 @@ from typing import Any
 from clew import ContextPolicy, Entry
 from clew.local import Reply, ToolCall
 from clew_workflows.contract.messages import compute_digest
-from tests.support.recipes import decode_request
+from tests.support.provider_server import decode_request
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 

@@ -15,7 +15,7 @@ from clew import Clew
 from clew.errors import ServerUnreachable
 from clew.local import Reply, ToolCall, temporal_server
 from clew.local.child import free_ports
-from tests.support.next_version import NEXT
+from tests.support.other_workflows import NEXT
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.scraping import run_observed_worker
 from tests.support.stack import Stack, get_last_message

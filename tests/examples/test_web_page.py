@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from playwright.async_api import Page, Request, expect
+from playwright.async_api import Page, Request, Response, expect
 
 from clew import Session, testing
 from clew.contract.payloads import AssistantMessage, MessagePayload, ToolMessage, UserMessage
@@ -16,8 +16,7 @@ from clew.testing import ScriptedRequest
 from examples.web import service
 from examples.web.agents import shop
 from tests.support.browser import open_browser
-from tests.support.proxy import Proxy, run_proxy
-from tests.support.web import serve
+from tests.support.web import Proxy, run_proxy, serve
 
 RECONNECTS = 100
 # Characters that JavaScript counts twice, markup that must stay text, and lines.
@@ -52,26 +51,41 @@ class Resets:
     def __init__(self, proxy: Proxy, page: Page) -> None:
         self._proxy = proxy
         self._random = random.Random(13)
-        self._connected = asyncio.Event()
-        page.on("request", self._notice)
+        self._connected, self._answered = asyncio.Event(), asyncio.Event()
+        page.on("request", self._notice_request)
+        page.on("response", self._notice_response)
 
-    def _notice(self, request: Request) -> None:
+    def _notice_request(self, request: Request) -> None:
         if "/events" in request.url:
             self._connected.set()
+            self._answered.clear()
+
+    def _notice_response(self, response: Response) -> None:
+        if "/events" in response.url:
+            self._answered.set()
 
     async def run(self) -> None:
-        """Reset the connections, each time that the page has connected again."""
-        for _ in range(RECONNECTS):
-            while not self._connected.is_set():
-                try:
-                    async with asyncio.timeout(1):
-                        await self._connected.wait()
-                except TimeoutError:
-                    # The last reset came before the proxy had the connection, which is still open.
-                    self._proxy.reset_connections()
+        """Reset the connections, each time that the page has connected again.
+
+        Half of the connections get an answer before: so the page goes on, however slow the machine is.
+        """
+        for number in range(RECONNECTS):
+            await self._wait_for(self._connected, seconds=1)
             self._connected.clear()
+            if number % 2:
+                await self._wait_for(self._answered, seconds=10)
+                await asyncio.sleep(0.2)
             await asyncio.sleep(self._random.uniform(0.0, 0.3))
             self._proxy.reset_connections()
+
+    async def _wait_for(self, event: asyncio.Event, seconds: float) -> None:
+        while not event.is_set():
+            try:
+                async with asyncio.timeout(seconds):
+                    await event.wait()
+            except TimeoutError:
+                # The last reset came before the proxy had the connection, which is still open.
+                self._proxy.reset_connections()
 
 
 async def send(page: Page, text: str) -> None:

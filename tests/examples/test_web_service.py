@@ -16,7 +16,8 @@ from clew.local import Reply, ToolCall
 from clew.testing import ScriptedRequest
 from examples.web.agents import shop
 from examples.web.service import app
-from tests.support.web import PATIENCE_SECONDS, SentEvent, receive, serve
+from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.web import SentEvent, receive, serve
 
 
 def answer(request: ScriptedRequest) -> Reply:

@@ -6,9 +6,8 @@
 | `server_rules` | what each server refuses |
 | `chat_rules` | functions that make the rules of Chat Completions |
 | `chat_completions`, `anthropic_messages` | the wire formats with their quirks; the latter with the API's rules |
-| `strict_server` | the server of all dialects, over real HTTP |
-| `model_script` | what the model behind a server does |
+| `strict_server` | the server of all dialects, over real HTTP, and what the model behind it does |
 | `scenarios` | the columns |
-| `matrix` | the worker that is configured for all servers |
-| `plain_tools`, `mcp_tools` | the tools of the sessions |
+| `matrix` | the worker that is configured for all servers, and its tools |
+| `mcp_tools` | the tools of the sessions that MCP servers have |
 """

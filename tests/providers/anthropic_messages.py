@@ -11,8 +11,7 @@ from typing import Any
 import jsonschema_rs
 
 from tests.providers.chat_completions import make_id, make_signature, make_thinking_block
-from tests.providers.model_script import Turn
-from tests.providers.strict_server import DROP, Billing, Exchange, Refusal, Rule, Sent
+from tests.providers.strict_server import DROP, Billing, Exchange, Refusal, Rule, Sent, Turn
 
 Block = dict[str, Any]
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tests.providers.model_script import Call, Turn
-from tests.providers.strict_server import DROP, Billing, Exchange, Refusal, Sent
+from tests.providers.strict_server import DROP, Billing, Call, Exchange, Refusal, Sent, Turn
 
 Thinking = Literal["reasoning_content", "reasoning", "reasoning_details", "thinking_chunks", "tags"]
 Deltas = Literal["pieces", "whole", "same_index", "no_index", "pieces_without_index", "text_index"]

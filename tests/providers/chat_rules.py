@@ -18,6 +18,7 @@ import jsonschema_rs
 from pydantic import TypeAdapter, ValidationError
 
 from tests.providers.strict_server import Exchange, Refusal, Rule
+from tests.support.provider_server import drain
 
 Message = dict[str, Any]
 
@@ -71,7 +72,7 @@ def match_type(params: Any, refuse: str, *ignored: str) -> Rule:
     def rule(exchange: Exchange) -> Iterator[Refusal]:
         body = exchange.body
         try:
-            known = _drain(_make_adapter(params).validate_python(body))
+            known = drain(_make_adapter(params).validate_python(body))
         except ValidationError as error:
             first = error.errors()[0]
             yield Refusal(refuse.format(format_place(first["loc"])) + f": {first['msg']}")
@@ -81,15 +82,6 @@ def match_type(params: Any, refuse: str, *ignored: str) -> Rule:
                 yield Refusal(refuse.format(place))
 
     return rule
-
-
-def _drain(value: Any) -> Any:
-    """Read the lazy lists of pydantic."""
-    if isinstance(value, dict):
-        return {key: _drain(item) for key, item in value.items()}
-    if isinstance(value, str | int | float | bool | None):
-        return value
-    return [_drain(item) for item in value]
 
 
 def _compare(body: Any, known: Any, place: tuple[Any, ...] = ()) -> Iterator[str]:

@@ -9,18 +9,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from clew import Clew
+from clew import Clew, ToolContext, tool
 from clew.local import TemporalServer
-from clew_activities.archive import Store
-from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools.mcp.settings import McpSettings, ProcessSettings
 from clew_activities.tools.registry import load_tools
-from clew_activities.worker import make_worker
-from tests.providers import mcp_tools, plain_tools
+from tests.providers import mcp_tools
 from tests.providers.dialects import DIALECTS
 from tests.providers.strict_server import Dialect, StrictServer, run_strict_servers
 from tests.support import toolbox
-from tests.support.stack import KEYS
+from tests.support.stack import serve
 
 KEY = "key-of-the-tests"
 
@@ -43,7 +40,7 @@ def make_environ(dialect: Dialect, url: str) -> dict[str, str]:
 @asynccontextmanager
 async def run_matrix(server: TemporalServer) -> AsyncIterator[Matrix]:
     """Run the servers of all dialects, and a worker."""
-    async with run_strict_servers(DIALECTS) as servers, make_http_client() as http:
+    async with run_strict_servers(DIALECTS) as servers:
         environ: dict[str, str] = {}
         for one in servers.values():
             environ |= make_environ(one.dialect, one.url)
@@ -51,15 +48,23 @@ async def run_matrix(server: TemporalServer) -> AsyncIterator[Matrix]:
         clew = Clew(connection.temporal, f"matrix-{uuid.uuid4().hex}")
         program = str(Path(mcp_tools.__file__))
         mcp = {name: ProcessSettings(command=sys.executable, args=(program, name)) for name in ("hard", "many")}
-        worker = make_worker(
-            clew.temporal,
-            task_queue=clew.task_queue,
-            providers=load_providers(environ),
-            tools=load_tools([toolbox.__name__, plain_tools.__name__]),
-            http=http,
-            store=Store.from_url("memory://"),
-            keys=KEYS,
-            mcp=McpSettings(mcp),
-        )
-        async with worker:
+        tools = load_tools([toolbox.__name__, __name__])
+        async with serve(clew, environ, tools=tools, mcp=McpSettings(mcp)):
             yield Matrix(clew, servers)
+
+
+runs: dict[str, list[str]] = {}
+"""The tools that have run, by session."""
+
+
+@tool
+def erase(context: ToolContext, scope: str = "everything") -> str:
+    """Erases files. Without a scope it erases everything."""
+    runs.setdefault(context.session_id, []).append(f"erase {scope}")
+    return f"erased {scope}"
+
+
+@tool(name="3d_render")
+def render(angle: int) -> str:
+    """Renders a scene from an angle."""
+    return f"rendered at {angle}"

@@ -19,9 +19,8 @@ import jsonschema_rs
 from clew import Clew, ContextPolicy, Session
 from clew.session.request import Request
 from clew_workflows.contract.outcomes import RequestOutcome
-from tests.providers import mcp_tools, plain_tools
-from tests.providers.model_script import Call, Fault, Turn
-from tests.providers.strict_server import Dialect, Exchange, Step, StrictServer
+from tests.providers import matrix, mcp_tools
+from tests.providers.strict_server import Call, Dialect, Exchange, Fault, Step, StrictServer, Turn
 from tests.support.toolbox import get_gate
 
 POLICY = ContextPolicy(max_input_tokens=100_000, reserve_output_tokens=4000, keep_last_turns=10)
@@ -448,10 +447,10 @@ async def play_cut_call(cell: Cell) -> None:
     session = await cell.open(tools=["erase"])
     request = await session.message("Tidy up.")
     outcome = await cell.wait(request)
-    assert not plain_tools.runs.get(session.id), cell.dialect.name
+    assert not matrix.runs.get(session.id), cell.dialect.name
     assert outcome.status == "completed", cell.describe(outcome)
     await cell.ask(session, "Good.")
-    assert not plain_tools.runs.get(session.id)
+    assert not matrix.runs.get(session.id)
 
 
 async def play_odd_replies(cell: Cell) -> None:
@@ -556,7 +555,7 @@ async def play_break(cell: Cell) -> None:
     )
     session = await cell.open(tools=["erase"])
     await cell.ask(session, "Tidy up.")
-    assert not plain_tools.runs.get(session.id)
+    assert not matrix.runs.get(session.id)
 
 
 SCENARIOS: Mapping[str, Scenario] = {

@@ -13,9 +13,56 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from tests.providers.model_script import Turn
+Ending = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call of the model.
+
+    Attributes:
+        name: The tool, by the name that the server received.
+        arguments: An object, or the raw text of one that is cut or malformed.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] | str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A failure of the server.
+
+    Attributes:
+        when: `before`: an error response; `inside`: an error event in the middle of the reply; `cut`: the connection
+            breaks in the middle of the reply; `after`: it breaks when the reply has said that it ends.
+        status: The status of an error response.
+    """
+
+    when: Literal["before", "inside", "cut", "after"]
+    status: int = 503
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One reply of the model.
+
+    Attributes:
+        text: Its text.
+        calls: Its tool calls.
+        thinks: Whether it thinks first; the server chooses a text that no other reply has.
+        ending: Why it ends; `length`: at the token limit.
+        fault: The failure that takes the reply's place, or breaks it.
+    """
+
+    text: str = ""
+    calls: tuple[Call, ...] = ()
+    thinks: bool = False
+    ending: Ending = "stop"
+    fault: Fault | None = None
+
 
 DROP = object()
 """Among the events of a reply: the connection breaks here."""

@@ -11,8 +11,7 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from tests.providers.dialects import DIALECTS
-from tests.providers.model_script import Call, Turn
-from tests.providers.strict_server import Dialect, Exchange, Sent, StrictServer, run_strict_servers
+from tests.providers.strict_server import Call, Dialect, Exchange, Sent, StrictServer, Turn, run_strict_servers
 
 KEY = "key-of-the-tests"
 ROWS = {dialect.name: dialect for dialect in DIALECTS}

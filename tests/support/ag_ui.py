@@ -13,8 +13,7 @@ from pydantic import TypeAdapter
 
 from clew import Session
 from clew.ag_ui import run_agent
-
-PATIENCE_SECONDS = 20.0
+from tests.support.waiting import PATIENCE_SECONDS
 
 _events: TypeAdapter[core.Event] = TypeAdapter(core.Event)
 

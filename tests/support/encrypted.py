@@ -15,12 +15,8 @@ from temporalio.converter import PayloadCodec
 
 from clew import Clew
 from clew_activities.archive import Store
-from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools.registry import load_tools
-from clew_activities.worker import make_worker
 from clew_workflows.encryption import Encryption, EncryptionKeys
-from tests.support import toolbox
-from tests.support.stack import KEYS, Stack
+from tests.support.stack import Stack, serve
 
 needs_plain = pytest.mark.skipif(
     "CLEW_ENCRYPTION_KEYS" in os.environ, reason="looks into payloads that are not encrypted"
@@ -48,18 +44,8 @@ async def run_worker(
         stack.server.address, task_queue=task_queue or f"encrypted-{uuid.uuid4().hex}", encryption=encryption
     )
     store = store or Store.from_url("memory://", sealer=encryption.sealer)
-    async with make_http_client() as http:
-        worker = make_worker(
-            clew.temporal,
-            task_queue=clew.task_queue,
-            providers=load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url}),
-            tools=load_tools([toolbox.__name__]),
-            http=http,
-            store=store,
-            keys=KEYS,
-        )
-        async with worker:
-            yield Stack(clew, stack.server, stack.provider, stack.scripts, store, stack.names)
+    async with serve(clew, stack.environ, store=store):
+        yield Stack(clew, stack.server, stack.provider, stack.scripts, store, stack.names)
 
 
 async def connect(stack: Stack, encryption: Encryption) -> Clew:

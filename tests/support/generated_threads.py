@@ -1,29 +1,279 @@
-"""Hypothesis strategies for histories, which `thread_steps.write` makes threads of, and for context policies."""
+"""Histories of sessions, realistic and hostile: their steps, the threads that they make, and Hypothesis strategies.
+
+A step is data, so that a failing history is readable.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from hypothesis import strategies as st
 
+from clew.contract.payloads import EntryKind
 from clew_workflows.contract.messages import Message
 from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
-from clew_workflows.thread.entries import DEFAULT_LANE
-from tests.support.thread_steps import (
-    DoubtfulRound,
-    Expanded,
-    LargeRound,
-    LooseMessage,
-    OpenCalls,
-    Other,
-    Pinned,
-    Replaced,
-    Result,
-    Steered,
-    Step,
-    Summarized,
-    Switched,
-    Turn,
+from clew_workflows.thread.entries import DEFAULT_LANE, Entry
+from clew_workflows.thread.thread import Thread
+from tests.support.threads import (
+    OTHER_PAYLOADS,
+    Writer,
+    assistant_calls,
+    assistant_says,
+    system_says,
+    tool_returns,
+    user_says,
 )
-from tests.support.threads import assistant_calls, assistant_says, system_says, tool_returns, user_says
+
+
+class Turn(NamedTuple):
+    """A complete run: the user's message, the number of calls of each round of tools, and perhaps an answer.
+
+    The answer may be interrupted.
+    """
+
+    lane: str
+    text: str
+    rounds: list[int]
+    answer: str | None
+    interrupted: bool = False
+
+
+class Steered(NamedTuple):
+    """A user's message in the run that is in progress."""
+
+    lane: str
+    text: str
+
+
+class LooseMessage(NamedTuple):
+    """A message outside any run."""
+
+    lane: str
+    message: Message
+
+
+class LargeRound(NamedTuple):
+    """A round of tools in the run that is in progress, with results of these sizes, and perhaps an answer."""
+
+    lane: str
+    sizes: list[int]
+    text: str
+    answer: str | None
+
+
+class OpenCalls(NamedTuple):
+    """An assistant's tool calls without results."""
+
+    lane: str
+    number: int
+    blocks_of: str | None
+
+
+class Result(NamedTuple):
+    """A result for the call that many calls back (duplicates, late ones, another lane's), or for no call at all.
+
+    `mark` says that it is in doubt, or late.
+    """
+
+    lane: str
+    back: int | None
+    text: str
+    mark: str | None = None
+
+
+class DoubtfulRound(NamedTuple):
+    """A round that ended in doubt, and perhaps the results that arrived after it, all but the first."""
+
+    number: int
+    settled: bool
+
+
+class Replaced(NamedTuple):
+    """A snapshot: its own messages, and the lane's last `verbatim` ones as they were `back` entries ago."""
+
+    lane: str
+    messages: list[Message]
+    verbatim: int
+    back: int | None
+    reason: str = "manual"
+
+
+class Pinned(NamedTuple):
+    """Entries pinned or unpinned: those so many entries ago, messages of the lane or not."""
+
+    lane: str
+    kind: str
+    backs: list[int]
+
+
+class Expanded(NamedTuple):
+    """The latest compaction undone, where there is one."""
+
+    lane: str
+
+
+class Withdrawn(NamedTuple):
+    """A run's messages that are withdrawn before any reply; if not `sent`, entries that no context shows instead."""
+
+    lane: str
+    number: int
+    sent: bool
+
+
+class Summarized(NamedTuple):
+    """A summary up to so many entries ago."""
+
+    lane: str
+    back: int
+    text: str
+
+
+class Switched(NamedTuple):
+    """A change of the active lane."""
+
+    lane: str
+
+
+class Other(NamedTuple):
+    """An entry that no context shows."""
+
+    kind: EntryKind
+
+
+Talk = Turn | Steered | LargeRound | LooseMessage | OpenCalls | Result | DoubtfulRound
+Step = Talk | Replaced | Summarized | Pinned | Expanded | Withdrawn | Switched | Other
+
+
+def write(steps: Sequence[Step], name: str = "heuristic") -> Thread:
+    """Write the thread of a history. Every message's text ends with its seq, so that no two are equal."""
+    player = _Player(Writer(name))
+    for step in steps:
+        match step:
+            case Replaced() | Summarized() | Pinned() | Expanded() | Withdrawn() | Switched() | Other():
+                player.operate(step)
+            case _:
+                player.play(step)
+    return player.writer.thread
+
+
+def _is_withdrawn(entry: Entry) -> bool:
+    return entry.message["content"].startswith("withdrawn [")
+
+
+class _Player:
+    """Commits the steps of a history to a writer."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self.calls: list[str] = []
+        self.runs = 0
+
+    def play(self, step: Talk) -> None:
+        match step:
+            case Turn(lane, text, rounds, answer, interrupted):
+                self.runs += 1
+                run = f"run-{self.runs}"
+                self._speak(lane, user_says(text), run)
+                for count in rounds:
+                    call_ids = self._new_calls(count)
+                    self._speak(lane, assistant_calls(*call_ids), run)
+                    for call_id in call_ids:
+                        self._speak(lane, tool_returns(call_id, text), run)
+                if answer is not None:
+                    self._speak(lane, assistant_says(answer), run, interrupted=interrupted)
+            case Steered(lane, text):
+                self._speak(lane, user_says(text), f"run-{self.runs}")
+            case LargeRound(lane, sizes, text, answer):
+                run, call_ids = f"run-{self.runs}", self._new_calls(len(sizes))
+                self._speak(lane, assistant_calls(*call_ids), run)
+                for call_id, size in zip(call_ids, sizes, strict=True):
+                    self._speak(lane, tool_returns(call_id, (text * size)[:size]), run)
+                if answer is not None:
+                    self._speak(lane, assistant_says(answer), run)
+            case LooseMessage(lane, message):
+                self._speak(lane, message)
+            case OpenCalls():
+                self._call(step)
+            case Result(lane, back, text, mark):
+                known = back is not None and back <= len(self.calls)
+                call_id = self.calls[-back] if back and known else "unknown"
+                self._speak(lane, tool_returns(call_id, text), in_doubt=mark == "in_doubt", late=mark == "late")
+            case DoubtfulRound(number, settled):
+                self._doubt(number, settled)
+
+    def _call(self, step: OpenCalls) -> None:
+        message = assistant_calls(*self._new_calls(step.number))
+        if step.blocks_of:
+            message["provider_data"] = {"provider": step.blocks_of, "blocks": [{"signature": "c2ln" * 4}]}
+        self._speak(step.lane, message)
+
+    def _doubt(self, number: int, settled: bool) -> None:
+        lane, call_ids = DEFAULT_LANE, self._new_calls(number)
+        self._speak(lane, assistant_calls(*call_ids))
+        for call_id in reversed(call_ids):
+            self._speak(lane, tool_returns(call_id, "in doubt " * 10), in_doubt=True)
+        self._speak(lane, user_says("and now?"))
+        for call_id in call_ids[1:] if settled else ():
+            self._speak(lane, tool_returns(call_id, "x"), late=True)
+
+    def operate(self, step: Replaced | Summarized | Pinned | Expanded | Withdrawn | Switched | Other) -> None:
+        thread = self.writer.thread
+        match step:
+            case Replaced(lane, messages, verbatim, back, reason):
+                base_seq = None if back is None else max(thread.last_seq - back, -1)
+                upto = thread.last_seq if base_seq is None else base_seq
+                talk = [entry for entry in thread.slice(0, upto) if entry.kind == "ai_message"]
+                own = [entry.message for entry in talk if entry.lane == lane and not _is_withdrawn(entry)]
+                own = own[len(own) - min(verbatim, len(own)) :]
+                self.writer.replace([*messages, *own], lane, base_seq, reason=reason)
+            case Pinned(lane, kind, backs):
+                self.writer.operate(kind, lane, seqs=[max(thread.last_seq - back, 0) for back in backs])
+            case Expanded(lane):
+                self.writer.expand(lane)
+            case Withdrawn(lane, number, sent):
+                self._withdraw(lane, number, sent=sent)
+            case Summarized(lane, back, text):
+                self.writer.summary(max(thread.last_seq - back, -1), text, lane)
+            case Switched(lane):
+                self.writer.switch(lane)
+            case Other("config"):
+                self.writer.config()
+            case Other(kind):
+                self.writer.commit(kind, OTHER_PAYLOADS[kind], request_id="request-1")
+
+    def _withdraw(self, lane: str, number: int, *, sent: bool) -> None:
+        self.runs += 1
+        for _ in range(number):
+            if sent:
+                self._speak(lane, user_says("withdrawn"), f"run-{self.runs}")
+            else:
+                self.writer.commit("error", OTHER_PAYLOADS["error"])
+        if sent:
+            self.writer.operate("withdraw", lane, from_seq=self.writer.thread.rev - number)
+        else:
+            self.writer.commit("error", OTHER_PAYLOADS["error"])
+
+    def _speak(
+        self,
+        lane: str,
+        message: Message,
+        run: str | None = None,
+        *,
+        in_doubt: bool = False,
+        late: bool = False,
+        interrupted: bool = False,
+    ) -> None:
+        content = f"{message['content']} [{self.writer.thread.rev}]"
+        marks = {"in_doubt": in_doubt, "late": late, "interrupted": interrupted}
+        marked = {name: True for name, is_marked in marks.items() if is_marked}
+        self.writer.message({**message, "content": content, **marked}, lane, run)  # type: ignore[typeddict-item]
+
+    def _new_calls(self, count: int) -> list[str]:
+        ids = [f"call-{len(self.calls) + number}" for number in range(count)]
+        self.calls += ids
+        return ids
+
 
 LANES = (DEFAULT_LANE, "draft", "side")
 PROVIDERS = (None, "anthropic", "openai")

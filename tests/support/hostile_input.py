@@ -1,8 +1,10 @@
-"""Payloads that every session refuses, and an assertion that the session still works."""
+"""Payloads that every session refuses, schemas that are slow, and an assertion that the session still works."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType, TimeoutType, WorkflowTaskFailedCause
@@ -11,38 +13,47 @@ from temporalio.common import RawValue
 
 from tests.support.stack import Stack
 
-
-def make_raw(data: bytes, encoding: bytes = b"json/plain") -> RawValue:
-    """Make a payload of arbitrary bytes, as any client could send it."""
-    return RawValue(Payload(metadata={"encoding": encoding}, data=data))
-
-
+JSON_PLAIN = {"encoding": b"json/plain"}
 REFERENCE = {"encoding": b"json/protobuf", "messageType": b"temporal.api.sdk.v1.ExternalStorageReference"}
+
+
+def make_raw(data: bytes, metadata: Mapping[str, bytes] = JSON_PLAIN) -> RawValue:
+    """Make a payload of arbitrary bytes, as any client could send it."""
+    return RawValue(Payload(metadata=metadata, data=data))
 
 
 MALFORMED: dict[str, Sequence[RawValue]] = {
     "no argument": (),
     "three arguments": (make_raw(b'{"content":"a"}'), make_raw(b"1"), make_raw(b"null")),
     "null": (make_raw(b"null"),),
-    "nothing": (make_raw(b"", b"binary/null"),),
+    "nothing": (make_raw(b"", {"encoding": b"binary/null"}),),
     "a string": (make_raw(b'"hello"'),),
     "no JSON": (make_raw(b"{content"),),
     "no UTF-8": (make_raw(b'{"content":"\xff\xfe"}'),),
-    "an unknown encoding": (make_raw(b"\x00\x01", b"application/x-unheard-of"),),
-    "encrypted": (make_raw(b"gibberish", b"binary/encrypted"),),
-    "protobuf": (make_raw(b"{}", b"json/protobuf"),),
-    "a reference to a store": (make_raw(b"{}", b"json/external-storage-reference"),),
-    "a reference to a driver": (RawValue(Payload(metadata=REFERENCE, data=b"{}")),),
-    "a marked reference": (
-        RawValue(Payload(metadata={"encoding": b"x", "__temporal_external_storage_reference": b"true"}, data=b"{}")),
-    ),
-    "no metadata": (RawValue(Payload(data=b"{}")),),
+    "an unknown encoding": (make_raw(b"\x00\x01", {"encoding": b"application/x-unheard-of"}),),
+    "encrypted": (make_raw(b"gibberish", {"encoding": b"binary/encrypted"}),),
+    "protobuf": (make_raw(b"{}", {"encoding": b"json/protobuf"}),),
+    "a reference to a store": (make_raw(b"{}", {"encoding": b"json/external-storage-reference"}),),
+    "a reference to a driver": (make_raw(b"{}", REFERENCE),),
+    "a marked reference": (make_raw(b"{}", {"encoding": b"x", "__temporal_external_storage_reference": b"true"}),),
+    "no metadata": (make_raw(b"{}", {}),),
     "a lone surrogate": (make_raw(b'{"content":"\\ud83d","reason":"\\ud83d"}'),),
     "an unknown field": (make_raw(b'{"content":"a","surprise":1}'),),
     "deep nesting": (make_raw(b'{"output_schema":' + b"[" * 5000 + b"]" * 5000 + b"}"),),
     "not a number": (make_raw(b'{"content":"a","output_schema":{"x":NaN}}'),),
     "too large": (make_raw(b'{"content":"' + b"a" * 300_000 + b'"}'),),
 }
+Schema = dict[str, Any]
+SLOW: Schema = {"items": {"allOf": [{"pattern": f"(?!z)[ab]*a[ab]{{{n}}}c"} for n in range(800, 850)]}}
+"""A schema within the size limits whose regular expressions are slow."""
+SLOW_ANSWER = json.dumps(["ab" * 50_000])
+"""An answer whose validation against `SLOW` exceeds the time limit."""
+
+
+def make_chain(definitions: int, link: Callable[[Schema], Schema]) -> Schema:
+    """Make definitions that each refer to the next one; `link` wraps the reference."""
+    chain = {f"d{i}": link({"$ref": f"#/$defs/d{i + 1}"}) for i in range(definitions)}
+    return {"$ref": "#/$defs/d0", "$defs": chain | {f"d{definitions}": {"type": "string"}}}
 
 
 async def assert_unharmed(stack: Stack, session_id: str) -> None:

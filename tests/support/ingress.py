@@ -9,21 +9,18 @@ from types import NoneType
 from typing import Any
 
 import pytest
-from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
 from clew.contract import MessageInput, SessionConfig
-from clew.errors import (
-    Refusal,
-)
+from clew.errors import Refusal
 from clew_workflows.host import ingress
 from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES, Handler
+from tests.support.hostile_input import make_raw
 
 Args = Sequence[RawValue]
 CONFIG = SessionConfig(model="openai:gpt-4o")
 START = {"config": {"model": "openai:gpt-4o"}}
 SWITCH = {"op_id": "o", "context_ref": "draft", "operation": {"type": "switch"}}
-JSON_PLAIN = {"encoding": b"json/plain"}
 
 
 def _list_for_callers(handlers: Mapping[str, Handler[Any]]) -> list[str]:
@@ -64,10 +61,6 @@ VALID: dict[str, dict[str, Any]] = {
     "window": {"token_budget": 1},
 }
 OPTIONAL = tuple(name for name, handler in (QUERIES | SIGNALS | UPDATES).items() if handler.is_bare)
-
-
-def make_raw(data: bytes, metadata: dict[str, bytes] | None = None) -> RawValue:
-    return RawValue(Payload(metadata=JSON_PLAIN if metadata is None else metadata, data=data))
 
 
 def make_arguments(*values: Any) -> list[RawValue]:

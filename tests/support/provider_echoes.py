@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from tests.support.provider_calls import encode_events
-from tests.support.provider_server import FakeServer
-from tests.support.provider_streams import (
+from tests.support.provider_server import (
+    FakeServer,
     close_message,
+    encode_events,
     make_chunk,
     make_delta,
     make_tool,
@@ -140,8 +140,8 @@ FAILURES: Mapping[str, Callable[[FakeServer, str], None]] = {
 """Answers that are failures, with a form of the key in them."""
 
 
-def _make_answer(server: FakeServer, *deltas: dict[str, Any], reason: str = "stop") -> None:
-    server.answer(encode_events([make_chunk(**fields) for fields in deltas] + [make_chunk(reason), "[DONE]"]))
+def _make_answer(server: FakeServer, *deltas: dict[str, Any]) -> None:
+    server.answer(encode_events([make_chunk(**fields) for fields in deltas] + [make_chunk("stop"), "[DONE]"]))
 
 
 def _make_arguments(raw: str, name: str = "add") -> list[dict[str, Any]]:

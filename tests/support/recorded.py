@@ -11,8 +11,7 @@ from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Thread
-from tests.support import payloads
-from tests.support.threads import Writer, assistant_calls, assistant_says, tool_returns, user_says
+from tests.support.threads import Writer, assistant_calls, assistant_says, make_recipe, tool_returns, user_says
 
 MODEL = "openai:gpt-4o"
 COST = 0.25
@@ -41,7 +40,7 @@ class RecordedSession:
         context = build_context(self.thread, context_ref=lane, policy=policy, model=model)
         self.calls.append(context)
         usage = {"input_tokens": 100, "output_tokens": 10, "cached_input_tokens": 40}
-        recipe_json = payloads.make_recipe(
+        recipe_json = make_recipe(
             context.meta.basis_last_seq,
             context_ref=lane,
             model=model,
@@ -75,6 +74,6 @@ def record_replies(thread: Thread, policy: ContextPolicy | None = None) -> Threa
     for entry in thread:
         payload = {name: value for name, value in entry.payload.items() if name != "tokens"}
         if entry.payload.get("role") == "assistant":
-            payload["recipe"] = payloads.make_recipe(entry.seq - 1, context_ref=entry.lane, model=MODEL) | own
+            payload["recipe"] = make_recipe(entry.seq - 1, context_ref=entry.lane, model=MODEL) | own
         written.commit(entry.kind, payload, **{**entry.refs, "call_id": f"call-{entry.seq}"})
     return written.thread

@@ -5,17 +5,19 @@ It reads the complete thread for every context, and shares no code with the real
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import itertools
+import json
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from clew.errors import ContextOverflow
 from clew_workflows.contract.messages import Message
+from clew_workflows.contract.policy import ClearToolResults
 from clew_workflows.contract.tokens import Encoding, load_encoding
+from clew_workflows.thread.context.blocks import MISSING_RESULT
 from clew_workflows.thread.context.lane_view import ProjectionInput
 from clew_workflows.thread.entries import Entry
-from tests.support.reference_forms import Form, clear_results, fit_results, render
-from tests.support.reference_lane import Lane, Unit, group_units
-from tests.support.reference_tokens import canonical_json, count_tokens
 
 
 @dataclass
@@ -246,17 +248,287 @@ def _list_current(units: list[Unit], newest: list[Unit], request_seq: int | None
     return current
 
 
-def assert_valid_for_providers(messages: list[Message]) -> None:
-    """Assert what every provider demands: each call has one result, right after its message, and no other results."""
-    waiting: set[str] = set()
-    for message in messages:
-        if message["role"] == "tool":
-            call_id = message.get("tool_call_id", "")
-            assert call_id in waiting, f"a result without its call: {call_id}"
-            waiting.remove(call_id)
-        else:
-            assert not waiting, f"calls without a result: {waiting}"
-            calls = [call["id"] for call in message.get("tool_calls", [])]
-            waiting = set(calls)
-            assert len(waiting) == len(calls), "two calls of one id"
-    assert not waiting, f"calls without a result at the end: {waiting}"
+@dataclass
+class Piece:
+    """A message and its entry's data.
+
+    Attributes:
+        message: The message.
+        tokens: Its recorded tokens.
+        seq: The seq of its entry; None: it is of a snapshot.
+        stored: Bytes of the full result if it is stored elsewhere.
+        doubt: Whether it is a result in doubt.
+        late: Whether it is a late result, which replaces one in doubt.
+    """
+
+    message: Message
+    tokens: int
+    seq: int | None = None
+    stored: int | None = None
+    doubt: bool = False
+    late: bool = False
+
+
+@dataclass
+class Unit:
+    """An atomic group."""
+
+    pieces: list[Piece]
+    open_calls: set[str] = field(default_factory=set)
+    pinned: bool = False
+    hidden: bool = False
+
+    @property
+    def is_tools(self) -> bool:
+        """Whether it is an assistant's tool calls."""
+        return bool(self.pieces[0].message.get("tool_calls"))
+
+
+class Lane:
+    """The part of a lane that a context is made of, before any window."""
+
+    def __init__(self, inputs: ProjectionInput) -> None:
+        seq = inputs.thread.last_seq if inputs.at_seq is None else inputs.at_seq
+        lane = [entry for entry in inputs.thread if entry.seq <= seq and entry.lane == inputs.context_ref]
+        self.conversation = [entry for entry in lane if entry.kind == "ai_message"]
+
+        # The latest replace is the anchor: messages after it, or after its base_seq, follow. The latest summary
+        # replaces everything up to its to_seq, unless the lane was replaced since. An expand undoes either, but not a
+        # replace that was no compaction; such a replace also forgets the pins.
+        history: list[tuple[Entry | None, Entry | None]] = [(None, None)]
+        pinned: set[int] = set()
+        for entry in lane:
+            operation = entry.payload.get("operation", {})
+            if entry.kind == "summary":
+                before = history[-1][1]
+                if entry.payload["to_seq"] >= (before.payload["to_seq"] if before else _find_start(history[-1][0])):
+                    history.append((history[-1][0], entry))
+            elif operation.get("type") == "replace":
+                if operation["reason"] != "compaction":
+                    history.clear()
+                    pinned.clear()
+                history.append((entry, None))
+            elif operation.get("type") == "expand":
+                history = history[:-1] or history
+            elif operation.get("type") == "pin":
+                pinned |= set(operation["seqs"])
+            elif operation.get("type") == "unpin":
+                pinned -= set(operation["seqs"])
+        anchor, latest = history[-1]
+        start = _find_start(anchor)
+        wanted = inputs.policy.summarization != "none" and "summary" in inputs.policy.include_kinds
+        self.summary = latest if wanted else None
+        self.summed_upto: int = latest.payload["to_seq"] if latest else start
+
+        self.pieces: list[Piece] = []
+        if self.summary:
+            start = self.summary.payload["to_seq"]
+        elif anchor:
+            snapshot = anchor.payload["operation"]["result_context"]
+            self.pieces += map(Piece, snapshot["messages"], snapshot["tokens"])
+        pieces = [
+            Piece(
+                _make_message(entry),
+                entry.tokens,
+                entry.seq,
+                entry.payload.get("result", {}).get("bytes"),
+                entry.payload.get("in_doubt", False),
+                entry.payload.get("late", False),
+            )
+            for entry in self.conversation
+        ]
+        self.pieces += [piece for piece in pieces if piece.seq is not None and piece.seq > start]
+        # A pinned message is shown with its group, also if a summary or a snapshot replaces it. A late result is
+        # pinned by its call or by the result in doubt.
+        wanted_seqs = pinned - {piece.seq for piece in pieces if piece.late}
+        groups = group_units([replace(piece, late=False) for piece in pieces])
+        starts = {unit.pieces[0].seq for unit in groups if any(piece.seq in wanted_seqs for piece in unit.pieces)}
+        self.pinned = [unit for unit in group_units(pieces) if unit.pieces[0].seq in starts]
+
+
+def _find_start(anchor: Entry | None) -> int:
+    """The seq after which messages follow upon a snapshot."""
+    if anchor is None:
+        return -1
+    base_seq: int = anchor.payload["operation"].get("base_seq", anchor.seq)
+    return min(base_seq, anchor.seq)
+
+
+def _make_message(entry: Entry) -> Message:
+    visible = ("role", "content", "tool_calls", "tool_call_id", "name", "provider_data")
+    message = {name: entry.payload[name] for name in visible if entry.payload.get(name) is not None}
+    if entry.payload.get("interrupted"):
+        message["content"] += "\n[interrupted: this reply ends here]"
+    return cast("Message", message)
+
+
+def group_units(pieces: list[Piece]) -> list[Unit]:
+    """Group calls with their results. A result that answers no open call is dropped.
+
+    The lane's own results are in the order of their calls. A late result replaces the one in doubt.
+    """
+    units: list[Unit] = []
+    doubts: dict[str, tuple[Unit, Piece]] = {}
+    for piece in pieces:
+        call_id = piece.message.get("tool_call_id", "")
+        if piece.message["role"] != "tool":
+            units.append(Unit([piece], {call["id"] for call in piece.message.get("tool_calls", [])}))
+        elif units and call_id in units[-1].open_calls:
+            units[-1].open_calls.remove(call_id)
+            units[-1].pieces.append(piece)
+            if piece.doubt and units[-1].pieces[0].seq is not None:
+                doubts[call_id] = (units[-1], piece)
+        elif piece.late and call_id in doubts:
+            unit, doubt = doubts.pop(call_id)
+            unit.pieces = [piece if one is doubt else one for one in unit.pieces]
+    for unit in units:
+        first, *results = unit.pieces
+        if first.seq is not None:
+            order = [call["id"] for call in first.message.get("tool_calls", [])]
+            unit.pieces = [first, *sorted(results, key=lambda one: order.index(one.message.get("tool_call_id", "")))]
+    return units
+
+
+@dataclass
+class Form:
+    """A unit as a context shows it.
+
+    Attributes:
+        messages: The messages, placeholder results included.
+        tokens: Tokens of all messages.
+        results: For each result that may be truncated: its index in `messages`, its tokens, bytes of the full result.
+        pinned: Whether the unit is pinned.
+        truncated: For each result that is truncated, by tool call: bytes shown of its beginning and of its end.
+        sizes: Tokens of each result.
+    """
+
+    messages: list[Message]
+    tokens: int
+    results: list[tuple[int, int, int]]
+    pinned: bool = False
+    truncated: dict[str, tuple[int, int]] = field(default_factory=dict)
+    sizes: list[int] = field(default_factory=list)
+
+
+def render(unit: Unit, provider: str | None, counted: Encoding | None) -> Form:
+    """Render a unit for a provider, with placeholder results for calls that have none."""
+    sizes = [count_tokens(piece.message, counted) if counted else piece.tokens for piece in unit.pieces]
+    tokens = sum(sizes)
+    messages = [piece.message.copy() for piece in unit.pieces]
+    if messages[0].get("provider_data", {}).get("provider") != provider:
+        messages[0].pop("provider_data", None)
+    results: list[tuple[int, int, int]] = []
+    for index, piece in enumerate(unit.pieces[1:], 1):
+        # Results of a snapshot are never truncated.
+        if unit.pieces[0].seq is not None:
+            results.append((index, sizes[index], piece.stored or len(piece.message["content"].encode())))
+    for call in messages[0].get("tool_calls", []):
+        if call["id"] in unit.open_calls:
+            name = call["name"]
+            messages.append({"role": "tool", "content": MISSING_RESULT, "tool_call_id": call["id"], "name": name})
+            tokens += 32 + len(name.encode())
+    return Form(messages, tokens, results, unit.pinned, {}, sizes[1:])
+
+
+def _count_name(message: Message) -> int:
+    return len(message.get("tool_call_id", "").encode()) + len(message.get("name", "").encode())
+
+
+def fit_results(forms: list[Form], room: int, by: Encoding, *, readable: bool) -> list[Form]:
+    """Truncate results at the highest level at which all units fit; no result has more tokens than the level."""
+    if sum(form.tokens for form in forms) <= room:
+        return forms
+    ways = [
+        [_list_ways(form.messages[at], cost, total, by, readable=readable) for at, cost, total in form.results]
+        for form in forms
+    ]
+    levels = sorted({tokens for rows in ways for row in rows for tokens, *_ in row}, reverse=True) or [0]
+    chosen: list[Form] = []
+    for level in levels:
+        chosen = []
+        for form, rows in zip(forms, ways, strict=True):
+            new = Form(form.messages.copy(), form.tokens, [], form.pinned, {}, form.sizes)
+            for (at, full, _), row in zip(form.results, rows, strict=True):
+                tokens, content, part = next((way for way in row if way[0] <= level), row[-1])
+                new.tokens += tokens - full
+                new.messages[at] = {**form.messages[at], "content": content}
+                if part:
+                    new.truncated[form.messages[at].get("tool_call_id", "")] = part
+            chosen.append(new)
+        if sum(form.tokens for form in chosen) <= room:
+            return chosen
+    return chosen
+
+
+def _list_ways(
+    message: Message, tokens: int, all_bytes: int, by: Encoding, *, readable: bool
+) -> list[tuple[int, str, tuple[int, int] | None]]:
+    """List every way to show a result, the largest first: in full, in part, and the marker alone."""
+    text = message["content"]
+    least = 44 + _count_name(message)
+    ways: list[tuple[int, str, tuple[int, int] | None]] = [(tokens, text, None)]
+    if least >= tokens:
+        return ways
+    data = text.encode()
+    number = max(1, min((len(data) + 255) // 256, 128))
+    ends = [0, *itertools.accumulate(len(character.encode()) for character in text)]
+    bounds = [ends[bisect_right(ends, index * len(data) // number) - 1] for index in range(number)]
+    pieces = [data[begin:end].decode() for begin, end in itertools.pairwise([*bounds, len(data)])]
+    for taken in range(number - 1, -1, -1):
+        heads, tails = (taken + 1) // 2, taken // 2
+        head, tail = "".join(pieces[:heads]), "".join(pieces[number - tails :])
+        cost = least + sum(by.count(piece) + 2 for piece in pieces[:heads] + pieces[number - tails :])
+        if cost >= tokens:
+            continue
+        begin, end = len(head.encode()), len(data) - len(tail.encode()) if tails else all_bytes
+        call_id = message.get("tool_call_id", "")
+        how = f": read_result(tool_call_id='{call_id}', offset={begin}) reads on" if readable else ""
+        marker = f"[bytes {begin} to {end} of {all_bytes} are left out{how}]"
+        content = "\n".join(part for part in (head, marker, tail) if part)
+        ways.append((cost, content, (begin, len(tail.encode()))))
+    return ways
+
+
+def clear_results(
+    units: list[Unit], rendered: list[Form], rule: ClearToolResults, counted: Encoding | None
+) -> tuple[list[Form], list[int]]:
+    """Clear all results but the newest `rule.keep`. Returns the forms, and the number of results cleared in each.
+
+    Results of the newest unit, of excluded tools, and those that are not larger than the marker are never cleared.
+    """
+    results = [(index, piece) for index, unit in enumerate(units) for piece in unit.pieces[1:]]
+    older = results[: -rule.keep] if rule.keep else results
+    lighter = [
+        Form(form.messages.copy(), form.tokens, form.results.copy(), form.pinned, {}, form.sizes.copy())
+        for form in rendered
+    ]
+    gone = [0] * len(units)
+    for index, piece in older:
+        call_id = piece.message.get("tool_call_id", "")
+        calls = units[index].pieces[0].message.get("tool_calls", [])
+        tool = next(call["name"] for call in calls if call["id"] == call_id)
+        marker = 24 + _count_name(piece.message)
+        gain = (count_tokens(piece.message, counted) if counted else piece.tokens) - marker
+        if index == len(units) - 1 or units[index].pinned or tool in rule.exclude_tools or gain <= 0:
+            continue
+        form = lighter[index]
+        at = next(at for at, message in enumerate(form.messages) if message.get("tool_call_id") == call_id)
+        content = f"[cleared: read_result(tool_call_id='{call_id}') reads it again]"
+        form.messages[at] = {**form.messages[at], "content": content}
+        form.tokens -= gain
+        form.sizes[at - 1] = marker
+        form.results = [row for row in form.results if row[0] != at]
+        gone[index] += 1
+    return lighter, gone
+
+
+def canonical_json(value: Any) -> str:
+    """Make the RFC 8785 form of a value without fractions and with ASCII keys, without the library."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def count_tokens(message: Message, by: Encoding) -> int:
+    """Count the tokens of a message: text, extras as sorted compact JSON, name and framing."""
+    extras = [message.get(name) for name in ("tool_calls", "provider_data")]
+    texts = [canonical_json(extra) for extra in extras if extra]
+    return by.framing + sum(map(by.count, [message["content"], message.get("name", ""), *texts]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,15 +15,9 @@ from clew import Clew, Session
 from clew.local import Reply
 from clew_activities.archive import Store, StoreUnavailable
 from clew_activities.archive.backends import Bucket
-from clew_activities.checkpoints import Keys
-from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools.registry import load_tools
-from clew_activities.worker import Capacity, make_worker
-from clew_activities.worker.assembly import ALL_WORK, DEFAULT_CAPACITY, WORKFLOWS, Work
-from clew_activities.worker.parts import NO_LIMITS
 from clew_workflows.protocol import RolloverThresholds
-from tests.support import toolbox
-from tests.support.stack import KEYS, Stack, get_last_message
+from tests.support.stack import Stack, get_last_message, make_client, serve
+from tests.support.waiting import wait_until
 
 QUICK_ROLLOVERS = {"history.workflowIdReuseMinimalInterval": "50ms"}
 """A server's dynamic configuration: it begins the next workflow run at once.
@@ -38,33 +32,17 @@ async def run_rolling_worker(
     stack: Stack,
     thresholds: RolloverThresholds = OFTEN,
     store: Store | None = None,
-    keys: Keys = KEYS,
     *,
     task_queue: str | None = None,
-    capacity: Capacity = DEFAULT_CAPACITY,
-    workflows: Sequence[type] = WORKFLOWS,
-    rate_limits: Mapping[str, float] = NO_LIMITS,
-    serves: Collection[Work] = ALL_WORK,
+    **options: Any,
 ) -> AsyncIterator[Clew]:
-    """Run a worker with its own task queue and low rollover thresholds, and connect a client to it."""
-    clew = Clew(stack.clew.temporal, task_queue or f"queue-{uuid.uuid4().hex}")
-    async with make_http_client() as http:
-        worker = make_worker(
-            clew.temporal,
-            task_queue=clew.task_queue,
-            providers=load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url}),
-            tools=load_tools([toolbox.__name__]),
-            http=http,
-            store=store or stack.store,
-            keys=keys,
-            thresholds=thresholds,
-            capacity=capacity,
-            workflows=workflows,
-            rate_limits=rate_limits,
-            serves=serves,
-        )
-        async with worker:
-            yield clew
+    """Run a worker with its own task queue and low rollover thresholds, and connect a client to it.
+
+    `options`: those of `make_worker`.
+    """
+    clew = Clew(stack.clew.temporal, task_queue) if task_queue else make_client(stack)
+    async with serve(clew, stack.environ, store=store or stack.store, thresholds=thresholds, **options):
+        yield clew
 
 
 def make_id() -> str:
@@ -81,6 +59,16 @@ async def list_runs(clew: Clew, session_id: str) -> list[str]:
         history = await clew.temporal.get_workflow_handle(session_id, run_id=run_id).fetch_history()
         run_id = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
     return runs
+
+
+async def wait_for_failed_task(clew: Clew, session_id: str) -> None:
+    """Wait until a workflow task of a session has failed."""
+    handle = clew.temporal.get_workflow_handle(session_id)
+
+    async def has_failed() -> bool:
+        return (await handle.describe()).raw_description.pending_workflow_task.attempt > 1
+
+    await wait_until(has_failed)
 
 
 async def list_model_queues(clew: Clew, session: Session) -> list[str]:

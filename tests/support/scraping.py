@@ -15,8 +15,8 @@ import httpx
 from clew import Clew
 from clew.local import Reply, ToolCall, Worker
 from clew.local.child import LOOPBACK, free_ports
+from tests.support.processes import run_worker_process
 from tests.support.stack import Stack, get_last_message
-from tests.support.workers import run_worker_process
 
 CONTENT = "purple"
 """The text of every message and every answer."""

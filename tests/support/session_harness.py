@@ -24,7 +24,6 @@ from clew.contract import (
     Task,
 )
 from clew_activities.model.prepare import make_profile
-from clew_workflows.contract.messages import Message
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.outputs import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
 from clew_workflows.contract.validation import translate_validation_error
@@ -324,26 +323,50 @@ class SessionHarness:
         )
 
 
-def assert_valid(messages: list[Message]) -> None:
-    """Assert that every tool call has a result and every result a call, as every provider requires."""
-    awaited: set[str] = set()
-    for message in messages:
-        if message["role"] == "tool":
-            assert message.get("tool_call_id") in awaited
-            awaited -= {message.get("tool_call_id", "")}
-        else:
-            assert not awaited
-            awaited = {call["id"] for call in message.get("tool_calls", [])}
-            assert len(awaited) == len(message.get("tool_calls", []))
-    assert not awaited
-
-
-def carry_over(
-    session: SessionHarness, upto: int | None = None, recent_entries: int = RECENT_ENTRIES
-) -> advance.Session:
-    """Carry a session to the next workflow run, with its entries up to a seq in the archive."""
-    archive = ArchiveRef(execution="x", family="s-1", upto=session.thread.last_seq if upto is None else upto)
+def carry_over(session: SessionHarness, recent_entries: int = RECENT_ENTRIES) -> advance.Session:
+    """Carry a session to the next workflow run, with all its entries in the archive."""
+    archive = ArchiveRef(execution="x", family="s-1", upto=session.thread.last_seq)
     state = replace(session.state, archive=archive)
     return restore(
         json.loads(json.dumps(carry(replace(session.session, state=state), recent_entries=recent_entries)))
     )
+
+
+SMALL = ContextPolicy(max_input_tokens=1_200, reserve_output_tokens=200, window="epoch")
+
+
+MODEL = "local:tiny"
+
+
+def begin_small(policy: ContextPolicy | None = SMALL, **config: Any) -> SessionHarness:
+    """A session with a budget of 1 000 tokens, counted as a quarter of the bytes."""
+    return SessionHarness(table=True, model=MODEL, encoding="heuristic", tools=(), context_policy=policy, **config)
+
+
+def take_turn(session: SessionHarness, tokens: int, ratio: float = 1.0) -> None:
+    """A turn of so many tokens; the provider counts each context by a ratio of its own."""
+    session.ask("x" * 4 * tokens)
+    reply(session, ratio)
+
+
+def reply(session: SessionHarness, ratio: float = 1.0, answer: str = "fine") -> None:
+    meta = session.build_context(session.call).meta
+    usage = Usage(input_tokens=int(meta.estimated_tokens * ratio), output_tokens=1)
+    session.take_event(
+        ModelAnswered(
+            reply=ModelReply(content=answer, usage=usage),
+            digest=meta.digest,
+            policy_hash=meta.policy_hash,
+            input_tokens=meta.estimated_tokens,
+            epoch=meta.epoch,
+            shared_prefix_tokens=meta.shared_prefix_tokens,
+            attempt=1,
+        )
+    )
+
+
+def make_refusal(session: SessionHarness, **told: Any) -> Failure:
+    """A provider's word that the context is too long, as a worker of today passes it on."""
+    counted = session.build_context(session.call).meta.estimated_tokens
+    details = {"counted": counted, "status": 400} | told
+    return Failure(type="context_length_exceeded", message="too long", details=details)

@@ -17,7 +17,8 @@ from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
-from tests.support.session_harness import SessionHarness, assert_valid
+from tests.support.session_harness import SessionHarness
+from tests.support.threads import assert_valid
 
 
 class SessionInvariants(RuleBasedStateMachine):

@@ -1,4 +1,4 @@
-"""Threads to test with: messages as contexts show them, a writer of entries, and projections."""
+"""Threads to test with: messages as contexts show them, payloads of entries, a writer, and projections."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ class Writer:
         """Make a lane the active one."""
         return self.operate("switch", lane)
 
-    def pin(self, *seqs: int, lane: str = DEFAULT_LANE) -> Entry:
-        """Pin entries of a lane."""
-        return self.operate("pin", lane, seqs=list(seqs))
+    def pin(self, *seqs: int) -> Entry:
+        """Pin entries of the default lane."""
+        return self.operate("pin", DEFAULT_LANE, seqs=list(seqs))
 
     def expand(self, lane: str = DEFAULT_LANE) -> Entry:
         """Undo a lane's latest compaction."""
@@ -170,3 +170,51 @@ class Back:
         for entry in reversed(self.thread.slice(from_seq, self.upto if to_seq is None else min(to_seq, self.upto))):
             if entry.kind == kind and context_ref in (None, entry.lane):
                 yield entry
+
+
+OTHER_PAYLOADS: dict[EntryKind, dict[str, Any]] = {
+    "error": {"type": "timeout", "message": "no answer within 900 seconds", "details": {}},
+    "run": {
+        "event": "finished",
+        "status": "completed",
+        "termination_reason": "final_answer",
+        "usage": {"input_tokens": 7, "output_tokens": 1, "cached_input_tokens": 0, "model_calls": 1},
+        "iterations": 1,
+    },
+    "input": {"event": "rejected", "kind": "steer", "reason": "empty_content", "content": ""},
+    "approval": {"tool_call_id": "tool00001", "decision": "approve"},
+    "fork": {"event": "forked_to", "session_id": "s-2", "fork_seq": 3},
+    "session": {"event": "hibernated"},
+}
+
+
+def make_recipe(basis_seq: int, **fields: Any) -> dict[str, Any]:
+    """Make the recipe of a model call; `fields` replace its defaults."""
+    return {
+        "context_ref": "default",
+        "basis_seq": basis_seq,
+        "model": "openai:gpt-4o",
+        "model_options": {},
+        "policy_hash": "",
+        "digest": "",
+        "input_tokens": 0,
+        "usage": {},
+        "attempt": 1,
+        "stop_reason": "stop",
+    } | fields
+
+
+def assert_valid(messages: list[Message]) -> None:
+    """Assert what every provider demands: each call has one result, right after its message, and no other results."""
+    waiting: set[str] = set()
+    for message in messages:
+        if message["role"] == "tool":
+            call_id = message.get("tool_call_id", "")
+            assert call_id in waiting, f"a result without its call: {call_id}"
+            waiting.remove(call_id)
+        else:
+            assert not waiting, f"calls without a result: {waiting}"
+            calls = [call["id"] for call in message.get("tool_calls", [])]
+            waiting = set(calls)
+            assert len(waiting) == len(calls), "two calls of one id"
+    assert not waiting, f"calls without a result at the end: {waiting}"

@@ -16,10 +16,10 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from clew import Clew, Session
 from clew.cli.chat.shell import Shell
 from clew.cli.reach import Opened
-from tests.support.emulator import Emulator
+from tests.support.command_line import Emulator
 from tests.support.stack import Stack
+from tests.support.waiting import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 30.0
 ROWS, COLUMNS = 40, 100
 ENTER, ESCAPE, CTRL_C, CTRL_D = "\r", "\x1b", "\x03", "\x04"
 

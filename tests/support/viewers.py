@@ -11,10 +11,9 @@ from clew import Session
 from clew.contract.payloads import AssistantMessage
 from clew.session.events import EntryCommitted, Restarted, SessionEvent, TextAdded
 from clew.session.request import Request
+from tests.support.waiting import PATIENCE_SECONDS
 
 E = TypeVar("E")
-
-PATIENCE_SECONDS = 20.0
 
 
 class Viewer:

@@ -13,9 +13,8 @@ from clew import Agent, ContextPolicy, Session, tool
 from clew.contract.payloads import AgentVersion
 from clew.errors import InvalidInput, RequestFailed, TokenMismatch
 from clew_activities.tools.registry import make_registry
-from tests.support.deployments import make_client, run_deployment
 from tests.support.rolling import make_id
-from tests.support.stack import Stack
+from tests.support.stack import Stack, make_client, run_deployment
 
 
 @tool

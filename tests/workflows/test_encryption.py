@@ -31,6 +31,7 @@ from clew_audit.exports import export_session, import_session
 from clew_workflows.encryption import Encryption
 from tests.support.archives import read_files
 from tests.support.encrypted import Reversing, connect, make_encryption, read_history_bytes, run_worker
+from tests.support.rolling import wait_for_failed_task
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -385,13 +386,3 @@ async def test_an_object_that_is_not_encrypted_is_not_believed(stack: Stack, tmp
             target.write_bytes(data.replace(b"victim", b"victim-2"))
         with pytest.raises(ArchiveUnavailable):
             await (await encrypted.clew.open("victim-2")).ask("two")
-
-
-async def wait_for_failed_task(client: Clew, session_id: str) -> None:
-    """Wait until a workflow task of a session has failed."""
-    handle = client.temporal.get_workflow_handle(session_id)
-
-    async def has_failed() -> bool:
-        return (await handle.describe()).raw_description.pending_workflow_task.attempt > 1
-
-    await wait_until(has_failed)

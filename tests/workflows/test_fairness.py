@@ -19,9 +19,8 @@ from clew_activities.archive import Store
 from clew_activities.worker import Capacity
 from clew_workflows.contract.config import make_fairness_key
 from clew_workflows.contract.names import name_model_queue
-from tests.support.deployments import make_client, run_deployment
 from tests.support.rolling import OFTEN, SlowModel, list_runs, make_id, run_rolling_worker
-from tests.support.stack import Stack, get_last_message
+from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.waiting import wait_until
 
 ONE_PARTITION = {

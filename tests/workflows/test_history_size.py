@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from typing import Any
@@ -11,7 +12,6 @@ import pytest
 from clew.local import Reply, ToolCall
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.encrypted import needs_plain
-from tests.support.histories import list_payloads
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 
@@ -87,3 +87,13 @@ async def test_every_text_is_in_the_history_once(stack: Stack) -> None:
     whole = "\n".join(list_payloads(json.loads(history.to_json())))
     counts = {name: whole.count(text) for name, text in texts.items()}
     assert counts == {"prompt": 1, "question": 1, "answer": 1, "said": 1, "arguments": 2}
+
+
+def list_payloads(value: Any) -> list[str]:
+    """List the decoded payloads of a history."""
+    if isinstance(value, list):
+        return [payload for item in value for payload in list_payloads(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [base64.b64decode(value["data"]).decode()] if isinstance(value.get("data"), str) else []
+    return own + [payload for item in value.values() for payload in list_payloads(item)]

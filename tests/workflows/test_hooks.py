@@ -9,33 +9,17 @@ import pytest
 
 from clew import Clew, RequestFailed
 from clew.local import Reply, ToolCall
-from clew_activities.archive import Store
-from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools.registry import load_tools
 from clew_activities.tools.run_hooks import HooksUnusable, load_hooks
-from clew_activities.worker import make_worker
 from tests.support import guards, toolbox
-from tests.support.deployments import make_client, run_deployment
-from tests.support.session_scripts import list_kinds, make_tool_script
-from tests.support.stack import Stack
+from tests.support.scripts import list_kinds, make_tool_script
+from tests.support.stack import Stack, make_client, run_deployment, serve
 
 
 @pytest.fixture
 async def guarded(stack: Stack) -> AsyncIterator[Clew]:
     """A client of a task queue whose worker has hooks."""
-    clew = Clew(stack.clew.temporal, f"guarded-{uuid.uuid4().hex}")
-    async with make_http_client() as http:
-        worker = make_worker(
-            clew.temporal,
-            task_queue=clew.task_queue,
-            providers=load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url}),
-            tools=load_tools([toolbox.__name__]),
-            hooks=load_hooks([guards.__name__]),
-            http=http,
-            store=Store.from_url("memory://"),
-        )
-        async with worker:
-            yield clew
+    async with serve(make_client(stack), stack.environ, hooks=load_hooks([guards.__name__])) as clew:
+        yield clew
 
 
 async def test_what_a_hook_refuses_goes_no_further(stack: Stack, guarded: Clew) -> None:

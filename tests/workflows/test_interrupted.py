@@ -16,12 +16,11 @@ from clew.local import Reply, ToolCall
 from clew.session.events import TextAdded
 from clew_workflows.contract.payloads import INTERRUPTED
 from clew_workflows.thread.entries import Entry
-from tests.support.deployments import make_client, run_deployment
+from tests.support.processes import open_session_on, run_worker_process
 from tests.support.rolling import make_id
-from tests.support.stack import Stack, get_last_message
+from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.viewers import Viewer, check_events, select, watch
 from tests.support.waiting import wait_until
-from tests.support.workers import open_session_on, run_worker_process
 
 LONG = "".join(f"word{number} " for number in range(2000))
 

@@ -18,10 +18,9 @@ from clew import Agent, Clew, RequestFailed
 from clew.local import Reply, ToolCall
 from clew_activities.tools.mcp.settings import McpSettings, ProcessSettings
 from tests.support import bad_mcp_server
-from tests.support.deployments import make_client, run_deployment
-from tests.support.stack import Stack, get_last_message
+from tests.support.processes import open_session_on, run_worker_process
+from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.waiting import wait_until
-from tests.support.workers import open_session_on, run_worker_process
 
 
 async def test_a_session_uses_the_tools_of_a_server_and_survives_its_death(stack: Stack, tmp_path: Path) -> None:

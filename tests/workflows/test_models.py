@@ -13,10 +13,9 @@ from temporalio.client import WorkflowHistory
 from clew import Clew, ContextPolicy, RequestFailed
 from clew.local import Reply, ToolCall
 from clew_activities.model.model_table import OwnModel, OwnModels, OwnPrice, choose_policy, find_prices
-from tests.support.deployments import make_client, run_deployment
 from tests.support.encrypted import needs_plain
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
-from tests.support.stack import Stack
+from tests.support.stack import Stack, make_client, run_deployment
 
 OTHER = "scripted:gpt-4o"
 """A model that the table and the price list know."""

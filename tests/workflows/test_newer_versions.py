@@ -10,7 +10,6 @@ from unittest.mock import patch
 
 import pytest
 
-from clew import Clew
 from clew.errors import ClewError, NewerVersion
 from clew_activities.archive import Archive, Store, formats
 from clew_audit import audit, recovery
@@ -18,7 +17,7 @@ from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.session import carried
 from clew_workflows.values import Format
 from tests.support.encrypted import connect, make_encryption
-from tests.support.rolling import list_runs, make_id, run_rolling_worker
+from tests.support.rolling import list_runs, make_id, run_rolling_worker, wait_for_failed_task
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -32,15 +31,6 @@ def newer_version() -> Iterator[None]:
     """Make this process one of a newer version of Clew, whose carried states have another version."""
     with patch.object(carried, "FORMAT", NEXT):
         yield
-
-
-async def wait_for_failed_task(clew: Clew, session_id: str) -> None:
-    handle = clew.temporal.get_workflow_handle(session_id)
-
-    async def has_failed() -> bool:
-        return (await handle.describe()).raw_description.pending_workflow_task.attempt > 1
-
-    await wait_until(has_failed)
 
 
 @pytest.mark.parametrize(

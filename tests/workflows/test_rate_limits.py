@@ -10,9 +10,9 @@ import pytest
 
 from clew.local import Reply
 from clew_workflows.contract.names import name_provider_queue
+from tests.support.processes import run_worker_process
 from tests.support.rolling import OFTEN, list_model_queues, make_id, run_rolling_worker
 from tests.support.stack import Stack
-from tests.support.workers import run_worker_process
 
 LIMIT = 5
 PARTITIONS = 4

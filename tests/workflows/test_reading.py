@@ -33,7 +33,7 @@ from clew_activities.archive import Archive, Store
 from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.thread.context.contexts import build_context, build_window
 from tests.support.hostile_input import MALFORMED
-from tests.support.impatient import HASTY
+from tests.support.other_workflows import HASTY
 from tests.support.rolling import QUICK_ROLLOVERS, FailingStore, list_runs, make_id, run_rolling_worker
 from tests.support.scripts import reply_as_told
 from tests.support.stack import Stack, get_last_message

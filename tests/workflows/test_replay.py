@@ -27,10 +27,11 @@ from clew_audit.replay import replay_run
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.tokens import load_encoding, load_encodings
 from clew_workflows.host.agent_session import AgentSession
-from tests.support.corpus import list_corpora, read_corpus
-from tests.support.histories import HISTORIES
+from tests.support.corpus import NEXT, list_corpora, read_corpus
 from tests.support.scenarios import SCENARIOS, control, reply_as_scenario
 from tests.support.stack import Stack
+
+HISTORIES = read_corpus(NEXT).histories
 
 RUNS = [(name, history) for name in list_corpora() for history in read_corpus(name).histories]
 """The recorded workflow runs of each released version, and of the next one."""

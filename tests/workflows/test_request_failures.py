@@ -13,7 +13,7 @@ from clew import (
     RequestFailed,
 )
 from clew.local import Reply
-from tests.support.session_scripts import list_kinds
+from tests.support.scripts import list_kinds
 from tests.support.stack import Stack
 
 

@@ -6,23 +6,23 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from clew import Clew, RequestOutcome, Session
-from clew_activities.archive import Store
-from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools.registry import load_tools
-from clew_activities.worker import make_worker
+from clew_activities.providers import load_providers
 from clew_activities.worker.observability import RedactingFormatter
-from tests.support import toolbox
-from tests.support.provider_calls import encode_events
 from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, find_leaks
-from tests.support.provider_server import FakeServer, run_fake_server
-from tests.support.provider_streams import ANTHROPIC_STREAM, HELLO_STREAM, make_chunk
-from tests.support.stack import Stack
+from tests.support.provider_server import (
+    ANTHROPIC_STREAM,
+    HELLO_STREAM,
+    FakeServer,
+    encode_events,
+    make_chunk,
+    run_fake_server,
+)
+from tests.support.stack import Stack, make_client, serve
 
 KEY = "sk-proj-Zm9vYmFyQUJD_dEf-0123456789xyzXYZwq7"
 
@@ -63,23 +63,6 @@ def log(providers_of: Callable[[FakeServer], dict[str, str]]) -> Iterator[Log]:
     root.setLevel(before)
 
 
-@asynccontextmanager
-async def run_echoing_worker(stack: Stack, environment: dict[str, str]) -> AsyncIterator[Clew]:
-    """Run a worker whose provider repeats the request."""
-    clew = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
-    async with make_http_client() as http:
-        worker = make_worker(
-            clew.temporal,
-            task_queue=clew.task_queue,
-            providers=load_providers(environment),
-            tools=load_tools([toolbox.__name__]),
-            http=http,
-            store=Store.from_url("memory://"),
-        )
-        async with worker:
-            yield clew
-
-
 async def read_history(session: Session, clew: Clew) -> str:
     """Read a session's complete history, byte for byte, and its thread."""
     handle = clew.temporal.get_workflow_handle(session.id)
@@ -114,7 +97,7 @@ async def find_leaks_of_failure(
     place: str, stack: Stack, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> list[str]:
     """Let a session's provider fail twice; returns the parts of the key in its history and thread."""
-    async with run_fake_server() as fake, run_echoing_worker(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, serve(make_client(stack), providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m")
         FAILURES[place](fake, KEY)
         FAILURES[place](fake, FORMS["folded"](KEY))
@@ -128,7 +111,7 @@ async def test_a_pending_call_does_not_tell_the_key(
     stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """The last attempt's failure and the heartbeat of the growing reply do not contain the key."""
-    async with run_fake_server() as fake, run_echoing_worker(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, serve(make_client(stack), providers_of(fake)) as clew:
         go_on = asyncio.Event()
         fake.answer_verbatim(b"HTTP/1.1 200 OK\r\nx echo Bearer " + KEY.encode() + b": no\r\n\r\n")
         begun = [make_chunk(content=f"You sent {KEY[:30]}")]
@@ -157,7 +140,7 @@ async def test_no_reply_brings_the_key_out(
     place: str, stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """Neither as an answer, nor as a tool's name or arguments, which a tool's result repeats."""
-    async with run_fake_server() as fake, run_echoing_worker(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, serve(make_client(stack), providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m", tools=["add"])
         for form in ("as it is", "base64 of a header"):
             fake.answers.clear()
@@ -173,7 +156,7 @@ async def test_no_block_brings_the_key_out(
     place: str, stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """A provider's block that contains the key is left out, and the session continues."""
-    async with run_fake_server() as fake, run_echoing_worker(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, serve(make_client(stack), providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="anthropic:claude-sonnet-4-5", tools=["add"])
         ANTHROPIC[place](fake, KEY)
         fake.answer(encode_events(ANTHROPIC_STREAM[:2] + ANTHROPIC_STREAM[9:13] + ANTHROPIC_STREAM[-2:]))
@@ -187,7 +170,7 @@ async def test_a_summary_does_not_tell_the_key(
     stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """It is a model's reply like any other."""
-    async with run_fake_server() as fake, run_echoing_worker(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, serve(make_client(stack), providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m")
         fake.answer(encode_events(HELLO_STREAM))
         await session.ask("hello " * 200)

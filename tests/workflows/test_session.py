@@ -25,7 +25,7 @@ from clew.errors import (
 )
 from clew.local import Reply
 from clew.session.events import TextAdded
-from tests.support.session_scripts import list_kinds
+from tests.support.scripts import list_kinds
 from tests.support.stack import Stack
 
 

@@ -12,7 +12,7 @@ from clew.session.events import ToolFinished, ToolProgressed, ToolStarted
 from clew_workflows.protocol import RolloverThresholds
 from tests.support import toolbox
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
-from tests.support.session_scripts import list_kinds, make_tool_script
+from tests.support.scripts import list_kinds, make_tool_script
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
 

@@ -16,12 +16,11 @@ from clew.local.scripted import Script
 from clew.session import WaitingCall
 from clew.tools import external_tool
 from clew_workflows.protocol import RolloverThresholds
-from tests.support.deployments import make_client, run_deployment
 from tests.support.hostile_input import is_harm
+from tests.support.processes import run_worker_process
 from tests.support.rolling import list_runs, make_id
-from tests.support.stack import Stack, get_last_message
+from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.waiting import wait_until
-from tests.support.workers import run_worker_process
 
 
 def delegate(*tasks: str, tool: str = "helper") -> Script:

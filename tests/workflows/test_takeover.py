@@ -18,11 +18,11 @@ from clew.local import Reply, ToolCall
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import SessionWorker, make_worker
+from tests.support.hostile_input import SLOW, SLOW_ANSWER
+from tests.support.processes import is_running, list_validations, open_session_on, run_worker_process
 from tests.support.rolling import list_runs
-from tests.support.schemas import SLOW, SLOW_ANSWER, is_running, list_validations
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
-from tests.support.workers import open_session_on, run_worker_process
 
 
 async def list_kinds(session: Session) -> list[str]:

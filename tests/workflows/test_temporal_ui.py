@@ -18,7 +18,7 @@ from clew.local import ToolCall
 from clew_workflows.host.visibility import METADATA_QUERY
 from docs.generate import messages
 from tests.support.rolling import make_id
-from tests.support.session_scripts import make_tool_script
+from tests.support.scripts import make_tool_script
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 

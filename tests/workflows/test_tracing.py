@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -20,20 +22,99 @@ from temporalio.contrib.opentelemetry import OpenTelemetryInterceptor
 
 from clew import Clew, ContextPolicy, Session
 from clew.local import Reply, ToolCall
+from clew.local.child import LOOPBACK, free_ports
 from clew_activities.telemetry.interceptor import trace_with
 from clew_activities.telemetry.spans import Spans, TurnIds
 from clew_activities.worker.observability import read_spans
 from clew_workflows.host.telemetry import read_traceparent
-from tests.support.collecting import Collector, Received, run_collector
+from tests.support.processes import run_worker_process
 from tests.support.rolling import make_id
-from tests.support.session_scripts import make_tool_script
+from tests.support.scripts import make_tool_script
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
-from tests.support.workers import run_worker_process
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"
 CONTENT = "purple"
+
+
+@dataclass(frozen=True)
+class Received:
+    """A span.
+
+    Attributes:
+        name: Its name.
+        trace: The id of its trace.
+        id: Its own id.
+        parent: The id of its parent.
+        service: The process that sent it.
+        attributes: Its attributes.
+        failed: It has the status of an error.
+    """
+
+    name: str
+    trace: str
+    id: str
+    parent: str
+    service: str
+    attributes: dict[str, Any]
+    failed: bool
+
+
+@dataclass
+class Collector:
+    """A collector of OpenTelemetry: it keeps the spans that workers send by OTLP over HTTP.
+
+    Attributes:
+        endpoint: The value of `OTEL_EXPORTER_OTLP_ENDPOINT`.
+        spans: The spans.
+    """
+
+    endpoint: str
+    spans: list[Received] = field(default_factory=list)
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take requests of one connection."""
+        try:
+            while True:
+                header = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                size = int(header.partition("content-length:")[2].split("\r\n", 1)[0])
+                self._take(await reader.readexactly(size))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n")
+                await writer.drain()
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        finally:
+            writer.close()
+
+    def _take(self, data: bytes) -> None:
+        for resource in ExportTraceServiceRequest.FromString(data).resource_spans:
+            described = {pair.key: pair.value.string_value for pair in resource.resource.attributes}
+            for scope in resource.scope_spans:
+                for span in scope.spans:
+                    attributes = {
+                        pair.key: getattr(pair.value, str(pair.value.WhichOneof("value"))) for pair in span.attributes
+                    }
+                    self.spans.append(
+                        Received(
+                            name=span.name,
+                            trace=span.trace_id.hex(),
+                            id=span.span_id.hex(),
+                            parent=span.parent_span_id.hex(),
+                            service=described["service.name"],
+                            attributes=attributes,
+                            failed=span.status.code == span.status.STATUS_CODE_ERROR,
+                        )
+                    )
+
+
+@asynccontextmanager
+async def run_collector() -> AsyncIterator[Collector]:
+    """Run a collector while the context is open."""
+    port = free_ports(1)[0]
+    collector = Collector(f"http://{LOOPBACK}:{port}")
+    async with await asyncio.start_server(collector.handle, LOOPBACK, port):
+        yield collector
 
 
 @pytest.mark.slow
@@ -62,7 +143,7 @@ async def test_one_trace_holds_request_calls_tools_and_subagent(stack: Stack) ->
         settings = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
             "OTEL_BSP_SCHEDULE_DELAY": "100",
-            "CLEW_AGENTS": "tests.support.traced_agents",
+            "CLEW_AGENTS": "tests.support.crew",
             "SUBAGENTS_BOSS": stack.add_model(lead),
             "SUBAGENTS_HELPER": stack.add_model(lambda _body: Reply(CONTENT)),
         }

@@ -16,15 +16,15 @@ from clew.session.handle import SessionHandle
 from clew_activities.archive import Archive
 from clew_audit.recovery import recover
 from clew_workflows.protocol import RolloverThresholds
-from tests.support.deployments import make_client, run_deployment
 from tests.support.every_state import EVENTS, SessionsInEveryState, call_once
-from tests.support.fleet import Fleet, read_texts
 from tests.support.rolling import FailingStore, SlowModel, list_runs, make_id
-from tests.support.stack import Stack, get_last_message
+from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.versions import (
+    Fleet,
     fetch_runs,
     list_failed_tasks,
     read_build_ids,
+    read_texts,
     read_version,
     run_temporal,
     set_current,

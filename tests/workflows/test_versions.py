@@ -14,24 +14,25 @@ from clew.errors import WorkerUnavailable
 from clew.session.handle import SessionHandle
 from clew.tools import remote_tool
 from clew_workflows.protocol import RolloverThresholds
-from tests.support.deployments import make_client, run_deployment
 from tests.support.every_state import EVENTS, WAITING, WORKING, SessionsInEveryState, call_once
-from tests.support.fleet import Fleet, read_texts, replay
+from tests.support.processes import run_worker_process
 from tests.support.rolling import FailingStore, list_runs, make_id
-from tests.support.stack import Stack
+from tests.support.stack import Stack, make_client, run_deployment
 from tests.support.versions import (
+    Fleet,
     fetch_runs,
     is_drained,
     list_failed_tasks,
     list_queues,
     make_version,
     read_build_ids,
+    read_texts,
     read_version,
+    replay,
     run_temporal,
     set_current,
 )
 from tests.support.waiting import wait_until
-from tests.support.workers import run_worker_process
 
 
 async def test_a_session_moves_before_its_next_step(stack: Stack) -> None:

@@ -20,7 +20,7 @@ from clew_activities.archive import listing
 from clew_workflows.contract.lists import SEARCH_ATTRIBUTES
 from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.temporal_faults.task_commands import MEMO_KEY
-from tests.support.impatient import IMPATIENT, UNHURRIED
+from tests.support.other_workflows import IMPATIENT, UNHURRIED
 from tests.support.rolling import SlowModel, list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until

@@ -27,12 +27,13 @@ from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.protocol import ModelAnswered, ModelReply, RequestedTool
 from tests.support.examples import examples
 from tests.support.model_calls import Queried, make_activities, make_environment, open_session
-from tests.support.provider_server import Step, run_fake_server
-from tests.support.provider_streams import (
+from tests.support.provider_server import (
+    Step,
     make_chunk,
     make_delta,
     make_tool,
     open_message,
+    run_fake_server,
     start_block,
     stop_block,
 )

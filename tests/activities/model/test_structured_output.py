@@ -19,7 +19,8 @@ from pydantic import BaseModel
 from clew_activities.model import validation_process
 from clew_activities.model.structured_output import SchemaUnusable, Validation
 from clew_workflows.contract.schemas import check_schema
-from tests.support.schemas import SLOW, SLOW_ANSWER, Schema, is_running, list_validations
+from tests.support.hostile_input import SLOW, SLOW_ANSWER, Schema
+from tests.support.processes import is_running, list_validations
 
 
 class Sum(BaseModel):

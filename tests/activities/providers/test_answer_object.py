@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from clew_activities.providers.answer_object import find_value, is_object_schema, make_object_schema
 from clew_activities.providers.openai_stream import OpenAIDecoder
 from clew_activities.providers.reply import AnswerDecoder
-from tests.support.provider_streams import make_chunk
+from tests.support.provider_server import make_chunk
 
 Schema = dict[str, Any]
 

@@ -13,18 +13,22 @@ from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
 from clew_activities.providers.errors import ProviderError
 from clew_workflows.contract.messages import Message, canonicalize
-from tests.support.provider_calls import (
+from tests.support.provider_server import (
     ADD,
+    ANTHROPIC_STREAM,
     HELLO,
+    FakeServer,
     assert_accepted,
+    close_message,
     decode,
     encode_events,
     make_call,
+    make_delta,
     make_request,
     make_result,
+    open_message,
+    start_block,
 )
-from tests.support.provider_server import FakeServer
-from tests.support.provider_streams import ANTHROPIC_STREAM, close_message, make_delta, open_message, start_block
 
 PROVIDER = Anthropic("anthropic", "https://api.anthropic.com", api_key="sk-ant-secret")
 

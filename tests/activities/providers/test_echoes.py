@@ -17,9 +17,8 @@ from clew_activities.providers.interface import HttpRequest, ModelRequest, Provi
 from clew_activities.providers.openai import OpenAI
 from clew_activities.providers.openai_stream import OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
-from tests.support.provider_calls import make_redacted_decoder, make_request
 from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, find_leaks
-from tests.support.provider_server import FakeServer
+from tests.support.provider_server import FakeServer, make_redacted_decoder, make_request
 
 KEY = "sk-proj-Zm9vYmFyQUJD_dEf-0123456789xyzXYZwq7"
 REDACTION = Redaction(["another-secret", KEY])

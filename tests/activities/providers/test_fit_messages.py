@@ -20,7 +20,7 @@ from clew_activities.providers.fit_messages import (
     fit_messages,
 )
 from clew_workflows.contract.messages import Message
-from tests.support.provider_calls import make_call, make_result
+from tests.support.provider_server import make_call, make_result
 
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
 SUMMARY: Message = {"role": "system", "content": "Summary of earlier conversation: none."}

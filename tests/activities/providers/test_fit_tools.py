@@ -21,7 +21,7 @@ from clew_activities.providers.openai import OpenAI
 from clew_workflows.contract.messages import ToolSpec
 from clew_workflows.contract.schemas import check_schema
 from clew_workflows.protocol import RequestedTool
-from tests.support.provider_calls import ADD, HELLO, make_call, make_request, make_result
+from tests.support.provider_server import ADD, HELLO, make_call, make_request, make_result
 
 ALL = {dialect.name: dialect.tools for dialect in (*DIALECTS.values(), ANTHROPIC)}
 

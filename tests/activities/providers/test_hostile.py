@@ -26,9 +26,15 @@ from clew_activities.providers.openai_stream import OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.sanitize import ObjectEnd
 from clew_workflows.protocol import ModelReply
-from tests.support.provider_calls import encode_events, make_request
-from tests.support.provider_server import FakeServer
-from tests.support.provider_streams import make_chunk, make_delta, make_tool, start_block
+from tests.support.provider_server import (
+    FakeServer,
+    encode_events,
+    make_chunk,
+    make_delta,
+    make_request,
+    make_tool,
+    start_block,
+)
 
 KEY = "sk-test-hunter2-hunter2"
 SIZE = 1024 * 1024

@@ -28,9 +28,17 @@ from clew_activities.providers.openai_stream import OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.reply import RedactedDecoder
 from clew_workflows.protocol import ModelReply
-from tests.support.provider_calls import ADD, decode, encode_events, make_request
-from tests.support.provider_server import FakeServer
-from tests.support.provider_streams import ANTHROPIC_STREAM, HELLO_STREAM, TOOL_STREAM, make_chunk
+from tests.support.provider_server import (
+    ADD,
+    ANTHROPIC_STREAM,
+    HELLO_STREAM,
+    TOOL_STREAM,
+    FakeServer,
+    decode,
+    encode_events,
+    make_chunk,
+    make_request,
+)
 
 KEY = "sk-test-hunter2"
 

@@ -12,7 +12,7 @@ import pytest
 from clew_activities.providers import Provider, load_providers, stream
 from clew_activities.providers.errors import BadRequest, ContextLengthExceeded
 from clew_workflows.contract.messages import Message
-from tests.support.provider_calls import ADD, HELLO, make_call, make_redacted_decoder, make_request, make_result
+from tests.support.provider_server import ADD, HELLO, make_call, make_redacted_decoder, make_request, make_result
 
 SERVE = """
 import sys, xllamacpp

@@ -16,18 +16,21 @@ from clew_activities.providers.openai_stream import OpenAIDecoder
 from clew_activities.providers.reply import MAX_TOOL_CALLS
 from clew_workflows.contract.messages import Message
 from clew_workflows.protocol import ModelReply
-from tests.support.provider_calls import (
+from tests.support.provider_server import (
     ADD,
     HELLO,
+    HELLO_STREAM,
+    TOOL_STREAM,
+    FakeServer,
     assert_accepted,
     decode,
     encode_events,
     make_call,
+    make_chunk,
     make_request,
     make_result,
+    make_tool,
 )
-from tests.support.provider_server import FakeServer
-from tests.support.provider_streams import HELLO_STREAM, TOOL_STREAM, make_chunk, make_tool
 
 OFFICIAL = OpenAI("openai", "https://api.openai.com/v1", DIALECTS["openai"], api_key="sk-secret")
 LOCAL = OpenAI("local", "http://127.0.0.1:1/v1", STRICT)

@@ -22,7 +22,7 @@ from clew import ToolContext, tool
 from clew_activities.tools.threads import ToolThreadSettings
 from tests.support.examples import examples
 from tests.support.images import PARTS, PNG
-from tests.support.tool_calls import KIB64, Unspeakable, Worker, make_call, run_function, run_returning
+from tests.support.model_calls import KIB64, Unspeakable, Worker, make_call, run_function, run_returning
 
 
 async def test_an_attempt_that_raised_is_tried_again_as_often_as_the_tool_says() -> None:

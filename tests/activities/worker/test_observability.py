@@ -37,14 +37,12 @@ from clew_activities.worker.observability import (
     read_observability_settings,
     report_backlog,
 )
-from tests.support.provider_calls import encode_events
-from tests.support.provider_server import run_fake_server
-from tests.support.provider_streams import HELLO_STREAM
+from tests.support.processes import open_session_on, run_worker_process
+from tests.support.provider_server import HELLO_STREAM, encode_events, run_fake_server
 from tests.support.rolling import make_id
 from tests.support.scraping import CONTENT, Scrape, run_observed_worker, serve_turns
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
-from tests.support.workers import open_session_on, run_worker_process
 
 FAILURES = 2
 FAILED = replace(Reply.error(HTTPStatus.INTERNAL_SERVER_ERROR, "no purple"), headers={"Retry-After": "0.01"})

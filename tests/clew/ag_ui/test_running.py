@@ -16,7 +16,7 @@ from clew.ag_ui.mapping import convert_thread
 from clew.local import Reply, ToolCall
 from tests.support import toolbox
 from tests.support.ag_ui import AgUiClient
-from tests.support.session_scripts import make_tool_script
+from tests.support.scripts import make_tool_script
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
 

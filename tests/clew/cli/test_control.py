@@ -21,10 +21,11 @@ from clew.errors import WorkerUnavailable
 from clew.local import Reply, ToolCall
 from clew.local.child import free_ports
 from clew_workflows.contract.outputs import OperationReceipt
-from tests.support.cli_models import PausedModel, call_add_twice, wait_for_approvals
-from tests.support.command_line import PATIENCE_SECONDS, read_error, run_clew, start_command
+from tests.support.command_line import read_error, run_clew, start_command
 from tests.support.rolling import make_id
+from tests.support.scripts import PausedModel, call_add_twice, wait_for_approvals
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 async def test_steer_and_inject_reach_the_run(stack: Stack) -> None:

@@ -9,10 +9,10 @@ import pytest
 from clew import Clew, Session
 from clew.local import Reply
 from tests.support import evaluated_agents
-from tests.support.audits import answer_or_hang, leave_open_work
 from tests.support.command_line import CommandResult, hide_worker_extra, run_clew
 from tests.support.command_line import run_clew as command
 from tests.support.rolling import make_id
+from tests.support.scripts import answer_or_hang, leave_open_work
 from tests.support.stack import Stack
 
 

@@ -9,10 +9,9 @@ from clew import Agent
 from clew.cli.options import list_names
 from clew.local import Reply, ToolCall
 from clew.local.child import free_ports
-from tests.support.cli_models import call_add_twice
 from tests.support.command_line import run_clew
-from tests.support.deployments import make_client, run_deployment
-from tests.support.stack import Stack, get_last_message
+from tests.support.scripts import call_add_twice
+from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.waiting import wait_until
 
 

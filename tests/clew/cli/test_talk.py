@@ -15,8 +15,7 @@ from clew import Agent, RequestOutcome
 from clew.local import Reply, ToolCall
 from tests.support import toolbox
 from tests.support.command_line import open_terminal, run_clew
-from tests.support.deployments import make_client, run_deployment
-from tests.support.stack import Stack, get_last_message
+from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 
 
 def adder(body: dict[str, Any]) -> Reply:

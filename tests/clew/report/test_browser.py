@@ -14,11 +14,9 @@ from clew.report.rendering import OPEN_TURNS, render_page
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.thread import Thread
 from tests.support.browser import open_browser
-from tests.support.hostile_texts import MARKER
-from tests.support.hostile_thread import write_hostile_thread
-from tests.support.payloads import OTHER_PAYLOADS
+from tests.support.hostile_thread import MARKER, write_hostile_thread
 from tests.support.recorded import RecordedSession
-from tests.support.threads import assistant_calls, assistant_says, tool_returns, user_says
+from tests.support.threads import OTHER_PAYLOADS, assistant_calls, assistant_says, tool_returns, user_says
 
 pytestmark = pytest.mark.slow
 

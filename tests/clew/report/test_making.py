@@ -12,9 +12,16 @@ from clew.report.conversation import MAX_CHARACTERS, MAX_TEXT_CHARACTERS
 from clew.report.types import EventItem, MessageItem
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.thread import Thread
-from tests.support.payloads import OTHER_PAYLOADS
 from tests.support.recorded import RecordedSession
-from tests.support.threads import Writer, assistant_calls, assistant_says, rebuild, tool_returns, user_says
+from tests.support.threads import (
+    OTHER_PAYLOADS,
+    Writer,
+    assistant_calls,
+    assistant_says,
+    rebuild,
+    tool_returns,
+    user_says,
+)
 
 NOW = "2026-01-02T00:00:00.000Z"
 

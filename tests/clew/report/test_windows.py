@@ -11,11 +11,9 @@ from clew.report.windows import MAX_SEGMENTS, make_window
 from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
 from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
-from tests.support.generated_threads import histories, policies
-from tests.support.payloads import make_recipe
+from tests.support.generated_threads import Step, histories, policies, write
 from tests.support.recorded import RecordedSession, record_replies
-from tests.support.thread_steps import Step, write
-from tests.support.threads import assistant_calls, assistant_says, tool_returns, user_says
+from tests.support.threads import assistant_calls, assistant_says, make_recipe, tool_returns, user_says
 
 NARROW = ContextPolicy(max_input_tokens=600, reserve_output_tokens=0, keep_last_turns=1)
 

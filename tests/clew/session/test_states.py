@@ -8,8 +8,8 @@ import pytest
 
 from clew import Session
 from clew.errors import Closed, Interrupted
-from tests.support.cli_models import PausedModel
 from tests.support.command_line import read_error, run_clew
+from tests.support.scripts import PausedModel
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 

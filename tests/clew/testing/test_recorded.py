@@ -18,9 +18,10 @@ from clew.errors import InvalidInput, NewerVersion
 from clew.testing import ReplayFailed, Reply, ScriptedRequest, ToolCall, evaluate, replay
 from clew_audit.json_lines import FileDamaged
 from tests.support.corpus import NEXT, read_corpus
-from tests.support.histories import HISTORIES
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
+
+HISTORIES = read_corpus(NEXT).histories
 
 
 @workflow.defn(name="Billing", sandboxed=False)

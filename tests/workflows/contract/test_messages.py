@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from clew_workflows.contract.messages import canonicalize, compute_digest, find_data_url, replace_data
 from tests.support.images import DATA_URL, PARTS, PNG
-from tests.support.reference_tokens import canonical_json
+from tests.support.reference import canonical_json
 
 # The canonical form: RFC 8785, and values without one.
 

@@ -13,8 +13,8 @@ import pytest
 from clew.contract.payloads import ConfigPayload, EntryKind, MessagePayload, Recipe, RunPayload, read_payload
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.entries import Entry
-from tests.support.payloads import OTHER_PAYLOADS, make_recipe
 from tests.support.session_harness import SessionHarness
+from tests.support.threads import OTHER_PAYLOADS, make_recipe
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ("client", "workflows", "activities", "audit", "bench", "deploy", "examples")

@@ -24,7 +24,7 @@ from clew_workflows.contract.schemas import (
     check_schema,
     count_steps,
 )
-from tests.support.schemas import Schema, make_chain
+from tests.support.hostile_input import Schema, make_chain
 
 
 def nested(depth: int, keyword: str) -> Schema:

@@ -28,7 +28,7 @@ from clew_workflows.contract.tokens import (
     split,
 )
 from tests.support.examples import examples
-from tests.support.reference_tokens import canonical_json
+from tests.support.reference import canonical_json
 from tests.support.threads import CALCULATOR, assistant_calls, tool_returns, user_says
 
 # Counting tokens.

@@ -14,7 +14,7 @@ from clew.errors import ArchiveUnavailable
 from clew_activities.archive import Archive, Store, StoreUnavailable
 from clew_audit.audit import audit_session
 from clew_workflows.host.agent_session import AgentSession
-from tests.support.impatient import Impatient
+from tests.support.other_workflows import Impatient
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.s3 import BUCKET, FullBucket, make_s3_env, run_s3
 from tests.support.stack import Stack

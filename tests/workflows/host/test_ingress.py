@@ -27,6 +27,7 @@ from clew.errors import (
 )
 from clew_workflows.host import ingress
 from clew_workflows.session import decisions, requests
+from tests.support.hostile_input import make_raw
 from tests.support.ingress import (
     CONFIG,
     DECODERS,
@@ -37,7 +38,6 @@ from tests.support.ingress import (
     decode_message,
     decode_refusal,
     make_arguments,
-    make_raw,
 )
 
 

@@ -12,13 +12,8 @@ from clew.errors import (
 )
 from clew_workflows.host import ingress
 from tests.support.examples import examples
-from tests.support.ingress import (
-    DECODERS,
-    VALID,
-    Args,
-    make_arguments,
-    make_raw,
-)
+from tests.support.hostile_input import make_raw
+from tests.support.ingress import DECODERS, VALID, Args, make_arguments
 
 
 def decode_or_refuse(name: str, arguments: Args) -> Any:

@@ -14,7 +14,7 @@ from clew_workflows.host import execution
 from clew_workflows.protocol import Effect, Failure, Recall, RolloverThresholds
 from clew_workflows.session import carried
 from clew_workflows.session.state import State
-from tests.support.impatient import IMPATIENT
+from tests.support.other_workflows import IMPATIENT
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until

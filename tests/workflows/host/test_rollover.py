@@ -27,7 +27,7 @@ from clew.local import Reply, ToolCall
 from clew_activities.archive import Archive
 from clew_workflows.host.payload_converter import make_tolerant
 from clew_workflows.protocol import RolloverThresholds
-from tests.support.impatient import IMPATIENT, RESIGNED, Impatient
+from tests.support.other_workflows import IMPATIENT, RESIGNED, Impatient
 from tests.support.rolling import FailingStore, SlowModel, list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
 from tests.support.waiting import PATIENCE_SECONDS, wait_until

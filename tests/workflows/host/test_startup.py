@@ -12,7 +12,7 @@ from clew import Clew
 from clew.errors import ArchiveDamaged, ArchiveUnavailable, Interrupted
 from clew.local import Reply
 from clew_activities.archive import Archive
-from tests.support.impatient import IMPATIENT
+from tests.support.other_workflows import IMPATIENT
 from tests.support.rolling import FailingStore, make_id, run_rolling_worker
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until

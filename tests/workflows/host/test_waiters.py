@@ -10,7 +10,7 @@ from temporalio.client import WorkflowUpdateStage
 from clew import Session
 from clew.contract import MAX_WAITERS
 from clew_workflows.protocol import RolloverThresholds
-from tests.support.impatient import IMPATIENT
+from tests.support.other_workflows import IMPATIENT
 from tests.support.rolling import SlowModel, make_id, run_rolling_worker
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until

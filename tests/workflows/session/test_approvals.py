@@ -9,7 +9,8 @@ import pytest
 from clew.errors import AlreadyResolved, InvalidInput, TooLarge, UnknownApproval
 from clew_workflows.protocol import RequestedTool
 from clew_workflows.session import views
-from tests.support.session_harness import SessionHarness, assert_valid
+from tests.support.session_harness import SessionHarness
+from tests.support.threads import assert_valid
 
 ASK = RequestedTool(name="ask_first", arguments={"a": 1})
 

@@ -18,9 +18,17 @@ from clew_workflows.session import budgets
 from clew_workflows.session.state import EIGHTHS, Learned
 from clew_workflows.thread.context.contexts import rebuild_context
 from clew_workflows.thread.entries import Entry
-from tests.support.budgets import MODEL, SMALL, begin_small, make_refusal, reply, take_turn
 from tests.support.examples import examples
-from tests.support.session_harness import SessionHarness, carry_over
+from tests.support.session_harness import (
+    MODEL,
+    SMALL,
+    SessionHarness,
+    begin_small,
+    carry_over,
+    make_refusal,
+    reply,
+    take_turn,
+)
 
 
 def get_budget(session: SessionHarness, call: CallModel) -> int:

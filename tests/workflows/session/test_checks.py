@@ -19,7 +19,8 @@ from clew_workflows.protocol import (
 )
 from clew_workflows.session import outside
 from clew_workflows.thread.context.contexts import build_context
-from tests.support.session_harness import SessionHarness, assert_valid, carry_over, make_tool
+from tests.support.session_harness import SessionHarness, carry_over, make_tool
+from tests.support.threads import assert_valid
 
 
 def begin(*points: Any, **config: Any) -> SessionHarness:

@@ -15,7 +15,8 @@ from clew_workflows.protocol import Failure, Prepare, Prepared, RequestedTool
 from clew_workflows.session import decisions, requests, runs
 from clew_workflows.session.state import Moment
 from clew_workflows.thread.context.contexts import build_context
-from tests.support.session_harness import UNKNOWN, SessionHarness, assert_valid, make_reply
+from tests.support.session_harness import UNKNOWN, SessionHarness, make_reply
+from tests.support.threads import assert_valid
 
 
 def test_a_session_begins_unprepared() -> None:

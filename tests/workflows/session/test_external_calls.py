@@ -13,7 +13,8 @@ from clew_workflows.contract.outputs import ToolResultReceipt
 from clew_workflows.protocol import ArchiveRef, RequestedTool
 from clew_workflows.session import commands, decisions, outside, runs, views
 from tests.support.images import DATA_URL
-from tests.support.session_harness import SessionHarness, assert_valid, carry_over
+from tests.support.session_harness import SessionHarness, carry_over
+from tests.support.threads import assert_valid
 
 TOOLS = ("add", "order_outside", "ask_outside", "look_remote")
 

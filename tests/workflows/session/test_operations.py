@@ -18,7 +18,8 @@ from clew_workflows.session import commands, views
 from clew_workflows.session.state import MAX_KNOWN_OPS, MAX_WAITING
 from clew_workflows.thread.context.archived import retain
 from clew_workflows.thread.thread import Thread
-from tests.support.session_harness import UNKNOWN, SessionHarness, assert_valid
+from tests.support.session_harness import UNKNOWN, SessionHarness
+from tests.support.threads import assert_valid
 
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "x", "name": "add", "arguments": {}}]}
 RESULT = {"role": "tool", "content": "4", "tool_call_id": "x", "name": "add"}

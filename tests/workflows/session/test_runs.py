@@ -12,7 +12,8 @@ from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import CallModel, Declined, Failure, RequestedTool
 from clew_workflows.session import runs
-from tests.support.session_harness import SessionHarness, assert_valid
+from tests.support.session_harness import SessionHarness
+from tests.support.threads import assert_valid
 
 ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 

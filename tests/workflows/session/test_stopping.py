@@ -13,7 +13,8 @@ from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.protocol import CallModel, Declined, Event, Failure, ModelStopped, Outdated, RequestedTool
 from clew_workflows.session import decisions, views
 from clew_workflows.session.state import State
-from tests.support.session_harness import SessionHarness, assert_valid, interrupt_reply, make_reply
+from tests.support.session_harness import SessionHarness, interrupt_reply, make_reply
+from tests.support.threads import assert_valid
 
 READ = ModelStopped(answer=interrupt_reply("half an ans", cost_usd=0.5))
 FAILED = ModelStopped(failure=Failure(type="truncated_stream", message="cut off"), answer=interrupt_reply("half"))

@@ -14,7 +14,8 @@ from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ArchiveRef, Failure, RequestedTool
 from clew_workflows.session import decisions, outside, runs, subagents, views
 from clew_workflows.session.state import Child
-from tests.support.session_harness import SessionHarness, assert_valid, carry_over
+from tests.support.session_harness import SessionHarness, carry_over
+from tests.support.threads import assert_valid
 
 TOOLS = ("add", "order_outside", "look_agent", "ask_agent")
 SPENT = Usage(input_tokens=30, output_tokens=10, cost_usd=0.5, model_calls=2)

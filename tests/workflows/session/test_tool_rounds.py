@@ -24,7 +24,8 @@ from clew_workflows.session.state import RequestedCall
 from clew_workflows.session.tool_rounds import MAX_DETACHED_CALLS
 from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.entries import Entry
-from tests.support.session_harness import SessionHarness, assert_valid, make_reply, make_tool
+from tests.support.session_harness import SessionHarness, make_reply, make_tool
+from tests.support.threads import assert_valid
 
 
 def begin_round(idempotent: bool = False) -> SessionHarness:

@@ -33,10 +33,10 @@ from clew.testing import replay
 from clew_activities.worker import assembly
 from clew_workflows.temporal_faults import query_ahead
 from clew_workflows.temporal_faults.query_ahead import QUERY_AHEAD, QueryGuard
+from tests.support.processes import open_session_on, run_worker_process
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
-from tests.support.workers import open_session_on, run_worker_process
 
 STOPS = 4
 ROUNDS = 20

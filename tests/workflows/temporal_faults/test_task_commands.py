@@ -23,7 +23,7 @@ from clew_audit.audit import audit_session
 from clew_workflows.host import execution
 from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
 from clew_workflows.session.state import State
-from tests.support.impatient import IMPATIENT
+from tests.support.other_workflows import IMPATIENT
 from tests.support.rolling import SlowModel, list_runs, make_id, run_rolling_worker
 from tests.support.scenarios import control, reply_as_scenario
 from tests.support.stack import Stack

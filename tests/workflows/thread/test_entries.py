@@ -13,9 +13,8 @@ from clew_workflows.contract.messages import list_call_ids
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.thread.entries import Draft, Entry
 from tests.support.examples import examples
-from tests.support.generated_threads import histories
-from tests.support.reference_tokens import canonical_json, count_tokens
-from tests.support.thread_steps import Step, write
+from tests.support.generated_threads import Step, histories, write
+from tests.support.reference import canonical_json, count_tokens
 from tests.support.threads import CALCULATOR, Writer, assistant_calls, system_says, tool_returns, user_says
 
 WIRE = {

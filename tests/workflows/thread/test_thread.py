@@ -12,10 +12,17 @@ from clew.contract.payloads import KINDS
 from clew.errors import Archived
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread, find_last
-from tests.support.generated_threads import histories
-from tests.support.payloads import OTHER_PAYLOADS, make_recipe
-from tests.support.thread_steps import Step, write
-from tests.support.threads import Writer, assistant_calls, assistant_says, rebuild, tool_returns, user_says
+from tests.support.generated_threads import Step, histories, write
+from tests.support.threads import (
+    OTHER_PAYLOADS,
+    Writer,
+    assistant_calls,
+    assistant_says,
+    make_recipe,
+    rebuild,
+    tool_returns,
+    user_says,
+)
 
 
 def made_of(basis_seq: int) -> Any:

@@ -9,10 +9,9 @@ from clew import Agent, tool
 from clew.cli.options import list_names
 from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
-from tests.support.cli_models import PausedModel, call_add_twice
-from tests.support.deployments import make_client, run_deployment
 from tests.support.rolling import make_id
-from tests.support.stack import Stack, get_last_message
+from tests.support.scripts import PausedModel, call_add_twice
+from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.typing_terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, open_chat
 from tests.support.waiting import wait_until
 

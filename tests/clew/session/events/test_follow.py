@@ -25,11 +25,11 @@ from clew.session.events import (
     ToolFinished,
     ToolStarted,
 )
-from tests.support.proxy import run_proxy
+from tests.support.processes import open_session_on, run_worker_process
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 from tests.support.viewers import Viewer, check_events, collect, list_seqs, list_types, select, watch
-from tests.support.workers import open_session_on, run_worker_process
+from tests.support.web import run_proxy
 
 WORDS = " ".join(f"word{number}" for number in range(12))
 

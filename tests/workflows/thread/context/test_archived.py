@@ -16,10 +16,8 @@ from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Retained, Thread
 from tests.support.examples import examples
-from tests.support.generated_threads import LANES, histories, policies
-from tests.support.payloads import make_recipe
-from tests.support.thread_steps import OpenCalls, Pinned, Steered, Step, Turn, write
-from tests.support.threads import Back, Writer, assistant_calls, assistant_says, tool_returns, user_says
+from tests.support.generated_threads import LANES, OpenCalls, Pinned, Steered, Step, Turn, histories, policies, write
+from tests.support.threads import Back, Writer, assistant_calls, assistant_says, make_recipe, tool_returns, user_says
 
 # A thread that retains a part of its archived entries gives the same contexts as the full thread, or `Archived`.
 

@@ -25,7 +25,7 @@ from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
-from tests.support.reference_tokens import count_tokens
+from tests.support.reference import count_tokens
 from tests.support.threads import (
     Writer,
     assistant_calls,

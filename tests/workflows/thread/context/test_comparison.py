@@ -18,12 +18,10 @@ from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Thread
-from tests.support import payloads
 from tests.support.examples import examples
-from tests.support.generated_threads import histories, policies
+from tests.support.generated_threads import Step, histories, policies, write
 from tests.support.recorded import COST, MODEL, RecordedSession, record_replies
-from tests.support.thread_steps import Step, write
-from tests.support.threads import CALCULATOR, assistant_says, user_says
+from tests.support.threads import CALCULATOR, OTHER_PAYLOADS, assistant_says, user_says
 
 PRICES = (Price(input=1, output=1000, cached_input=0),)
 
@@ -82,8 +80,8 @@ def test_calls_that_would_fail_are_counted_and_named() -> None:
     session = Session(ContextPolicy()).turns(2)
     session.writer.message(user_says("much " * 400), run="run-x")
     session.call(assistant_says("fine"), run="run-x")
-    session.writer.commit("error", payloads.OTHER_PAYLOADS["error"] | {"type": ContextOverflow.type}, run_id="run-y")
-    session.writer.commit("error", payloads.OTHER_PAYLOADS["error"], run_id="run-z")
+    session.writer.commit("error", OTHER_PAYLOADS["error"] | {"type": ContextOverflow.type}, run_id="run-y")
+    session.writer.commit("error", OTHER_PAYLOADS["error"], run_id="run-z")
     as_it_was, tight = session.compared(tight=ContextPolicy(max_input_tokens=400, reserve_output_tokens=0))
     assert (as_it_was.overflows, as_it_was.overflowing) == (1, ())
     assert (tight.calls, tight.overflows, tight.overflowing) == (4, 1, ("call-5",))

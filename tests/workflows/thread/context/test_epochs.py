@@ -17,10 +17,8 @@ from clew_workflows.thread.context.projection import Projection, project
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
-from tests.support.generated_threads import conversations, histories, policies
-from tests.support.payloads import make_recipe
-from tests.support.thread_steps import Step, Turn, write
-from tests.support.threads import Writer, assistant_says, project_thread, user_says
+from tests.support.generated_threads import Step, Turn, conversations, histories, policies, write
+from tests.support.threads import Writer, assistant_says, make_recipe, project_thread, user_says
 
 
 def epochs(thread: Thread, policy: ContextPolicy, lane: str = DEFAULT_LANE) -> list[tuple[int, Projection]]:

@@ -18,7 +18,7 @@ from clew_workflows.thread.context.lane_view import ProjectionInput
 from clew_workflows.thread.context.projection import Projection, find_projector, register_projector
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Thread
-from tests.support.reference_tokens import count_tokens
+from tests.support.reference import count_tokens
 from tests.support.threads import (
     CALCULATOR,
     WIDE,

@@ -20,12 +20,9 @@ from clew_workflows.thread.context.projection import Projection, compose, projec
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
 from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
-from tests.support.generated_threads import LANES, PROVIDERS, conversations, histories, policies
-from tests.support.payloads import OTHER_PAYLOADS
-from tests.support.reference import Expected, assert_valid_for_providers, build_expected
-from tests.support.reference_tokens import canonical_json, count_tokens
-from tests.support.thread_steps import Step, write
-from tests.support.threads import CALCULATOR, rebuild, user_says
+from tests.support.generated_threads import LANES, PROVIDERS, Step, conversations, histories, policies, write
+from tests.support.reference import Expected, build_expected, canonical_json, count_tokens
+from tests.support.threads import CALCULATOR, OTHER_PAYLOADS, assert_valid, rebuild, user_says
 
 NO_KINDS_LEFT_OUT = ("message", "tool_call", "tool_result", "summary")
 
@@ -124,7 +121,7 @@ def test_changes_nothing(some: ProjectionInput) -> None:
 @examples(150)
 def test_is_valid_for_every_provider(some: ProjectionInput) -> None:
     """No tool group is ever split, no result is ever an orphan, no call is left without a result."""
-    assert_valid_for_providers(projected(some).messages)
+    assert_valid(projected(some).messages)
 
 
 @pytest.mark.parametrize("name", ["heuristic", "o200k_base"])

@@ -14,8 +14,7 @@ from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.lane import Lane
 from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
-from tests.support.generated_threads import LANES, histories, policies
-from tests.support.thread_steps import Step, Withdrawn, write
+from tests.support.generated_threads import LANES, Step, Withdrawn, histories, policies, write
 from tests.support.threads import Back, Writer, user_says
 
 SOME = st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps])

@@ -1,4 +1,4 @@
-"""Workflows with short timeouts, for tests of what happens after a timeout.
+"""Workflows that differ from those of a worker: other timeouts, and a next version of the session's workflow.
 
 The workflow sandbox imports this module, so it holds nothing else.
 """
@@ -80,7 +80,22 @@ class HastyRead(ReadThread):
         return await super().run(argument)
 
 
+@workflow.defn(dynamic=True)
+class NextSession(AgentSession):
+    """Sets a timer when a workflow run begins, so that event histories of today do not fit it."""
+
+    @workflow.init
+    def __init__(self, args: Sequence[RawValue]) -> None:
+        super().__init__(args)
+
+    @workflow.run
+    async def run(self, args: Sequence[RawValue]) -> dict[str, Any]:
+        await workflow.sleep(timedelta(milliseconds=1))
+        return await super().run(args)
+
+
 IMPATIENT = (Impatient, *SERVICES)
 RESIGNED = (Resigned, *SERVICES)
 UNHURRIED = (Unhurried, *SERVICES)
 HASTY = (AgentSession, HastyRead, *(service for service in SERVICES if service is not ReadThread))
+NEXT = (NextSession, *SERVICES)
