@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import timedelta
 from typing import Any
@@ -24,6 +23,7 @@ from temporalio.converter import DataConverter, WorkflowSerializationContext
 from temporalio.exceptions import FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
+from clew.session.transport import Pauses
 from clew_workflows.contract.inputs import QUERY_AHEAD
 
 PATIENCE_SECONDS = 10.0
@@ -116,7 +116,8 @@ class _Outbound(OutboundInterceptor):
         self, request: QueryWorkflowRequest, query: QueryWorkflowInput, converter: DataConverter
     ) -> QueryWorkflowResponse:
         """Repeat the query until the client's patience or the query's own `rpc_timeout` ends."""
-        started, pause, timeout = time.monotonic(), _FIRST_PAUSE_SECONDS, query.rpc_timeout
+        started, timeout = time.monotonic(), query.rpc_timeout
+        pauses = Pauses(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         while True:
             passed = time.monotonic() - started
             time_left = None if timeout is None else max(timeout - timedelta(seconds=passed), _SHORTEST_TIMEOUT)
@@ -126,10 +127,9 @@ class _Outbound(OutboundInterceptor):
                 patience = self._find_patience(error)
                 if timeout is not None:
                     patience = min(patience, timeout.total_seconds())
-                if time.monotonic() - started + pause > patience:
+                if time.monotonic() - started + pauses.next_seconds > patience:
                     raise
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            await pauses.wait()
 
     async def _query_once(
         self,

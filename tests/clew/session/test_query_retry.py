@@ -22,6 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew import Clew
 from clew.errors import Starting, WorkerUnavailable
+from clew.session import connection
 from clew.session._query_retry import retry_queries_soon
 from clew.session.handle import SessionHandle
 from clew.session.reading import read_status

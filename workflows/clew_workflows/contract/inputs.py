@@ -201,6 +201,7 @@ class _Operation(Input):
     """The fields of every operation.
 
     Attributes:
+        type: Names the operation.
         reason: The origin of the operation. A `replace` for a `compaction` can be undone by `expand`.
         meta: JSON for the operation's entry.
     """
@@ -216,7 +217,6 @@ class Replace(_Operation):
     """Put a snapshot under a lane.
 
     Attributes:
-        type: Names the operation.
         result_context: The snapshot. Absent: the session writes it; only for a `compaction`.
         base_seq: The lane's messages after this seq stay; absent: none stay.
     """
@@ -243,11 +243,7 @@ class Replace(_Operation):
 
 
 class Switch(_Operation):
-    """Make the lane that the operation names the active one.
-
-    Attributes:
-        type: Names the operation.
-    """
+    """Make the lane that the operation names the active one."""
 
     supersedes: ClassVar[bool] = True
 
@@ -258,7 +254,6 @@ class Pin(_Operation):
     """Keep messages of a lane verbatim in all its contexts.
 
     Attributes:
-        type: Names the operation.
         seqs: The seqs of the messages.
     """
 
@@ -270,7 +265,6 @@ class Unpin(_Operation):
     """Unpin messages of a lane.
 
     Attributes:
-        type: Names the operation.
         seqs: The seqs of the messages.
     """
 
@@ -279,11 +273,7 @@ class Unpin(_Operation):
 
 
 class Expand(_Operation):
-    """Undo a lane's latest compaction.
-
-    Attributes:
-        type: Names the operation.
-    """
+    """Undo a lane's latest compaction."""
 
     type: Literal["expand"]
 

@@ -219,7 +219,7 @@ class MessagePayload(Payload):
 
     Attributes:
         context_ref: The lane.
-        role: The speaker: a user, the assistant, or a tool.
+        role: The speaker.
         content: The text.
         request_id: The request that the message belongs to.
         run_id: The run that the message belongs to.
@@ -258,7 +258,6 @@ class UserMessage(MessagePayload):
     """A user's message: it opened a run, or was steered in or injected while one was active.
 
     Attributes:
-        role: The speaker.
         input_id: The id of the input; absent for the message that opened the run.
         source: The sender of the input, or its kind; absent for the message that opened the run.
         metadata: The metadata of the message.
@@ -281,7 +280,6 @@ class AssistantMessage(MessagePayload):
     """A model's reply.
 
     Attributes:
-        role: The speaker.
         tool_calls: The tool calls, with ids that are unique in the thread.
         thinking: The text of the model's reasoning; no context shows it.
         provider_data: Blocks that go back to the provider verbatim.
@@ -351,7 +349,6 @@ class ToolMessage(MessagePayload):
     """The result of a tool call.
 
     Attributes:
-        role: The speaker.
         tool_call_id: The call that it answers.
         name: The tool.
         edited_arguments: The arguments with which a person replaced the model's.
@@ -522,7 +519,7 @@ class AppliedOperation(Stored):
     """A context operation that was applied.
 
     Attributes:
-        type: The operation.
+        type: Names the operation.
         reason: `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted;
             `system`: Clew itself applied it.
         meta: The JSON that the caller sent with it.
@@ -541,7 +538,6 @@ class AppliedReplace(AppliedOperation):
     """A snapshot was put under the lane.
 
     Attributes:
-        type: Names the operation.
         result_context: The snapshot.
         base_seq: The lane's messages after this seq follow the snapshot; absent: those after the operation.
     """
@@ -558,11 +554,7 @@ class AppliedReplace(AppliedOperation):
 
 @stored
 class AppliedSwitch(AppliedOperation):
-    """The lane was made the active one.
-
-    Attributes:
-        type: Names the operation.
-    """
+    """The lane was made the active one."""
 
     activates_lane: ClassVar[bool] = True
 
@@ -574,7 +566,6 @@ class AppliedPin(AppliedOperation):
     """Messages of the lane were pinned.
 
     Attributes:
-        type: Names the operation.
         seqs: The seqs of the messages.
     """
 
@@ -587,7 +578,6 @@ class AppliedUnpin(AppliedOperation):
     """Messages of the lane were unpinned.
 
     Attributes:
-        type: Names the operation.
         seqs: The seqs of the messages.
     """
 
@@ -597,11 +587,7 @@ class AppliedUnpin(AppliedOperation):
 
 @stored
 class AppliedExpand(AppliedOperation):
-    """The lane's latest compaction was undone.
-
-    Attributes:
-        type: Names the operation.
-    """
+    """The lane's latest compaction was undone."""
 
     type: Literal["expand"]
 
@@ -613,7 +599,6 @@ class AppliedWithdraw(AppliedOperation):
     Only sessions apply it.
 
     Attributes:
-        type: Names the operation.
         from_seq: The user's messages of the lane from this seq up to the operation are withdrawn.
     """
 
