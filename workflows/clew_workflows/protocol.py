@@ -176,7 +176,7 @@ class SignCheckpoint(Value):
 
 
 class DraftQuery(Value):
-    """The query for a draft that is to be signed.
+    """The query for a draft to sign.
 
     Attributes:
         number: The number of the draft.
@@ -593,7 +593,7 @@ class ToolAnswered(Value):
         note_tokens: The tokens of the note that says how a person has changed the call.
         pieces: The tokens of each piece of the text, if it is long enough to be cut.
         subagent: The subagent that has answered.
-        by: Who has submitted the result.
+        by: The person or program that submitted the result.
     """
 
     content: str
@@ -745,8 +745,8 @@ class ModelAnswered(Value):
         schema_problem: How the answer violates the request's `output_schema`; None if it does not.
         needs_summary: The lane has reached the policy's threshold for a summary.
         tokens: The tokens of the reply's message. None: the session counts them.
-        earlier_usage: The usage of earlier attempts of the call, whose replies were lost or of no use.
-        fitting: What the request had otherwise than the context; None: nothing.
+        earlier_usage: The usage of earlier attempts of the call, whose replies were lost or not usable.
+        fitting: The differences of the request from the context; None: there are none.
     """
 
     reply: ModelReply
@@ -844,7 +844,7 @@ class Summarize(Value):
         compacts: The summary replaces the lane's context, as a snapshot.
         from_seq: The first entry; None until the range is determined.
         to_seq: The last entry; None until the range is determined.
-        builds_on: The seq of the summary or the snapshot that stands for the entries before `from_seq`, if any.
+        builds_on: The seq of the summary or the snapshot that replaces the entries before `from_seq`, if any.
         pinned: The seqs of pinned messages, which are not summarized.
         withdrawn: Pairs of seqs between which the user's messages were withdrawn, which are not summarized.
     """
@@ -889,7 +889,7 @@ class Summarized(Value):
     Attributes:
         effect: The effect, with its range.
         summary: The summary.
-        system_prompt: The system prompt of the snapshot under the lane; None where there is none in force.
+        system_prompt: The system prompt of the snapshot under the lane; None: it has no prompt in force.
         system_prompt_tokens: The tokens of that prompt.
     """
 

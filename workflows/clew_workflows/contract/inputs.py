@@ -62,7 +62,7 @@ class MessageInput(Input):
             none.
         model_options: Overlay the session's options for this request.
         max_iterations: The most model calls of the run.
-        timeout_seconds: After so many seconds the request fails with `timeout`.
+        timeout_seconds: The request fails with `timeout` after this many seconds.
         output_schema: The JSON Schema that the answer must follow (draft 2020-12, within bounds).
         tools: The tools of this request: some of the session's, by the names that models read; `[]`: none.
             `read_result` stays beside others.
@@ -355,7 +355,7 @@ class ApprovalInput(Input):
         tool_call_id: The call.
         decision: Whether the tool may run.
         reason: For people; the model reads it if the call is denied.
-        by: Who decided, as the caller says: a name or an id. The entry has it, and no model reads it.
+        by: The person that decided, as the caller says: a name or an id. The entry has it, and no model reads it.
         arguments: The arguments that replace the model's; only with `approve`. Those of one reply's calls have at
             most 524 288 bytes together.
     """
@@ -375,7 +375,8 @@ class ToolResultInput(Input):
         content: The result: a text, or any other JSON value, whose JSON text the model reads. The text has at most
             `max_tool_result_bytes`.
         is_error: Whether the result describes a failure.
-        by: Who answers, as the caller says: a name or an id. The entry has it, and no model reads it.
+        by: The person or program that answers, as the caller says: a name or an id. The entry has it, and no model
+            reads it.
     """
 
     tool_call_id: Id
@@ -415,7 +416,7 @@ class CheckpointInput(Input):
 
     Attributes:
         context_ref: The lane; absent: the active one.
-        expires_seconds: The token expires after so many seconds; 30 days by default.
+        expires_seconds: The token expires after this many seconds; 30 days by default.
     """
 
     context_ref: Id | None = None
@@ -557,7 +558,7 @@ class TranscriptQuery(Input):
     Attributes:
         context_ref: The lane; absent: the active one.
         from_seq: Begin with this entry.
-        limit: Answer no more than so many messages, the newest ones. The system prompt is not counted.
+        limit: Answer at most this many messages, the newest ones. The system prompt is not counted.
         include_system: Begin with the system prompt.
     """
 

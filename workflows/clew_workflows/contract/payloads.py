@@ -104,7 +104,7 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 
 @stored
 class Fitting(Stored):
-    """What a request has otherwise than its context, because the provider refuses the context as it is.
+    """The differences of a request from its context, because the provider refuses the context as it is.
 
     Attributes:
         dialect: The dialect that the request follows; `docs/models.md` lists them.
@@ -139,7 +139,7 @@ class Recipe(Stored):
         input_tokens: Tokens of the context under the session's encoding.
         usage: The usage that the provider reported; an estimate (`estimated_calls`) of an interrupted reply, and
             where the provider reported none.
-        earlier_usage: The usage of earlier attempts of the call, whose replies were lost or of no use.
+        earlier_usage: The usage of earlier attempts of the call, whose replies were lost or not usable.
         attempt: The number of the attempt that returned the reply, from 1 on.
         stop_reason: `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools;
             `interrupted`: the call was cancelled, or failed.
@@ -154,7 +154,7 @@ class Recipe(Stored):
         token_ratio: The ratio of the provider's tokens to those counted here, if it is larger than 1.
         tools: The names of the call's tools, if its request named some of the session's.
         output_schema_seq: The seq of the user message whose `output_schema` the answer was to follow.
-        fitting: What the request had otherwise than the context; absent: nothing.
+        fitting: The differences of the request from the context; absent: there are none.
     """
 
     context_ref: str
@@ -202,7 +202,7 @@ class Recipe(Stored):
         return usage.model_copy(update={"model_calls": 1})
 
 
-# What `ai_message` entries hold: one type for each role of a message.
+# The payloads of `ai_message` entries: one type for each role of a message.
 
 
 EDITED = "[a person changed this call before it ran; its arguments were {}]\n"
@@ -261,7 +261,7 @@ class UserMessage(MessagePayload):
         input_id: The id of the input; absent for the message that opened the run.
         source: The sender of the input, or its kind; absent for the message that opened the run.
         metadata: The metadata of the message.
-        output_schema: The JSON Schema that the answer is to follow.
+        output_schema: The JSON Schema that the answer must follow.
         settings: The other fields of `MessageInput` that the caller set.
         refs: The caller's own refs; no context shows them.
     """
@@ -356,9 +356,9 @@ class ToolMessage(MessagePayload):
         is_error: Whether the result describes a failure.
         in_doubt: Whether it is unknown if the tool has run.
         subagent: The subagent that was called.
-        by: Who submitted the result of an external call, as the caller said.
+        by: The person or program that submitted the result of an external call, as the caller said.
         late: Whether the result arrived after the end of its run; it replaces the result in doubt.
-        note_tokens: Tokens of the note that says how the call was changed.
+        note_tokens: Tokens of the note about the changed arguments.
         pieces: Tokens of each piece of `content`, if it is long enough to be truncated.
     """
 
@@ -420,7 +420,7 @@ class ToolMessage(MessagePayload):
 AnyMessage = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
 
 
-# What `summary` entries hold.
+# The payload of `summary` entries.
 
 
 @stored
@@ -468,7 +468,7 @@ class SummaryPayload(Payload):
         return self, encoding.count_message(self.make_message("system"))
 
 
-# What `ai_context_operation` entries hold: one type for each operation that was applied.
+# The payloads of `ai_context_operation` entries: one type for each operation that was applied.
 
 
 Reason = Literal["manual", "restore", "compaction", "system"]
@@ -478,7 +478,7 @@ class StoredMessage(Message, total=False):
     """A message of a stored context.
 
     Attributes:
-        refs: The refs of the caller who sent the message; no model reads them.
+        refs: The caller's own refs of the message; no model reads them.
     """
 
     refs: NotRequired[dict[str, str]]
@@ -658,15 +658,15 @@ def _select_shown_fields(stored: Message) -> Message:
     return message
 
 
-# What `config` entries hold: the configuration in force.
+# The payload of `config` entries: the configuration in force.
 
 
 _NOT_COMPARED = ("own", "changes", "tokens")
-"""Fields of a configuration that say nothing new about what is in force."""
+"""Fields of a configuration that are derived from others."""
 
 
 def list_configured_names(tools: Iterable[ToolSpec]) -> list[str]:
-    """List the names that a configuration has of these tools, unless a name is an MCP server's or of no tool."""
+    """List the names that a configuration has for these tools, if it names each of them."""
     return [tool["name"] for tool in tools if tool["name"] != READ_RESULT]
 
 
@@ -707,10 +707,10 @@ class ConfigPayload(Payload):
         pin: Whether the session keeps this version of the agent and these schemas.
         model: The model, as `provider:model`; empty: it is the agent's, and no worker has resolved the agent yet.
         fallbacks: The models that a run tries while its model has an outage.
-        strategy: How a run is led: `react`.
+        strategy: The loop of a run: `react`.
         system_prompt: The system prompt.
         tools: The schemas of the tools, as the worker resolved them.
-        tool_names: The names of the tools as the configuration has them; absent: those of the schemas, but for
+        tool_names: The names of the tools as the configuration has them; absent: those of the schemas, without
             `read_result`.
         require_approval: The tools whose calls wait for a person's decision.
         approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
@@ -719,15 +719,15 @@ class ConfigPayload(Payload):
         model_options: The options of model calls (`ModelOptions`) that are set.
         max_iterations: The most model calls of a run.
         request_timeout_seconds: The longest time of a request, in seconds.
-        on_busy: What becomes of a message that finds the session busy.
+        on_busy: How the session treats a message while it serves a request.
         steering: When inputs enter a run: with its answer, or before its next model call.
         encoding: The encoding that tokens are counted under.
         limits: The limits (`Limits`) that are set.
-        idle_timeout_seconds: After so many seconds without work the session hibernates.
+        idle_timeout_seconds: The session hibernates after this many seconds without work.
         metadata: The session's metadata.
         priority: Which calls the workers take first: 1 the first, 5 the last.
         own: What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent.
-        changes: The fields that differ from the `config` entry before, but for `own`; absent in the first one.
+        changes: The fields that differ from the `config` entry before, without `own`; absent in the first one.
         tokens: The tokens of the system prompt and of the tool schemas.
     """
 
@@ -811,7 +811,7 @@ class ConfigPayload(Payload):
         return replace(self, tokens=tokens), tokens.system_prompt + tokens.tools
 
 
-# What the entries hold that no context shows: errors, outcomes, refused inputs, approvals, forks, session events.
+# The payloads that no context shows: errors, outcomes, refused inputs, approvals, forks, session events.
 
 
 @stored
@@ -922,7 +922,7 @@ class ApprovalPayload(Payload):
         tool_call_id: The call.
         decision: Whether the tool may run.
         reason: The reason that the person gave.
-        by: Who decided, as the caller said.
+        by: The person that decided, as the caller said.
         arguments: The arguments that replace the model's.
     """
 

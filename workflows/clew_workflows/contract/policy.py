@@ -51,8 +51,8 @@ class ContextPolicy(Input):
         system_prompt: Replaces the session's; at most 65 536 bytes.
         projector: The name of a registered projector.
         token_estimator: `exact`: the recorded counts; `heuristic`: bytes / 4 + 10. Epochs need `exact`.
-        summarize_threshold: A summary is due after more than so many messages since the last one.
-        max_thread_tokens: A summary is due after more than so many tokens since the last one.
+        summarize_threshold: A summary is due after more messages than this since the last one.
+        max_thread_tokens: A summary is due after more tokens than this since the last one.
         summarization_model: The model that writes summaries; absent: the session's.
         clear_tool_results: The rule by which a marker replaces older tool results.
     """

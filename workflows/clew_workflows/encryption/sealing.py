@@ -96,10 +96,10 @@ class Sealer(ABC):
         """Admit an object that is not encrypted, in a migration."""
         if not self._accepts_plain:
             raise Unsealed(
-                f"it is not encrypted: if it is of a time before encryption, run `clew rekey` with {PLAIN_VARIABLE}=1"
+                f"it is not encrypted: if it is older than encryption, run `clew rekey` with {PLAIN_VARIABLE}=1"
             )
         if data:
-            log.warning("%s is not encrypted, and is believed because plain objects are accepted", name)
+            log.warning("%s is not encrypted, and is accepted because plain objects are accepted", name)
         return data
 
 
