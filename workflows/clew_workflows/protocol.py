@@ -1,4 +1,9 @@
-"""The inputs and the answers of activities."""
+"""The inputs and the answers of activities, in the order of a turn: prepare, check, call the model, run its tools.
+
+A decision of `clew_workflows.session` names an effect. An activity carries it out, and its answer is an event for the
+next decision. The input of an activity refers to the thread by lane and seq and holds no messages, so that the
+history grows only by new text.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +23,6 @@ from clew_workflows.contract.tokens import EncodingName
 from clew_workflows.thread.lane import Layers
 from clew_workflows.values import Packed, ReportedUsage, Value
 
-# When a session rolls over: the sizes of its event history.
-
-
-class RolloverThresholds(Value):
-    """Sizes at which a session continues in a new workflow run. At three times a size it refuses new messages.
-
-    At 3.25 times a size nothing more goes on. The largest sizes leave room for one step of a run then.
-
-    Temporal ends a workflow run at 51 200 events, 50 MB, 2 000 updates or 10 000 signals. The thresholds are far
-    lower, because a worker that takes a session over replays the whole workflow run, at about 0.4 ms of CPU an event:
-    the default of `events` makes that half a second.
-
-    Attributes:
-        events: Events of the history.
-        bytes: Bytes of the history.
-        updates: Updates of the workflow run.
-        signals: Signals of the workflow run.
-    """
-
-    events: int = Field(default=1_250, ge=50, le=15_000)
-    bytes: int = Field(default=4_000_000, ge=50_000, le=13_000_000)
-    updates: int = Field(default=350, ge=5, le=600)
-    signals: int = Field(default=2_500, ge=5, le=3_000)
-
-
 # The failure of an effect.
 
 
@@ -60,254 +40,6 @@ class Failure(Value):
     message: str
     retryable: bool = False
     details: dict[str, Any] = Field(default={})
-
-
-# Archiving a session's entries, and fetching them again.
-
-
-class ArchiveRef(Value):
-    """A session's archive.
-
-    Attributes:
-        execution: The id of the workflow execution that writes it, the same for all its workflow runs.
-        family: The session family whose folder holds the segments. A fork is of its parent's family.
-        root: The name of the index node that lists the segments; None before the first is written.
-        upto: The seq of the newest archived entry; -1 for none.
-        thresholds: The thresholds that the worker is configured with.
-    """
-
-    execution: str
-    family: str
-    root: str | None = None
-    upto: int = -1
-    thresholds: RolloverThresholds = RolloverThresholds()
-
-
-class Archiving(Value):
-    """Write a session's entries and its state to the archive.
-
-    Attributes:
-        archive: The archive as it is before.
-        closed: The session ends in this execution, or hibernates.
-    """
-
-    archive: ArchiveRef
-    closed: bool = False
-
-
-class WrittenArchive(Value):
-    """The archive after a write.
-
-    Attributes:
-        archive: The archive.
-        search_attributes: The names of the search attributes of sessions that the namespace has.
-    """
-
-    archive: ArchiveRef
-    search_attributes: tuple[str, ...] = ()
-
-
-class Thaw(Value):
-    """Fetch the state that an archived session continues from.
-
-    Attributes:
-        archive: The archive.
-        state: The name of the archived state.
-    """
-
-    archive: ArchiveRef
-    state: str
-
-
-class Thawed(Packed):
-    """The state that an archived session continues from, compressed.
-
-    Attributes:
-        version: The version of its format.
-        archive: The archive as it is now.
-    """
-
-    version: int = 1
-    archive: ArchiveRef | None = None
-
-
-class Recall(Value):
-    """Fetch the archived part of a lane that contexts need.
-
-    Attributes:
-        archive: The archive.
-        context_ref: The lane.
-        policies: The policies of the contexts.
-        before: The session holds the lane's messages from this seq on.
-        layers: The lane's layers as the session holds them; None: read them from the archive. The session may hold
-            operations that are not archived yet, and older layers that an `expand` has brought back.
-    """
-
-    archive: ArchiveRef
-    context_ref: str
-    policies: tuple[ContextPolicy, ...]
-    before: int
-    layers: Layers | None = None
-
-
-class Recalled(Value):
-    """The fetched part of a lane.
-
-    Attributes:
-        packed: The entries, and the gap before them.
-    """
-
-    packed: Packed
-
-
-# Checkpoints, which workers sign and verify.
-
-
-class SignCheckpoint(Value):
-    """Sign a checkpoint that the session has drafted.
-
-    Attributes:
-        number: The number of the draft; the worker fetches it by query.
-        expires_seconds: Seconds from signing until the checkpoint expires.
-    """
-
-    number: int
-    expires_seconds: int
-
-
-class DraftQuery(Value):
-    """The query for a draft to sign.
-
-    Attributes:
-        number: The number of the draft.
-    """
-
-    number: int
-
-
-class CheckpointSignature(Value):
-    """The fields that a worker adds to a checkpoint.
-
-    Attributes:
-        namespace: The worker's namespace.
-        fingerprint: A digest over the configuration as it was resolved.
-        iat: When it was signed, in seconds since 1970.
-        exp: When it expires, in seconds since 1970.
-        kid: The id of the key.
-        signature: The HMAC-SHA256 in base64url.
-    """
-
-    namespace: str
-    fingerprint: str
-    iat: int
-    exp: int
-    kid: str
-    signature: str
-
-
-class OpenCheckpoint(Value):
-    """Verify a checkpoint.
-
-    Attributes:
-        token: The checkpoint.
-        session_id: The id of the session that will continue from it.
-    """
-
-    token: str
-    session_id: str
-
-
-class OpenedCheckpoint(Value):
-    """A verified checkpoint.
-
-    Attributes:
-        config: The new session's configuration, as `AgentSession` takes it.
-    """
-
-    config: dict[str, Any]
-
-
-# Forks: sessions that begin with the thread of another session.
-
-
-class Fork(Value):
-    """Make a new session from another session's thread, and record the fork in both.
-
-    Attributes:
-        session_id: The parent.
-        at_seq: The last entry that the fork shares with its parent.
-        new_session_id: The fork.
-        metadata: The caller's metadata for both `fork` entries.
-        at: The time of both `fork` entries, RFC 3339.
-        entry_ids: The ids of both `fork` entries, the fork's and the parent's.
-    """
-
-    session_id: str
-    at_seq: int
-    new_session_id: str
-    metadata: dict[str, str] | None = None
-    at: str
-    entry_ids: tuple[str, str]
-
-
-# Checks by a user's hooks: before a message is committed, before a tool runs, before an answer is returned.
-
-
-HOOK_SECONDS = 15
-"""Seconds of one attempt of all hooks that check one message, round or answer."""
-
-
-class CheckedItem(Value):
-    """What hooks check: a message, a tool call, or an answer.
-
-    Attributes:
-        kind: Of a message: `message`, `steer` or `inject`.
-        text: The text of a message.
-        metadata: The metadata of a message.
-        tool_call_id: The tool call.
-        name: The tool.
-        arguments: The arguments of the tool call.
-        seq: The entry that has the answer, or the first of a run's messages that are committed already.
-        run_id: The run of those messages.
-    """
-
-    kind: str = "message"
-    text: str = ""
-    metadata: dict[str, str] | None = None
-    tool_call_id: str = ""
-    name: str = ""
-    arguments: dict[str, Any] = Field(default={})
-    seq: int | None = None
-    run_id: str = ""
-
-
-class RunHooks(Value):
-    """Let the hooks of one point check some items.
-
-    Attributes:
-        point: When it is: before a message is committed, before a tool runs, or before an answer is returned.
-        request_id: The request.
-        items: What is checked, each by all hooks of the point.
-        hooks: The points for which the worker that prepared the session has hooks. A worker with hooks for others
-            answers `Outdated`. None: it need not.
-    """
-
-    point: HookPoint
-    request_id: str
-    items: tuple[CheckedItem, ...]
-    hooks: tuple[HookPoint, ...] | None = None
-
-
-class HooksAnswered(Value):
-    """The answer to `RunHooks`.
-
-    Attributes:
-        request_id: The request.
-        refusals: For each item the reason why a hook refuses it; None: all accept it.
-    """
-
-    request_id: str
-    refusals: tuple[str | None, ...]
 
 
 # Resolving a configuration against a worker's providers, tools and agents.
@@ -421,204 +153,64 @@ class Prepared(Value):
     search_attributes: tuple[str, ...] = ()
 
 
-# Tools as a worker resolves them, tool calls, and their results.
+# Checks by a user's hooks: before a message is committed, before a tool runs, before an answer is returned.
 
 
-STORING_SECONDS = 20.0
-"""Seconds that a tool's activity has to store a large result, after the tool has returned."""
+HOOK_SECONDS = 15
+"""Seconds of one attempt of all hooks that check one message, round or answer."""
 
 
-class FunctionRoute(Value):
-    """A call runs a function on a worker of Clew's.
-
-    Attributes:
-        type: `function`.
-        task_queue: The deployment whose workers run the function; None: the session's own.
-        takes_context: The function takes a `ToolContext`.
-    """
-
-    type: Literal["function"]
-    task_queue: str | None = None
-    takes_context: bool = False
-
-
-class RemoteRoute(Value):
-    """A call is an activity of another worker.
+class CheckedItem(Value):
+    """What hooks check: a message, a tool call, or an answer.
 
     Attributes:
-        type: `remote`.
-        task_queue: The task queue of the activity.
-        activity: The name of the activity.
-    """
-
-    type: Literal["remote"]
-    task_queue: str
-    activity: str
-
-
-class ExternalRoute(Value):
-    """A call waits until its result is submitted.
-
-    Attributes:
-        type: `external`.
-    """
-
-    type: Literal["external"]
-
-
-class McpRoute(Value):
-    """A worker of Clew's passes a call on to an MCP server. The session validates the arguments before.
-
-    Attributes:
-        type: `mcp`.
-    """
-
-    type: Literal["mcp"]
-
-
-class AgentRoute(Value):
-    """A call is a task of a subagent: the session starts a session of the agent.
-
-    Attributes:
-        type: `agent`.
-        agent: The name of the agent.
-    """
-
-    type: Literal["agent"]
-    agent: str
-
-
-Route = Annotated[FunctionRoute | RemoteRoute | ExternalRoute | McpRoute | AgentRoute, Field(discriminator="type")]
-"""How the calls of a tool are carried out."""
-
-
-FUNCTION = FunctionRoute(type="function")
-"""The route of a function on the session's own workers."""
-
-
-class ResolvedTool(Value):
-    """A tool's schema, and how its calls are carried out.
-
-    Attributes:
-        spec: The name, the description and the JSON Schema of the parameters.
-        timeout_seconds: The time for one attempt.
-        max_attempts: Attempts, where an attempt failed.
-        idempotent: A call may be repeated. A call of another tool is attempted once.
-        requires_approval: A person must approve each call; `round`: before any call of its reply begins.
-        route: How a call is carried out.
-        tokens: The tokens of the schema in a context. None: the session counts them.
-    """
-
-    spec: ToolSpec
-    timeout_seconds: float
-    max_attempts: int
-    idempotent: bool = True
-    requires_approval: bool | Literal["round"] = False
-    route: Route = FUNCTION
-    tokens: int | None = None
-
-
-class RunTool(Value):
-    """One tool call.
-
-    Attributes:
-        request_id: The request that the run serves.
-        run_id: The run.
-        call_id: The model call that requested it.
+        kind: Of a message: `message`, `steer` or `inject`.
+        text: The text of a message.
+        metadata: The metadata of a message.
         tool_call_id: The tool call.
         name: The tool.
-        arguments: The model's arguments, or a person's; the activity validates them.
-        edited: The arguments are a person's.
-        encoding: The encoding that the result's tokens are counted under.
-        max_result_bytes: A larger result is truncated; the complete result goes to the archive.
-        family: The session family in whose archive large results are stored; None without an archive.
-        iteration: The number of the model call in its run.
-        agent: The session's agent; only for a tool that takes a context, as the metadata.
-        metadata: The session's metadata.
-        request_metadata: The metadata of the request.
+        arguments: The arguments of the tool call.
+        seq: The entry that has the answer, or the first of a run's messages that are committed already.
+        run_id: The run of those messages.
+    """
+
+    kind: str = "message"
+    text: str = ""
+    metadata: dict[str, str] | None = None
+    tool_call_id: str = ""
+    name: str = ""
+    arguments: dict[str, Any] = Field(default={})
+    seq: int | None = None
+    run_id: str = ""
+
+
+class RunHooks(Value):
+    """Let the hooks of one point check some items.
+
+    Attributes:
+        point: When it is: before a message is committed, before a tool runs, or before an answer is returned.
+        request_id: The request.
+        items: What is checked, each by all hooks of the point.
+        hooks: The points for which the worker that prepared the session has hooks. A worker with hooks for others
+            answers `Outdated`. None: it need not.
+    """
+
+    point: HookPoint
+    request_id: str
+    items: tuple[CheckedItem, ...]
+    hooks: tuple[HookPoint, ...] | None = None
+
+
+class HooksAnswered(Value):
+    """The answer to `RunHooks`.
+
+    Attributes:
+        request_id: The request.
+        refusals: For each item the reason why a hook refuses it; None: all accept it.
     """
 
     request_id: str
-    run_id: str
-    call_id: str
-    tool_call_id: str
-    name: str
-    arguments: dict[str, Any]
-    edited: bool = False
-    encoding: EncodingName
-    max_result_bytes: int
-    family: str | None = None
-    iteration: int = 0
-    agent: str | None = None
-    metadata: dict[str, str] | None = None
-    request_metadata: dict[str, str] | None = None
-
-
-def make_idempotency_key(session_id: str, tool_call_id: str) -> str:
-    """Make the key that all attempts of one tool call share, and no other call has."""
-    return f"{session_id}/{tool_call_id}"
-
-
-class PlannedCall(NamedTuple):
-    """A tool call and its tool.
-
-    Attributes:
-        call: The input of the activity.
-        tool: The tool as a worker has resolved it.
-    """
-
-    call: RunTool
-    tool: ResolvedTool
-
-
-class RunTools(Value):
-    """Tool calls that run in parallel.
-
-    Attributes:
-        calls: The calls of the round that have not returned.
-    """
-
-    calls: tuple[PlannedCall, ...]
-
-
-class ToolAnswered(Value):
-    """A tool's result, as the model will read it.
-
-    Attributes:
-        content: The text; truncated if the result is too large.
-        result: Where the complete result is stored, if the text is truncated.
-        is_error: The text describes a failure.
-        in_doubt: The tool may or may not have run.
-        tokens: The tokens of the result's message. None: the session counts them, and those of the parts.
-        note_tokens: The tokens of the note that says how a person has changed the call.
-        pieces: The tokens of each piece of the text, if it is long enough to be cut.
-        subagent: The subagent that has answered.
-        by: The person or program that submitted the result.
-    """
-
-    content: str
-    result: StoredResult | None = None
-    is_error: bool = False
-    in_doubt: bool = False
-    tokens: int | None = None
-    note_tokens: int | None = None
-    pieces: tuple[int, ...] | None = None
-    subagent: Subagent | None = None
-    by: str | None = None
-
-
-class ToolReturned(Value):
-    """One tool call of a round has ended. Without an answer and a failure it was cancelled.
-
-    Attributes:
-        tool_call_id: The tool call.
-        answer: The tool's result.
-        failure: Why there is none.
-    """
-
-    tool_call_id: str
-    answer: ToolAnswered | None = None
-    failure: Failure | None = None
+    refusals: tuple[str | None, ...]
 
 
 # Model calls and replies.
@@ -826,6 +418,206 @@ def number_tool_calls(tools: Iterable[RequestedTool], earlier: int) -> list[Tool
     ]
 
 
+# Tools as a worker resolves them, tool calls, and their results.
+
+
+STORING_SECONDS = 20.0
+"""Seconds that a tool's activity has to store a large result, after the tool has returned."""
+
+
+class FunctionRoute(Value):
+    """A call runs a function on a worker of Clew's.
+
+    Attributes:
+        type: `function`.
+        task_queue: The deployment whose workers run the function; None: the session's own.
+        takes_context: The function takes a `ToolContext`.
+    """
+
+    type: Literal["function"]
+    task_queue: str | None = None
+    takes_context: bool = False
+
+
+class RemoteRoute(Value):
+    """A call is an activity of another worker.
+
+    Attributes:
+        type: `remote`.
+        task_queue: The task queue of the activity.
+        activity: The name of the activity.
+    """
+
+    type: Literal["remote"]
+    task_queue: str
+    activity: str
+
+
+class ExternalRoute(Value):
+    """A call waits until its result is submitted.
+
+    Attributes:
+        type: `external`.
+    """
+
+    type: Literal["external"]
+
+
+class McpRoute(Value):
+    """A worker of Clew's passes a call on to an MCP server. The session validates the arguments before.
+
+    Attributes:
+        type: `mcp`.
+    """
+
+    type: Literal["mcp"]
+
+
+class AgentRoute(Value):
+    """A call is a task of a subagent: the session starts a session of the agent.
+
+    Attributes:
+        type: `agent`.
+        agent: The name of the agent.
+    """
+
+    type: Literal["agent"]
+    agent: str
+
+
+Route = Annotated[FunctionRoute | RemoteRoute | ExternalRoute | McpRoute | AgentRoute, Field(discriminator="type")]
+"""How the calls of a tool are carried out."""
+
+
+FUNCTION = FunctionRoute(type="function")
+"""The route of a function on the session's own workers."""
+
+
+class ResolvedTool(Value):
+    """A tool's schema, and how its calls are carried out.
+
+    Attributes:
+        spec: The name, the description and the JSON Schema of the parameters.
+        timeout_seconds: The time for one attempt.
+        max_attempts: Attempts, where an attempt failed.
+        idempotent: A call may be repeated. A call of another tool is attempted once.
+        requires_approval: A person must approve each call; `round`: before any call of its reply begins.
+        route: How a call is carried out.
+        tokens: The tokens of the schema in a context. None: the session counts them.
+    """
+
+    spec: ToolSpec
+    timeout_seconds: float
+    max_attempts: int
+    idempotent: bool = True
+    requires_approval: bool | Literal["round"] = False
+    route: Route = FUNCTION
+    tokens: int | None = None
+
+
+class RunTool(Value):
+    """One tool call.
+
+    Attributes:
+        request_id: The request that the run serves.
+        run_id: The run.
+        call_id: The model call that requested it.
+        tool_call_id: The tool call.
+        name: The tool.
+        arguments: The model's arguments, or a person's; the activity validates them.
+        edited: The arguments are a person's.
+        encoding: The encoding that the result's tokens are counted under.
+        max_result_bytes: A larger result is truncated; the complete result goes to the archive.
+        family: The session family in whose archive large results are stored; None without an archive.
+        iteration: The number of the model call in its run.
+        agent: The session's agent; only for a tool that takes a context, as the metadata.
+        metadata: The session's metadata.
+        request_metadata: The metadata of the request.
+    """
+
+    request_id: str
+    run_id: str
+    call_id: str
+    tool_call_id: str
+    name: str
+    arguments: dict[str, Any]
+    edited: bool = False
+    encoding: EncodingName
+    max_result_bytes: int
+    family: str | None = None
+    iteration: int = 0
+    agent: str | None = None
+    metadata: dict[str, str] | None = None
+    request_metadata: dict[str, str] | None = None
+
+
+def make_idempotency_key(session_id: str, tool_call_id: str) -> str:
+    """Make the key that all attempts of one tool call share, and no other call has."""
+    return f"{session_id}/{tool_call_id}"
+
+
+class PlannedCall(NamedTuple):
+    """A tool call and its tool.
+
+    Attributes:
+        call: The input of the activity.
+        tool: The tool as a worker has resolved it.
+    """
+
+    call: RunTool
+    tool: ResolvedTool
+
+
+class RunTools(Value):
+    """Tool calls that run in parallel.
+
+    Attributes:
+        calls: The calls of the round that have not returned.
+    """
+
+    calls: tuple[PlannedCall, ...]
+
+
+class ToolAnswered(Value):
+    """A tool's result, as the model will read it.
+
+    Attributes:
+        content: The text; truncated if the result is too large.
+        result: Where the complete result is stored, if the text is truncated.
+        is_error: The text describes a failure.
+        in_doubt: The tool may or may not have run.
+        tokens: The tokens of the result's message. None: the session counts them, and those of the parts.
+        note_tokens: The tokens of the note that says how a person has changed the call.
+        pieces: The tokens of each piece of the text, if it is long enough to be cut.
+        subagent: The subagent that has answered.
+        by: The person or program that submitted the result.
+    """
+
+    content: str
+    result: StoredResult | None = None
+    is_error: bool = False
+    in_doubt: bool = False
+    tokens: int | None = None
+    note_tokens: int | None = None
+    pieces: tuple[int, ...] | None = None
+    subagent: Subagent | None = None
+    by: str | None = None
+
+
+class ToolReturned(Value):
+    """One tool call of a round has ended. Without an answer and a failure it was cancelled.
+
+    Attributes:
+        tool_call_id: The tool call.
+        answer: The tool's result.
+        failure: Why there is none.
+    """
+
+    tool_call_id: str
+    answer: ToolAnswered | None = None
+    failure: Failure | None = None
+
+
 # Summaries, which a model writes.
 
 
@@ -899,11 +691,217 @@ class Summarized(Value):
     system_prompt_tokens: int = 0
 
 
-# Effects and events, as data.
-#
-# A decision of `clew_workflows.session` names an effect. An activity carries it out, and its answer is an event for
-# the next decision. The input of an activity refers to the thread by lane and seq and holds no messages, so that the
-# history grows only by new text.
+# Archiving a session's entries when it rolls over, and fetching them again.
+
+
+class RolloverThresholds(Value):
+    """Sizes at which a session continues in a new workflow run. At three times a size it refuses new messages.
+
+    At 3.25 times a size nothing more goes on. The largest sizes leave room for one step of a run then.
+
+    Temporal ends a workflow run at 51 200 events, 50 MB, 2 000 updates or 10 000 signals. The thresholds are far
+    lower, because a worker that takes a session over replays the whole workflow run, at about 0.4 ms of CPU an event:
+    the default of `events` makes that half a second.
+
+    Attributes:
+        events: Events of the history.
+        bytes: Bytes of the history.
+        updates: Updates of the workflow run.
+        signals: Signals of the workflow run.
+    """
+
+    events: int = Field(default=1_250, ge=50, le=15_000)
+    bytes: int = Field(default=4_000_000, ge=50_000, le=13_000_000)
+    updates: int = Field(default=350, ge=5, le=600)
+    signals: int = Field(default=2_500, ge=5, le=3_000)
+
+
+class ArchiveRef(Value):
+    """A session's archive.
+
+    Attributes:
+        execution: The id of the workflow execution that writes it, the same for all its workflow runs.
+        family: The session family whose folder holds the segments. A fork is of its parent's family.
+        root: The name of the index node that lists the segments; None before the first is written.
+        upto: The seq of the newest archived entry; -1 for none.
+        thresholds: The thresholds that the worker is configured with.
+    """
+
+    execution: str
+    family: str
+    root: str | None = None
+    upto: int = -1
+    thresholds: RolloverThresholds = RolloverThresholds()
+
+
+class Archiving(Value):
+    """Write a session's entries and its state to the archive.
+
+    Attributes:
+        archive: The archive as it is before.
+        closed: The session ends in this execution, or hibernates.
+    """
+
+    archive: ArchiveRef
+    closed: bool = False
+
+
+class WrittenArchive(Value):
+    """The archive after a write.
+
+    Attributes:
+        archive: The archive.
+        search_attributes: The names of the search attributes of sessions that the namespace has.
+    """
+
+    archive: ArchiveRef
+    search_attributes: tuple[str, ...] = ()
+
+
+class Thaw(Value):
+    """Fetch the state that an archived session continues from.
+
+    Attributes:
+        archive: The archive.
+        state: The name of the archived state.
+    """
+
+    archive: ArchiveRef
+    state: str
+
+
+class Thawed(Packed):
+    """The state that an archived session continues from, compressed.
+
+    Attributes:
+        version: The version of its format.
+        archive: The archive as it is now.
+    """
+
+    version: int = 1
+    archive: ArchiveRef | None = None
+
+
+class Recall(Value):
+    """Fetch the archived part of a lane that contexts need.
+
+    Attributes:
+        archive: The archive.
+        context_ref: The lane.
+        policies: The policies of the contexts.
+        before: The session holds the lane's messages from this seq on.
+        layers: The lane's layers as the session holds them; None: read them from the archive. The session may hold
+            operations that are not archived yet, and older layers that an `expand` has brought back.
+    """
+
+    archive: ArchiveRef
+    context_ref: str
+    policies: tuple[ContextPolicy, ...]
+    before: int
+    layers: Layers | None = None
+
+
+class Recalled(Value):
+    """The fetched part of a lane.
+
+    Attributes:
+        packed: The entries, and the gap before them.
+    """
+
+    packed: Packed
+
+
+# Checkpoints, which workers sign and verify.
+
+
+class SignCheckpoint(Value):
+    """Sign a checkpoint that the session has drafted.
+
+    Attributes:
+        number: The number of the draft; the worker fetches it by query.
+        expires_seconds: Seconds from signing until the checkpoint expires.
+    """
+
+    number: int
+    expires_seconds: int
+
+
+class DraftQuery(Value):
+    """The query for a draft to sign.
+
+    Attributes:
+        number: The number of the draft.
+    """
+
+    number: int
+
+
+class CheckpointSignature(Value):
+    """The fields that a worker adds to a checkpoint.
+
+    Attributes:
+        namespace: The worker's namespace.
+        fingerprint: A digest over the configuration as it was resolved.
+        iat: When it was signed, in seconds since 1970.
+        exp: When it expires, in seconds since 1970.
+        kid: The id of the key.
+        signature: The HMAC-SHA256 in base64url.
+    """
+
+    namespace: str
+    fingerprint: str
+    iat: int
+    exp: int
+    kid: str
+    signature: str
+
+
+class OpenCheckpoint(Value):
+    """Verify a checkpoint.
+
+    Attributes:
+        token: The checkpoint.
+        session_id: The id of the session that will continue from it.
+    """
+
+    token: str
+    session_id: str
+
+
+class OpenedCheckpoint(Value):
+    """A verified checkpoint.
+
+    Attributes:
+        config: The new session's configuration, as `AgentSession` takes it.
+    """
+
+    config: dict[str, Any]
+
+
+# Forks: sessions that begin with the thread of another session.
+
+
+class Fork(Value):
+    """Make a new session from another session's thread, and record the fork in both.
+
+    Attributes:
+        session_id: The parent.
+        at_seq: The last entry that the fork shares with its parent.
+        new_session_id: The fork.
+        metadata: The caller's metadata for both `fork` entries.
+        at: The time of both `fork` entries, RFC 3339.
+        entry_ids: The ids of both `fork` entries, the fork's and the parent's.
+    """
+
+    session_id: str
+    at_seq: int
+    new_session_id: str
+    metadata: dict[str, str] | None = None
+    at: str
+    entry_ids: tuple[str, str]
+
+
+# All effects and events.
 
 
 SessionEffect = Prepare | DescribeModel | RunHooks | CallModel | RunTools | Summarize
