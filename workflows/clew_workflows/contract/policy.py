@@ -136,19 +136,13 @@ class ContextPolicy(Input):
         )
 
 
-def resolve(
-    request: ContextPolicy | None = None,
-    session: ContextPolicy | None = None,
-    agent: ContextPolicy | None = None,
-    default: ContextPolicy | None = None,
-) -> ContextPolicy:
-    """Resolve the policy in force: each field is that of the highest level that sets it. The result is complete.
+def resolve(*, session: ContextPolicy | None = None, agent: ContextPolicy | None = None) -> ContextPolicy:
+    """Resolve the policy in force: the session's over the agent's over the default, field by field. It is complete.
+
+    A request's policy overlays the result.
 
     Raises:
         InvalidInput: `window` is `epoch` and `token_estimator` is `heuristic`.
         InvalidTokenBudget: The budget is less than one token, or `reserve_output_tokens` is negative.
     """
-    policy = default or ContextPolicy()
-    for level in (agent, session, request):
-        policy = policy.overlay(level)
-    return policy.complete().ensure_usable()
+    return ContextPolicy().overlay(agent).overlay(session).complete().ensure_usable()
