@@ -76,7 +76,7 @@ class Agent:
         request_timeout_seconds: The time of a request, in seconds.
         on_busy: What a session does with a message while a request is active.
         steering: When a run reads an input that does not set `at`.
-        idle_timeout_seconds: After so many seconds without work a session hibernates.
+        idle_timeout_seconds: A session hibernates after this many seconds without work.
         priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last.
         metadata: Names and values that each session of the agent has.
         version: A label for people, for example a release. Threads record it beside the digest of the agent.

@@ -196,7 +196,7 @@ export interface ApprovalInput {
   decision: "approve" | "deny";
   /** For people; the model reads it if the call is denied. */
   reason?: string | null;
-  /** Who decided, as the caller says: a name or an id. The entry has it, and no model reads it. */
+  /** The person that decided, as the caller says: a name or an id. The entry has it, and no model reads it. */
   by?: string | null;
   /** The arguments that replace the model's; only with `approve`. Those of one reply's calls have at most 524 288 bytes together. */
   arguments?: Record<string, unknown> | null;
@@ -210,7 +210,7 @@ export interface ApprovalPayload {
   decision: "approve" | "deny";
   /** The reason that the person gave. */
   reason?: string;
-  /** Who decided, as the caller said. */
+  /** The person that decided, as the caller said. */
   by?: string;
   /** The arguments that replace the model's. */
   arguments?: Record<string, unknown>;
@@ -276,7 +276,7 @@ export interface CancelReceipt {
 export interface CheckpointInput {
   /** The lane; absent: the active one. */
   context_ref?: string | null;
-  /** The token expires after so many seconds; 30 days by default. */
+  /** The token expires after this many seconds; 30 days by default. */
   expires_seconds?: number;
 }
 
@@ -334,7 +334,7 @@ export interface ConfigPayload {
   pin?: boolean;
   /** The model, as `provider:model`; empty: it is the agent's, and no worker has resolved the agent yet. */
   model: string;
-  /** How a run is led: `react`. */
+  /** The loop of a run: `react`. */
   strategy: string;
   /** The system prompt. */
   system_prompt: string | null;
@@ -350,7 +350,7 @@ export interface ConfigPayload {
   max_iterations: number;
   /** The longest time of a request, in seconds. */
   request_timeout_seconds: number;
-  /** What becomes of a message that finds the session busy. */
+  /** How the session treats a message while it serves a request. */
   on_busy: "reject" | "queue" | "interrupt" | "steer";
   /** When inputs enter a run: with its answer, or before its next model call. */
   steering: "terminal" | "step";
@@ -358,7 +358,7 @@ export interface ConfigPayload {
   encoding: string;
   /** The limits (`Limits`) that are set. */
   limits: Record<string, unknown>;
-  /** After so many seconds without work the session hibernates. */
+  /** The session hibernates after this many seconds without work. */
   idle_timeout_seconds: number | null;
   /** The session's metadata. */
   metadata: Record<string, string>;
@@ -368,11 +368,11 @@ export interface ConfigPayload {
   priority?: number;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
   approval_scope?: "call" | "round";
-  /** The names of the tools as the configuration has them; absent: those of the schemas, but for `read_result`. */
+  /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result`. */
   tool_names?: Array<string>;
   /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent. */
   own?: Record<string, unknown>;
-  /** The fields that differ from the `config` entry before, but for `own`; absent in the first one. */
+  /** The fields that differ from the `config` entry before, without `own`; absent in the first one. */
   changes?: Array<string>;
   /** The tokens of the system prompt and of the tool schemas. */
   tokens?: ConfigTokens;
@@ -536,9 +536,9 @@ export interface ContextPolicy {
   projector?: string;
   /** `exact`: the recorded counts; `heuristic`: bytes / 4 + 10. Epochs need `exact`. */
   token_estimator?: "exact" | "heuristic";
-  /** A summary is due after more than so many messages since the last one. */
+  /** A summary is due after more messages than this since the last one. */
   summarize_threshold?: number | null;
-  /** A summary is due after more than so many tokens since the last one. */
+  /** A summary is due after more tokens than this since the last one. */
   max_thread_tokens?: number | null;
   /** The model that writes summaries; absent: the session's. */
   summarization_model?: string | null;
@@ -584,7 +584,7 @@ export interface EntriesPage {
   next_seq?: number;
   /** Entries before this seq are in the archive; absent if the page begins later, and from `ReadThread`. */
   archived_before?: number;
-  /** There is no such session: what a person reads of it; only from `ReadThread`. */
+  /** There is no such session: the message for people; only from `ReadThread`. */
   not_found?: string;
 }
 
@@ -655,7 +655,7 @@ export interface Expand {
   type: "expand";
 }
 
-/** What a request has otherwise than its context, because the provider refuses the context as it is. */
+/** The differences of a request from its context, because the provider refuses the context as it is. */
 export interface Fitting {
   /** Tools whose name, description or schema was changed, and how. */
   tools?: Record<string, string>;
@@ -681,7 +681,7 @@ export interface FollowPage {
   next_seq?: number;
   /** Entries before this seq are in the archive; absent if the page begins later, and from `ReadThread`. */
   archived_before?: number;
-  /** There is no such session: what a person reads of it; only from `ReadThread`. */
+  /** There is no such session: the message for people; only from `ReadThread`. */
   not_found?: string;
   /** The status; on the last page. */
   status?: LiveStatus;
@@ -912,7 +912,7 @@ export interface MessageInput {
   model_options?: ModelOptions | null;
   /** The most model calls of the run. */
   max_iterations?: number | null;
-  /** After so many seconds the request fails with `timeout`. */
+  /** The request fails with `timeout` after this many seconds. */
   timeout_seconds?: number | null;
   /** The JSON Schema that the answer must follow (draft 2020-12, within bounds). */
   output_schema?: Record<string, unknown> | null;
@@ -934,7 +934,7 @@ export interface ModelOptions {
   tool_choice?: string | null;
   /** The amount of reasoning before the reply. */
   reasoning_effort?: "minimal" | "low" | "medium" | "high" | null;
-  /** Texts before any of which the reply ends. */
+  /** Texts that end the reply; it does not contain them. */
   stop?: Array<string> | null;
   /** The seed of sampling, for providers that support it. */
   seed?: number | null;
@@ -1176,9 +1176,9 @@ export interface Recipe {
   tools?: Array<string>;
   /** The seq of the user message whose `output_schema` the answer was to follow. */
   output_schema_seq?: number;
-  /** The usage of earlier attempts of the call, whose replies were lost or of no use. */
+  /** The usage of earlier attempts of the call, whose replies were lost or not usable. */
   earlier_usage?: Usage;
-  /** What the request had otherwise than the context; absent: nothing. */
+  /** The differences of the request from the context; absent: there are none. */
   fitting?: Fitting;
 }
 
@@ -1377,11 +1377,11 @@ export interface SessionConfig {
   strategy?: string;
   /** The most model calls of a run. */
   max_iterations?: number;
-  /** After so many seconds a request fails with `timeout`. The time that it waits for nothing but approvals, results of external calls, or subagents that wait, does not count. */
+  /** A request fails with `timeout` after this many seconds. The time in which it only waits for approvals, for results of external calls, or for subagents that wait, does not count. */
   request_timeout_seconds?: number;
   /** The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows it. */
   encoding?: "o200k_base" | "cl100k_base" | "heuristic";
-  /** After so many seconds without work the session hibernates; at most 10 years. */
+  /** The session hibernates after this many seconds without work; at most 10 years. */
   idle_timeout_seconds?: number | null;
 }
 
@@ -1423,9 +1423,9 @@ export interface SessionPayload {
 export interface SessionStart {
   /** The configuration. If this id has an archived session, its configuration is used instead. */
   config: SessionConfig;
-  /** The state that the session's own earlier workflow run carried over; refused from others. */
+  /** The state that the session's own earlier workflow run carried over; not accepted from other callers. */
   carried?: Record<string, number | string> | null;
-  /** The task of a subagent; refused from others than the session that starts the subagent. */
+  /** The task of a subagent; only accepted from the session that starts the subagent. */
   task?: Task | null;
 }
 
@@ -1605,7 +1605,7 @@ export interface StoredMessage {
   name?: string;
   /** Blocks that go back to the provider with the message. */
   provider_data?: ProviderData;
-  /** The refs of the caller who sent the message; no model reads them. */
+  /** The caller's own refs of the message; no model reads them. */
   refs?: Record<string, string>;
 }
 
@@ -1765,11 +1765,11 @@ export interface Task {
   request_id: string;
   /** The session that has started the subagent. */
   session_id: string;
-  /** Its tool call, which the subagent answers. */
+  /** The tool call that the subagent answers. */
   tool_call_id: string;
   /** The number of sessions above the subagent. */
   depth: number;
-  /** The most seconds of the request, as its parent has left. */
+  /** The most seconds of the request: those that its parent has left. */
   timeout_seconds: number;
   /** The most bytes of the text that the subagent answers. */
   max_result_bytes: number;
@@ -1815,11 +1815,11 @@ export interface ToolMessage {
   in_doubt?: boolean;
   /** The subagent that was called. */
   subagent?: Subagent;
-  /** Who submitted the result of an external call, as the caller said. */
+  /** The person or program that submitted the result of an external call, as the caller said. */
   by?: string;
   /** Whether the result arrived after the end of its run; it replaces the result in doubt. */
   late?: boolean;
-  /** Tokens of the note that says how the call was changed. */
+  /** Tokens of the note about the changed arguments. */
   note_tokens?: number;
   /** Tokens of each piece of `content`, if it is long enough to be truncated. */
   pieces?: Array<number>;
@@ -1853,7 +1853,7 @@ export interface ToolResultInput {
   content: unknown;
   /** Whether the result describes a failure. */
   is_error?: boolean;
-  /** Who answers, as the caller says: a name or an id. The entry has it, and no model reads it. */
+  /** The person or program that answers, as the caller says: a name or an id. The entry has it, and no model reads it. */
   by?: string | null;
 }
 
@@ -1891,7 +1891,7 @@ export interface TranscriptMessage {
   provider_data?: ProviderData;
   /** The entry. */
   seq: number;
-  /** The refs of the caller who sent the message. */
+  /** The caller's own refs of the message. */
   refs?: Record<string, string>;
 }
 
@@ -1911,7 +1911,7 @@ export interface TranscriptQuery {
   context_ref?: string | null;
   /** Begin with this entry. */
   from_seq?: number;
-  /** Answer no more than so many messages, the newest ones. The system prompt is not counted. */
+  /** Answer at most this many messages, the newest ones. The system prompt is not counted. */
   limit?: number | null;
   /** Begin with the system prompt. */
   include_system?: boolean;
@@ -1971,7 +1971,7 @@ export interface UserMessage {
   source?: string;
   /** The metadata of the message. */
   metadata?: Record<string, string>;
-  /** The JSON Schema that the answer is to follow. */
+  /** The JSON Schema that the answer must follow. */
   output_schema?: Record<string, unknown>;
   /** The other fields of `MessageInput` that the caller set. */
   settings?: Record<string, unknown>;

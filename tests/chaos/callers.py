@@ -71,9 +71,10 @@ class Callers:
 
     async def open(self) -> None:
         """Open the session, or open it again."""
-        fields = BOSS if self.name.startswith("boss") else PLAIN
+        own = BOSS if self.name.startswith("boss") else PLAIN
         is_base = self.promises.origin is None and not self.name.startswith("checkpoint")
-        await self.clew.open(self.name, **(fields if is_base else {}))
+        fields: dict[str, Any] = own if is_base else {}
+        await self.clew.open(self.name, **fields)
 
     async def persist(self, send: Callable[[], Awaitable[T]], name: str = "", content: str = "") -> T:
         """Send a command until there is an answer.

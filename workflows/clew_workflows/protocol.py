@@ -1,4 +1,9 @@
-"""The inputs and the answers of activities."""
+"""The inputs and the answers of activities, in the order of a turn: prepare, check, call the model, run its tools.
+
+A decision of `clew_workflows.session` names an effect. An activity carries it out, and its answer is an event for the
+next decision. The input of an activity refers to the thread by lane and seq and holds no messages, so that the
+history grows only by new text.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +23,6 @@ from clew_workflows.contract.tokens import EncodingName
 from clew_workflows.thread.lane import Layers
 from clew_workflows.values import Packed, ReportedUsage, Value
 
-# When a session rolls over: the sizes of its event history.
-
-
-class RolloverThresholds(Value):
-    """Sizes at which a session continues in a new workflow run. At three times a size it refuses new messages.
-
-    At 3.25 times a size nothing more goes on. The largest sizes leave room for one step of a run then.
-
-    Temporal ends a workflow run at 51 200 events, 50 MB, 2 000 updates or 10 000 signals. The thresholds are far
-    lower, because a worker that takes a session over replays the whole workflow run, at about 0.4 ms of CPU an event:
-    the default of `events` makes that half a second.
-
-    Attributes:
-        events: Events of the history.
-        bytes: Bytes of the history.
-        updates: Updates of the workflow run.
-        signals: Signals of the workflow run.
-    """
-
-    events: int = Field(default=1_250, ge=50, le=15_000)
-    bytes: int = Field(default=4_000_000, ge=50_000, le=13_000_000)
-    updates: int = Field(default=350, ge=5, le=600)
-    signals: int = Field(default=2_500, ge=5, le=3_000)
-
-
 # The failure of an effect.
 
 
@@ -60,254 +40,6 @@ class Failure(Value):
     message: str
     retryable: bool = False
     details: dict[str, Any] = Field(default={})
-
-
-# Archiving a session's entries, and fetching them again.
-
-
-class ArchiveRef(Value):
-    """A session's archive.
-
-    Attributes:
-        execution: The id of the workflow execution that writes it, the same for all its workflow runs.
-        family: The session family whose folder holds the segments. A fork is of its parent's family.
-        root: The name of the index node that lists the segments; None before the first is written.
-        upto: The seq of the newest archived entry; -1 for none.
-        thresholds: The thresholds that the worker is configured with.
-    """
-
-    execution: str
-    family: str
-    root: str | None = None
-    upto: int = -1
-    thresholds: RolloverThresholds = RolloverThresholds()
-
-
-class Archiving(Value):
-    """Write a session's entries and its state to the archive.
-
-    Attributes:
-        archive: The archive as it is before.
-        closed: The session ends in this execution, or hibernates.
-    """
-
-    archive: ArchiveRef
-    closed: bool = False
-
-
-class WrittenArchive(Value):
-    """The archive after a write.
-
-    Attributes:
-        archive: The archive.
-        search_attributes: The names of the search attributes of sessions that the namespace has.
-    """
-
-    archive: ArchiveRef
-    search_attributes: tuple[str, ...] = ()
-
-
-class Thaw(Value):
-    """Fetch the state that an archived session continues from.
-
-    Attributes:
-        archive: The archive.
-        state: The name of the archived state.
-    """
-
-    archive: ArchiveRef
-    state: str
-
-
-class Thawed(Packed):
-    """The state that an archived session continues from, compressed.
-
-    Attributes:
-        version: The version of its format.
-        archive: The archive as it is now.
-    """
-
-    version: int = 1
-    archive: ArchiveRef | None = None
-
-
-class Recall(Value):
-    """Fetch the archived part of a lane that contexts need.
-
-    Attributes:
-        archive: The archive.
-        context_ref: The lane.
-        policies: The policies of the contexts.
-        before: The session holds the lane's messages from this seq on.
-        layers: The lane's layers as the session holds them; None: read them from the archive. The session may hold
-            operations that are not archived yet, and older layers that an `expand` has brought back.
-    """
-
-    archive: ArchiveRef
-    context_ref: str
-    policies: tuple[ContextPolicy, ...]
-    before: int
-    layers: Layers | None = None
-
-
-class Recalled(Value):
-    """The fetched part of a lane.
-
-    Attributes:
-        packed: The entries, and the gap before them.
-    """
-
-    packed: Packed
-
-
-# Checkpoints, which workers sign and verify.
-
-
-class SignCheckpoint(Value):
-    """Sign a checkpoint that the session has drafted.
-
-    Attributes:
-        number: The number of the draft; the worker fetches it by query.
-        expires_seconds: Seconds from signing until the checkpoint expires.
-    """
-
-    number: int
-    expires_seconds: int
-
-
-class DraftQuery(Value):
-    """The query for a draft that is to be signed.
-
-    Attributes:
-        number: The number of the draft.
-    """
-
-    number: int
-
-
-class CheckpointSignature(Value):
-    """The fields that a worker adds to a checkpoint.
-
-    Attributes:
-        namespace: The worker's namespace.
-        fingerprint: A digest over the configuration as it was resolved.
-        iat: When it was signed, in seconds since 1970.
-        exp: When it expires, in seconds since 1970.
-        kid: The id of the key.
-        signature: The HMAC-SHA256 in base64url.
-    """
-
-    namespace: str
-    fingerprint: str
-    iat: int
-    exp: int
-    kid: str
-    signature: str
-
-
-class OpenCheckpoint(Value):
-    """Verify a checkpoint.
-
-    Attributes:
-        token: The checkpoint.
-        session_id: The id of the session that will continue from it.
-    """
-
-    token: str
-    session_id: str
-
-
-class OpenedCheckpoint(Value):
-    """A verified checkpoint.
-
-    Attributes:
-        config: The new session's configuration, as `AgentSession` takes it.
-    """
-
-    config: dict[str, Any]
-
-
-# Forks: sessions that begin with the thread of another session.
-
-
-class Fork(Value):
-    """Make a new session from another session's thread, and record the fork in both.
-
-    Attributes:
-        session_id: The parent.
-        at_seq: The last entry that the fork shares with its parent.
-        new_session_id: The fork.
-        metadata: The caller's metadata for both `fork` entries.
-        at: The time of both `fork` entries, RFC 3339.
-        entry_ids: The ids of both `fork` entries, the fork's and the parent's.
-    """
-
-    session_id: str
-    at_seq: int
-    new_session_id: str
-    metadata: dict[str, str] | None = None
-    at: str
-    entry_ids: tuple[str, str]
-
-
-# Checks by a user's hooks: before a message is committed, before a tool runs, before an answer is returned.
-
-
-HOOK_SECONDS = 15
-"""Seconds of one attempt of all hooks that check one message, round or answer."""
-
-
-class CheckedItem(Value):
-    """What hooks check: a message, a tool call, or an answer.
-
-    Attributes:
-        kind: Of a message: `message`, `steer` or `inject`.
-        text: The text of a message.
-        metadata: The metadata of a message.
-        tool_call_id: The tool call.
-        name: The tool.
-        arguments: The arguments of the tool call.
-        seq: The entry that has the answer, or the first of a run's messages that are committed already.
-        run_id: The run of those messages.
-    """
-
-    kind: str = "message"
-    text: str = ""
-    metadata: dict[str, str] | None = None
-    tool_call_id: str = ""
-    name: str = ""
-    arguments: dict[str, Any] = Field(default={})
-    seq: int | None = None
-    run_id: str = ""
-
-
-class RunHooks(Value):
-    """Let the hooks of one point check some items.
-
-    Attributes:
-        point: When it is: before a message is committed, before a tool runs, or before an answer is returned.
-        request_id: The request.
-        items: What is checked, each by all hooks of the point.
-        hooks: The points for which the worker that prepared the session has hooks. A worker with hooks for others
-            answers `Outdated`. None: it need not.
-    """
-
-    point: HookPoint
-    request_id: str
-    items: tuple[CheckedItem, ...]
-    hooks: tuple[HookPoint, ...] | None = None
-
-
-class HooksAnswered(Value):
-    """The answer to `RunHooks`.
-
-    Attributes:
-        request_id: The request.
-        refusals: For each item the reason why a hook refuses it; None: all accept it.
-    """
-
-    request_id: str
-    refusals: tuple[str | None, ...]
 
 
 # Resolving a configuration against a worker's providers, tools and agents.
@@ -419,6 +151,271 @@ class Prepared(Value):
     state: str | None = None
     interrupted: str | None = None
     search_attributes: tuple[str, ...] = ()
+
+
+# Checks by a user's hooks: before a message is committed, before a tool runs, before an answer is returned.
+
+
+HOOK_SECONDS = 15
+"""Seconds of one attempt of all hooks that check one message, round or answer."""
+
+
+class CheckedItem(Value):
+    """What hooks check: a message, a tool call, or an answer.
+
+    Attributes:
+        kind: Of a message: `message`, `steer` or `inject`.
+        text: The text of a message.
+        metadata: The metadata of a message.
+        tool_call_id: The tool call.
+        name: The tool.
+        arguments: The arguments of the tool call.
+        seq: The entry that has the answer, or the first of a run's messages that are committed already.
+        run_id: The run of those messages.
+    """
+
+    kind: str = "message"
+    text: str = ""
+    metadata: dict[str, str] | None = None
+    tool_call_id: str = ""
+    name: str = ""
+    arguments: dict[str, Any] = Field(default={})
+    seq: int | None = None
+    run_id: str = ""
+
+
+class RunHooks(Value):
+    """Let the hooks of one point check some items.
+
+    Attributes:
+        point: When it is: before a message is committed, before a tool runs, or before an answer is returned.
+        request_id: The request.
+        items: What is checked, each by all hooks of the point.
+        hooks: The points for which the worker that prepared the session has hooks. A worker with hooks for others
+            answers `Outdated`. None: it need not.
+    """
+
+    point: HookPoint
+    request_id: str
+    items: tuple[CheckedItem, ...]
+    hooks: tuple[HookPoint, ...] | None = None
+
+
+class HooksAnswered(Value):
+    """The answer to `RunHooks`.
+
+    Attributes:
+        request_id: The request.
+        refusals: For each item the reason why a hook refuses it; None: all accept it.
+    """
+
+    request_id: str
+    refusals: tuple[str | None, ...]
+
+
+# Model calls and replies.
+
+
+OUTAGES = frozenset({"insufficient_quota", "overloaded", "provider_unavailable", "rate_limited", "truncated_stream"})
+"""The types of failures after which a run goes on with a fallback: the provider does not serve the model now."""
+
+
+def _dump_set_fields(policy: ContextPolicy) -> dict[str, Any]:
+    return policy.model_dump(mode="json", exclude_unset=True)
+
+
+def _dump_options(options: ModelOptions) -> dict[str, Any]:
+    return options.model_dump(mode="json", exclude_none=True)
+
+
+class CallModel(Value):
+    """One model call, by reference: the activity fetches the context from the session by query.
+
+    Attributes:
+        request_id: The request that the run serves.
+        run_id: The run.
+        call_id: The model call.
+        iteration: The number of the call within its run, from 1.
+        context_ref: The lane.
+        at_seq: The newest entry that the context may include.
+        model: `provider:model`.
+        options: The model's options; `max_output_tokens` is always set.
+        context_policy: The request's changes to the session's policy, with a smaller budget where the model takes
+            less; None: the session's policy.
+        token_ratio: The provider's token counts divided by ours; None where it counts no more than we do.
+        encoding: The encoding that the reply's tokens are counted under.
+        earlier_tool_calls: The number of tool calls of the session so far; those of the reply are numbered after it.
+        priced: The session has a cost limit: the call fails unless the model's prices are known.
+        deployment: The worker deployment that has resolved the configuration: a worker of another one answers
+            `Outdated`. None: any worker makes the call.
+        hooks: The points for which the worker that resolved the configuration has hooks: a worker with hooks for
+            others answers `Outdated`. None: any worker makes the call.
+        checks: The points whose hooks the session has run, when it has learned them for this very call: a worker
+            with hooks for more points fails the attempt. None: any worker makes the call.
+        limited: The providers whose rate the worker limits that resolved the configuration: a worker that limits
+            others answers `Outdated`. None: any worker makes the call.
+        declined: A worker for sessions has declined the call: it goes to the queue of model calls.
+        parent_call_id: The call whose tool results this one reads; None for the first of a run.
+        has_fallback: Another model is called if this one has an outage, so that the call gives up soon.
+    """
+
+    request_id: str
+    run_id: str
+    call_id: str
+    iteration: int
+    context_ref: str
+    at_seq: int
+    model: str
+    options: Annotated[ModelOptions, PlainSerializer(_dump_options, when_used="json")]
+    context_policy: Annotated[ContextPolicy, PlainSerializer(_dump_set_fields, when_used="json")] | None = None
+    token_ratio: float | None = None
+    encoding: EncodingName
+    earlier_tool_calls: int = 0
+    priced: bool = False
+    deployment: str | None = None
+    hooks: tuple[HookPoint, ...] | None = None
+    checks: tuple[HookPoint, ...] | None = None
+    limited: tuple[str, ...] | None = None
+    declined: bool = False
+    parent_call_id: str | None = None
+    has_fallback: bool = False
+
+
+class RequestedTool(Value):
+    """A tool call as the provider sent it.
+
+    Attributes:
+        name: The tool.
+        arguments: The arguments.
+        malformed: The arguments' text where it was not a JSON object; `arguments` is empty then.
+        cut: The reply ended within the arguments, whose text so far is `malformed`.
+    """
+
+    name: str
+    arguments: dict[str, Any] = Field(default={})
+    malformed: str | None = None
+    cut: bool = False
+
+
+class ModelReply(Value):
+    """A model's complete reply, in a form that is the same for all providers.
+
+    Attributes:
+        content: The text.
+        thinking: The model's reasoning, where the provider shows it.
+        tool_calls: The tool calls that the model requests.
+        provider_data: Data that the same provider wants back with the next call.
+        stop_reason: Why the model stopped; `interrupted`: the call ended before the reply was complete.
+        usage: The tokens, and the cost where the prices are known.
+    """
+
+    content: str = ""
+    thinking: str | None = None
+    tool_calls: tuple[RequestedTool, ...] = ()
+    provider_data: ProviderData | None = None
+    stop_reason: Literal["stop", "length", "tool_calls", "interrupted"] = "stop"
+    usage: ReportedUsage = Usage()
+
+
+class ModelAnswered(Value):
+    """The result of `CallModel`: the reply, and the measures of the context that the model was sent.
+
+    The reply of a call that was cancelled is what had been read of it (`interrupted`).
+
+    Attributes:
+        reply: The reply.
+        prices: The prices that the cost in the reply's usage was computed with.
+        digest: The digest of the context.
+        policy_hash: The digest of the context policy.
+        input_tokens: The context's tokens under our encoding.
+        attempt: The number of the attempt that succeeded, from 1.
+        epoch: The context's epoch, where the policy's window is `epoch`.
+        shared_prefix_tokens: The tokens that the context's beginning shares with that of the call before.
+        cleared_tool_results: The number of tool results that the policy cleared.
+        truncated_tool_results: The tool results that were truncated, by tool call id: the bytes of the beginning and
+            of the end that the context has.
+        schema_problem: How the answer violates the request's `output_schema`; None if it does not.
+        needs_summary: The lane has reached the policy's threshold for a summary.
+        tokens: The tokens of the reply's message. None: the session counts them.
+        earlier_usage: The usage of earlier attempts of the call, whose replies were lost or not usable.
+        fitting: The differences of the request from the context; None: there are none.
+    """
+
+    reply: ModelReply
+    prices: Prices = ()
+    digest: str
+    policy_hash: str
+    input_tokens: int
+    attempt: int
+    epoch: tuple[int, ...] | None = None
+    shared_prefix_tokens: int | None = None
+    cleared_tool_results: int | None = None
+    truncated_tool_results: dict[str, tuple[int, int]] | None = None
+    schema_problem: str | None = None
+    needs_summary: bool = False
+    tokens: int | None = None
+    earlier_usage: ReportedUsage | None = None
+    fitting: Annotated[Fitting, PlainSerializer(Fitting.as_dict, when_used="json")] | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """The usage of the call with all its attempts, counted as one model call."""
+        usage = self.reply.usage.plus(self.earlier_usage) if self.earlier_usage else self.reply.usage
+        return usage.model_copy(update={"model_calls": 1})
+
+
+class ModelStopped(Value):
+    """A model call that has ended without a complete reply.
+
+    Attributes:
+        failure: Why it failed; None: it was cancelled.
+        answer: What had been read of the reply; None: nothing.
+    """
+
+    failure: Failure | None = None
+    answer: ModelAnswered | None = None
+
+
+class Outdated(Value):
+    """The answer to `CallModel` of a worker whose deployment is not the call's: no model was called.
+
+    Attributes:
+        deployment: The worker's deployment.
+        hooks: The points for which the worker has hooks.
+    """
+
+    deployment: str
+    hooks: tuple[HookPoint, ...] = ()
+
+
+class Declined(Value):
+    """The answer to `CallModel` of a worker for sessions that does not make the call itself: no model was called.
+
+    Attributes:
+        calls_models: The worker makes model calls, and has as many as it may.
+    """
+
+    calls_models: bool
+
+
+def describe_read(characters: int) -> str:
+    """Describe how much of a reply was read when the time was over."""
+    if characters:
+        return f"the reply was being streamed, {characters} characters had arrived"
+    return "the model had not begun to reply"
+
+
+TOOL_CALL_ID = re.compile(r"tool([0-9]{5,15})")
+"""The ids of a session's tool calls, with their numbers. All providers take this form: Mistral wants nine letters and
+digits."""
+
+
+def number_tool_calls(tools: Iterable[RequestedTool], earlier: int) -> list[ToolCall]:
+    """Number the tool calls of a reply: their ids are unique in the thread, which has `earlier` calls already."""
+    return [
+        {"id": f"tool{number:05d}", "name": tool.name, "arguments": tool.arguments}
+        for number, tool in enumerate(tools, earlier + 1)
+    ]
 
 
 # Tools as a worker resolves them, tool calls, and their results.
@@ -593,7 +590,7 @@ class ToolAnswered(Value):
         note_tokens: The tokens of the note that says how a person has changed the call.
         pieces: The tokens of each piece of the text, if it is long enough to be cut.
         subagent: The subagent that has answered.
-        by: Who has submitted the result.
+        by: The person or program that submitted the result.
     """
 
     content: str
@@ -621,211 +618,6 @@ class ToolReturned(Value):
     failure: Failure | None = None
 
 
-# Model calls and replies.
-
-
-OUTAGES = frozenset({"insufficient_quota", "overloaded", "provider_unavailable", "rate_limited", "truncated_stream"})
-"""The types of failures after which a run goes on with a fallback: the provider does not serve the model now."""
-
-
-def _dump_set_fields(policy: ContextPolicy) -> dict[str, Any]:
-    return policy.model_dump(mode="json", exclude_unset=True)
-
-
-def _dump_options(options: ModelOptions) -> dict[str, Any]:
-    return options.model_dump(mode="json", exclude_none=True)
-
-
-class CallModel(Value):
-    """One model call, by reference: the activity fetches the context from the session by query.
-
-    Attributes:
-        request_id: The request that the run serves.
-        run_id: The run.
-        call_id: The model call.
-        iteration: The number of the call within its run, from 1.
-        context_ref: The lane.
-        at_seq: The newest entry that the context may include.
-        model: `provider:model`.
-        options: The model's options; `max_output_tokens` is always set.
-        context_policy: The request's changes to the session's policy, with a smaller budget where the model takes
-            less; None: the session's policy.
-        token_ratio: The provider's token counts divided by ours; None where it counts no more than we do.
-        encoding: The encoding that the reply's tokens are counted under.
-        earlier_tool_calls: The number of tool calls of the session so far; those of the reply are numbered after it.
-        priced: The session has a cost limit: the call fails unless the model's prices are known.
-        deployment: The worker deployment that has resolved the configuration: a worker of another one answers
-            `Outdated`. None: any worker makes the call.
-        hooks: The points for which the worker that resolved the configuration has hooks: a worker with hooks for
-            others answers `Outdated`. None: any worker makes the call.
-        checks: The points whose hooks the session has run, when it has learned them for this very call: a worker
-            with hooks for more points fails the attempt. None: any worker makes the call.
-        limited: The providers whose rate the worker limits that resolved the configuration: a worker that limits
-            others answers `Outdated`. None: any worker makes the call.
-        declined: A worker for sessions has declined the call: it goes to the queue of model calls.
-        parent_call_id: The call whose tool results this one reads; None for the first of a run.
-        has_fallback: Another model is called if this one has an outage, so that the call gives up soon.
-    """
-
-    request_id: str
-    run_id: str
-    call_id: str
-    iteration: int
-    context_ref: str
-    at_seq: int
-    model: str
-    options: Annotated[ModelOptions, PlainSerializer(_dump_options, when_used="json")]
-    context_policy: Annotated[ContextPolicy, PlainSerializer(_dump_set_fields, when_used="json")] | None = None
-    token_ratio: float | None = None
-    encoding: EncodingName
-    earlier_tool_calls: int = 0
-    priced: bool = False
-    deployment: str | None = None
-    hooks: tuple[HookPoint, ...] | None = None
-    checks: tuple[HookPoint, ...] | None = None
-    limited: tuple[str, ...] | None = None
-    declined: bool = False
-    parent_call_id: str | None = None
-    has_fallback: bool = False
-
-
-class RequestedTool(Value):
-    """A tool call as the provider sent it.
-
-    Attributes:
-        name: The tool.
-        arguments: The arguments.
-        malformed: The arguments' text where it was not a JSON object; `arguments` is empty then.
-        cut: The reply ended within the arguments, whose text so far is `malformed`.
-    """
-
-    name: str
-    arguments: dict[str, Any] = Field(default={})
-    malformed: str | None = None
-    cut: bool = False
-
-
-class ModelReply(Value):
-    """A model's complete reply, in a form that is the same for all providers.
-
-    Attributes:
-        content: The text.
-        thinking: The model's reasoning, where the provider shows it.
-        tool_calls: The tool calls that the model requests.
-        provider_data: Data that the same provider wants back with the next call.
-        stop_reason: Why the model stopped; `interrupted`: the call ended before the reply was complete.
-        usage: The tokens, and the cost where the prices are known.
-    """
-
-    content: str = ""
-    thinking: str | None = None
-    tool_calls: tuple[RequestedTool, ...] = ()
-    provider_data: ProviderData | None = None
-    stop_reason: Literal["stop", "length", "tool_calls", "interrupted"] = "stop"
-    usage: ReportedUsage = Usage()
-
-
-class ModelAnswered(Value):
-    """The result of `CallModel`: the reply, and the measures of the context that the model was sent.
-
-    The reply of a call that was cancelled is what had been read of it (`interrupted`).
-
-    Attributes:
-        reply: The reply.
-        prices: The prices that the cost in the reply's usage was computed with.
-        digest: The digest of the context.
-        policy_hash: The digest of the context policy.
-        input_tokens: The context's tokens under our encoding.
-        attempt: The number of the attempt that succeeded, from 1.
-        epoch: The context's epoch, where the policy's window is `epoch`.
-        shared_prefix_tokens: The tokens that the context's beginning shares with that of the call before.
-        cleared_tool_results: The number of tool results that the policy cleared.
-        truncated_tool_results: The tool results that were truncated, by tool call id: the bytes of the beginning and
-            of the end that the context has.
-        schema_problem: How the answer violates the request's `output_schema`; None if it does not.
-        needs_summary: The lane has reached the policy's threshold for a summary.
-        tokens: The tokens of the reply's message. None: the session counts them.
-        earlier_usage: The usage of earlier attempts of the call, whose replies were lost or of no use.
-        fitting: What the request had otherwise than the context; None: nothing.
-    """
-
-    reply: ModelReply
-    prices: Prices = ()
-    digest: str
-    policy_hash: str
-    input_tokens: int
-    attempt: int
-    epoch: tuple[int, ...] | None = None
-    shared_prefix_tokens: int | None = None
-    cleared_tool_results: int | None = None
-    truncated_tool_results: dict[str, tuple[int, int]] | None = None
-    schema_problem: str | None = None
-    needs_summary: bool = False
-    tokens: int | None = None
-    earlier_usage: ReportedUsage | None = None
-    fitting: Annotated[Fitting, PlainSerializer(Fitting.as_dict, when_used="json")] | None = None
-
-    @property
-    def usage(self) -> Usage:
-        """The usage of the call with all its attempts, counted as one model call."""
-        usage = self.reply.usage.plus(self.earlier_usage) if self.earlier_usage else self.reply.usage
-        return usage.model_copy(update={"model_calls": 1})
-
-
-class ModelStopped(Value):
-    """A model call that has ended without a complete reply.
-
-    Attributes:
-        failure: Why it failed; None: it was cancelled.
-        answer: What had been read of the reply; None: nothing.
-    """
-
-    failure: Failure | None = None
-    answer: ModelAnswered | None = None
-
-
-class Outdated(Value):
-    """The answer to `CallModel` of a worker whose deployment is not the call's: no model was called.
-
-    Attributes:
-        deployment: The worker's deployment.
-        hooks: The points for which the worker has hooks.
-    """
-
-    deployment: str
-    hooks: tuple[HookPoint, ...] = ()
-
-
-class Declined(Value):
-    """The answer to `CallModel` of a worker for sessions that does not make the call itself: no model was called.
-
-    Attributes:
-        calls_models: The worker makes model calls, and has as many as it may.
-    """
-
-    calls_models: bool
-
-
-def describe_read(characters: int) -> str:
-    """Describe how much of a reply was read when the time was over."""
-    if characters:
-        return f"the reply was being streamed, {characters} characters had arrived"
-    return "the model had not begun to reply"
-
-
-TOOL_CALL_ID = re.compile(r"tool([0-9]{5,15})")
-"""The ids of a session's tool calls, with their numbers. All providers take this form: Mistral wants nine letters and
-digits."""
-
-
-def number_tool_calls(tools: Iterable[RequestedTool], earlier: int) -> list[ToolCall]:
-    """Number the tool calls of a reply: their ids are unique in the thread, which has `earlier` calls already."""
-    return [
-        {"id": f"tool{number:05d}", "name": tool.name, "arguments": tool.arguments}
-        for number, tool in enumerate(tools, earlier + 1)
-    ]
-
-
 # Summaries, which a model writes.
 
 
@@ -844,7 +636,7 @@ class Summarize(Value):
         compacts: The summary replaces the lane's context, as a snapshot.
         from_seq: The first entry; None until the range is determined.
         to_seq: The last entry; None until the range is determined.
-        builds_on: The seq of the summary or the snapshot that stands for the entries before `from_seq`, if any.
+        builds_on: The seq of the summary or the snapshot that replaces the entries before `from_seq`, if any.
         pinned: The seqs of pinned messages, which are not summarized.
         withdrawn: Pairs of seqs between which the user's messages were withdrawn, which are not summarized.
     """
@@ -889,7 +681,7 @@ class Summarized(Value):
     Attributes:
         effect: The effect, with its range.
         summary: The summary.
-        system_prompt: The system prompt of the snapshot under the lane; None where there is none in force.
+        system_prompt: The system prompt of the snapshot under the lane; None: it has no prompt in force.
         system_prompt_tokens: The tokens of that prompt.
     """
 
@@ -899,11 +691,217 @@ class Summarized(Value):
     system_prompt_tokens: int = 0
 
 
-# Effects and events, as data.
-#
-# A decision of `clew_workflows.session` names an effect. An activity carries it out, and its answer is an event for
-# the next decision. The input of an activity refers to the thread by lane and seq and holds no messages, so that the
-# history grows only by new text.
+# Archiving a session's entries when it rolls over, and fetching them again.
+
+
+class RolloverThresholds(Value):
+    """Sizes at which a session continues in a new workflow run. At three times a size it refuses new messages.
+
+    At 3.25 times a size nothing more goes on. The largest sizes leave room for one step of a run then.
+
+    Temporal ends a workflow run at 51 200 events, 50 MB, 2 000 updates or 10 000 signals. The thresholds are far
+    lower, because a worker that takes a session over replays the whole workflow run, at about 0.4 ms of CPU an event:
+    the default of `events` makes that half a second.
+
+    Attributes:
+        events: Events of the history.
+        bytes: Bytes of the history.
+        updates: Updates of the workflow run.
+        signals: Signals of the workflow run.
+    """
+
+    events: int = Field(default=1_250, ge=50, le=15_000)
+    bytes: int = Field(default=4_000_000, ge=50_000, le=13_000_000)
+    updates: int = Field(default=350, ge=5, le=600)
+    signals: int = Field(default=2_500, ge=5, le=3_000)
+
+
+class ArchiveRef(Value):
+    """A session's archive.
+
+    Attributes:
+        execution: The id of the workflow execution that writes it, the same for all its workflow runs.
+        family: The session family whose folder holds the segments. A fork is of its parent's family.
+        root: The name of the index node that lists the segments; None before the first is written.
+        upto: The seq of the newest archived entry; -1 for none.
+        thresholds: The thresholds that the worker is configured with.
+    """
+
+    execution: str
+    family: str
+    root: str | None = None
+    upto: int = -1
+    thresholds: RolloverThresholds = RolloverThresholds()
+
+
+class Archiving(Value):
+    """Write a session's entries and its state to the archive.
+
+    Attributes:
+        archive: The archive as it is before.
+        closed: The session ends in this execution, or hibernates.
+    """
+
+    archive: ArchiveRef
+    closed: bool = False
+
+
+class WrittenArchive(Value):
+    """The archive after a write.
+
+    Attributes:
+        archive: The archive.
+        search_attributes: The names of the search attributes of sessions that the namespace has.
+    """
+
+    archive: ArchiveRef
+    search_attributes: tuple[str, ...] = ()
+
+
+class Thaw(Value):
+    """Fetch the state that an archived session continues from.
+
+    Attributes:
+        archive: The archive.
+        state: The name of the archived state.
+    """
+
+    archive: ArchiveRef
+    state: str
+
+
+class Thawed(Packed):
+    """The state that an archived session continues from, compressed.
+
+    Attributes:
+        version: The version of its format.
+        archive: The archive as it is now.
+    """
+
+    version: int = 1
+    archive: ArchiveRef | None = None
+
+
+class Recall(Value):
+    """Fetch the archived part of a lane that contexts need.
+
+    Attributes:
+        archive: The archive.
+        context_ref: The lane.
+        policies: The policies of the contexts.
+        before: The session holds the lane's messages from this seq on.
+        layers: The lane's layers as the session holds them; None: read them from the archive. The session may hold
+            operations that are not archived yet, and older layers that an `expand` has brought back.
+    """
+
+    archive: ArchiveRef
+    context_ref: str
+    policies: tuple[ContextPolicy, ...]
+    before: int
+    layers: Layers | None = None
+
+
+class Recalled(Value):
+    """The fetched part of a lane.
+
+    Attributes:
+        packed: The entries, and the gap before them.
+    """
+
+    packed: Packed
+
+
+# Checkpoints, which workers sign and verify.
+
+
+class SignCheckpoint(Value):
+    """Sign a checkpoint that the session has drafted.
+
+    Attributes:
+        number: The number of the draft; the worker fetches it by query.
+        expires_seconds: Seconds from signing until the checkpoint expires.
+    """
+
+    number: int
+    expires_seconds: int
+
+
+class DraftQuery(Value):
+    """The query for a draft to sign.
+
+    Attributes:
+        number: The number of the draft.
+    """
+
+    number: int
+
+
+class CheckpointSignature(Value):
+    """The fields that a worker adds to a checkpoint.
+
+    Attributes:
+        namespace: The worker's namespace.
+        fingerprint: A digest over the configuration as it was resolved.
+        iat: When it was signed, in seconds since 1970.
+        exp: When it expires, in seconds since 1970.
+        kid: The id of the key.
+        signature: The HMAC-SHA256 in base64url.
+    """
+
+    namespace: str
+    fingerprint: str
+    iat: int
+    exp: int
+    kid: str
+    signature: str
+
+
+class OpenCheckpoint(Value):
+    """Verify a checkpoint.
+
+    Attributes:
+        token: The checkpoint.
+        session_id: The id of the session that will continue from it.
+    """
+
+    token: str
+    session_id: str
+
+
+class OpenedCheckpoint(Value):
+    """A verified checkpoint.
+
+    Attributes:
+        config: The new session's configuration, as `AgentSession` takes it.
+    """
+
+    config: dict[str, Any]
+
+
+# Forks: sessions that begin with the thread of another session.
+
+
+class Fork(Value):
+    """Make a new session from another session's thread, and record the fork in both.
+
+    Attributes:
+        session_id: The parent.
+        at_seq: The last entry that the fork shares with its parent.
+        new_session_id: The fork.
+        metadata: The caller's metadata for both `fork` entries.
+        at: The time of both `fork` entries, RFC 3339.
+        entry_ids: The ids of both `fork` entries, the fork's and the parent's.
+    """
+
+    session_id: str
+    at_seq: int
+    new_session_id: str
+    metadata: dict[str, str] | None = None
+    at: str
+    entry_ids: tuple[str, str]
+
+
+# All effects and events.
 
 
 SessionEffect = Prepare | DescribeModel | RunHooks | CallModel | RunTools | Summarize

@@ -37,7 +37,7 @@ def _dump_usage(usage: Usage) -> dict[str, Any]:
 
 
 ReportedUsage = Annotated[Usage, PlainSerializer(_dump_usage, when_used="json")]
-"""The usage of a model call. Its JSON omits what is at its default: nothing was used."""
+"""The usage of a model call. Its JSON omits the fields at their defaults."""
 
 
 # Compressed JSON, for values that a session writes to its own history and archive. No caller may send it.
@@ -92,7 +92,7 @@ def inflate(data: bytes, max_bytes: int) -> bytes:
     return inflated
 
 
-# Durable formats: each has one version number, which stands in the data.
+# Durable formats: each has one version number, which is in the data.
 #
 # A change that an older reader would misread raises the version. The reader of a format then gets a step that makes a
 # value of the new version from one of the version before, so that every released version stays readable.

@@ -1,4 +1,4 @@
-"""Encryption in clients: of what they send, and of checkpoints in the hands of callers."""
+"""Encryption in clients: of the payloads that they send, and of the checkpoints that callers keep."""
 
 from __future__ import annotations
 

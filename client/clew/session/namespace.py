@@ -30,14 +30,14 @@ _REFUSED = (RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.PERMISSION_DENIED)
 
 @dataclass(frozen=True, slots=True)
 class NamespaceSetup:
-    """What `setup_namespace` has found and done.
+    """The result of `setup_namespace`.
 
     Attributes:
         namespace: The namespace.
         registered: The search attributes that it has registered.
         present: Those that the namespace had already.
         mistyped: Those that the namespace has with another type. Sessions do not set them.
-        refused: Those that the server does not let this client register: they are to be created by hand.
+        refused: Those that the server does not let this client register: an operator must create them.
         reason: Why it does not; None if it does.
     """
 

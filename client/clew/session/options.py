@@ -12,7 +12,7 @@ from clew_workflows.contract.config import Steering
 
 
 class MessageOptions(TypedDict, total=False):
-    """Options of `Session.message` and `Session.ask`. The session's configuration decides what is left out.
+    """Options of `Session.message` and `Session.ask`. An option that is left out has the session's value.
 
     Attributes:
         request_id: Id of the request. A second message with the same id returns the same request's outcome.
@@ -112,7 +112,7 @@ class SessionOptions(ConfigChanges, total=False):
         max_iterations: The most model calls of a run.
         request_timeout_seconds: The time of a request, in seconds.
         encoding: The encoding that tokens are counted under.
-        idle_timeout_seconds: After so many seconds without work the session hibernates.
+        idle_timeout_seconds: The session hibernates after this many seconds without work.
     """
 
     pin: bool | None

@@ -129,9 +129,9 @@ class FrozenService:
 async def read_status(
     handle: SessionHandle, *, only_open: bool = False, seconds: float = QUERY_SECONDS
 ) -> SessionStatus:
-    """Read the session's status, which must come within so many seconds.
+    """Read the session's status, within `seconds`.
 
-    Of a workflow that was interrupted only the server knows: its own answer is of the moment before.
+    Only the server knows that a workflow was interrupted: the workflow's own answer is of the moment before.
 
     Raises:
         Closed: With `only_open`, the session has ended.
@@ -248,7 +248,7 @@ class _EntryParts:
 
 
 class FollowedParts:
-    """The two parts of a thread, of which the live one comes with the session's status.
+    """The two parts of a thread. The live one comes with the session's status.
 
     Attributes:
         archived_upto: The newest entry known to be archived; -1: none is; None: the session has ended.
@@ -440,7 +440,7 @@ class SessionReads:
         limit: int | None = None,
         include_system: bool = False,
     ) -> list[TranscriptMessage]:
-        """Read a lane's messages in order, each with its seq. `limit`: no more than so many, the newest ones."""
+        """Read a lane's messages in order, each with its seq. `limit`: at most this many, the newest ones."""
         fields = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
         query = make_input(TranscriptQuery, fields)
         return [message async for message in read_transcript(self._handle, query)]

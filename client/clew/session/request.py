@@ -23,7 +23,7 @@ from clew.session.events import SessionEvent, follow_request
 from clew.session.events.server import MODEL_CALL, describe, read_flights
 from clew.session.handle import SessionHandle
 from clew.session.reading import read_entries
-from clew.session.transport import read_answer
+from clew.session.transport import Pauses, read_answer
 from clew_workflows.contract import AwaitRequestInput, EntriesQuery
 from clew_workflows.contract.errors import RequestFailed
 from clew_workflows.contract.outcomes import RequestOutcome
@@ -153,7 +153,7 @@ class Request(Generic[T]):
             Interrupted: The session was terminated or has timed out.
             UnknownRequest: The session knows no request with this id.
         """
-        pause = FIRST_PAUSE_SECONDS
+        pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while self._outcome is None:
             sent_at = time.monotonic()
             # Keep the update until it has answered: a cancelled call of `result` can be repeated.
@@ -164,8 +164,7 @@ class Request(Generic[T]):
                 self._update = None
                 # The session answers `running` at once when too many callers wait: pause before the next try.
                 if time.monotonic() - sent_at < LONGEST_PAUSE_SECONDS:
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                    await pauses.wait()
             else:
                 self._outcome = outcome
         return self._outcome
@@ -249,10 +248,9 @@ async def warn_of_retries(handle: SessionHandle) -> AsyncIterator[None]:
 
 async def _warn_of_retries(handle: SessionHandle) -> None:
     known: set[tuple[str, int]] = set()
-    pause = FIRST_LOOK_SECONDS
+    pauses = Pauses(FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS)
     while True:
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_LOOK_SECONDS)
+        await pauses.wait()
         # The warnings are a courtesy: a failure to read them does not end the wait.
         with suppress(RPCError):
             execution = await describe(handle)

@@ -58,8 +58,8 @@ class Session(SessionReads):
 
     Attributes:
         id: The session's id.
-        ignored: The fields that `Clew.open` was called with and that the session, which existed already, has other
-            values of; with these values.
+        ignored: The fields of the call of `Clew.open` whose value differs in the session, which existed already; with
+            the session's values.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class Session(SessionReads):
     ) -> ApprovalReceipt:
         """Approve a waiting tool call. `arguments` replace those of the model.
 
-        `reason`, and who approves, `by`, are for the thread alone: no model reads them.
+        Only the thread has the `reason` and `by`, the person that approves: no model reads them.
 
         Raises:
             AlreadyResolved: The call was approved or denied before.
@@ -282,7 +282,7 @@ class Session(SessionReads):
     ) -> ToolResultReceipt:
         """Answer a waiting call of an external tool. `content` is a text, or any other JSON value.
 
-        `by` is a name or an id of who answers, for the thread alone.
+        `by` is the name or the id of the person or program that answers; only the thread has it.
 
         Raises:
             AlreadyAnswered: A result of the call was submitted before.
@@ -319,8 +319,8 @@ class Session(SessionReads):
     async def checkpoint(self, context_ref: str | None = None, *, expires_seconds: int | None = None) -> str:
         """Write a lane's context and the configuration into a signed token, for `Clew.restore`.
 
-        The token is encrypted if the client has keys (`CLEW_ENCRYPTION_KEYS`); otherwise anyone who has it can read
-        the context. It expires after 30 days by default.
+        The token is encrypted if the client has keys (`CLEW_ENCRYPTION_KEYS`); otherwise any reader of the token can
+        read the context. It expires after 30 days by default.
 
         Raises:
             Busy: A request is active or waits.
@@ -332,7 +332,7 @@ class Session(SessionReads):
         return encrypt_token(self._handle.client, receipt.token)
 
     async def hibernate(self, reason: str | None = None) -> HibernateReceipt:
-        """Archive the whole session and end its workflow. `Clew.open` resumes it.
+        """Archive all of the session and end its workflow. `Clew.open` resumes it.
 
         Raises:
             ArchiveUnavailable: The archive cannot be written at present. The session continues.

@@ -8,7 +8,6 @@ import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -177,6 +176,34 @@ def _translate_failure(cause: BaseException | None, session_id: str) -> ClewErro
             return ClewError(str(cause))
 
 
+class Pauses:
+    """Pauses between repetitions, each twice as long as the one before.
+
+    Attributes:
+        next_seconds: The length of the next one.
+        seconds: The length of all so far.
+    """
+
+    def __init__(self, first: float, longest: float, *, is_random: bool = False) -> None:
+        """Begin with the shortest pause.
+
+        Args:
+            first: The length of the first one, in seconds.
+            longest: The length of the longest one, in seconds.
+            is_random: Each is shorter at random, by up to a half: callers that came at the same time must not come
+                again at the same time.
+        """
+        self.next_seconds, self.seconds = first, 0.0
+        self._longest, self._is_random = longest, is_random
+
+    async def wait(self) -> None:
+        """Wait for the length of the next pause."""
+        pause = self.next_seconds * (random.uniform(0.5, 1.0) if self._is_random else 1.0)
+        self.seconds += pause
+        self.next_seconds = min(2 * self.next_seconds, self._longest)
+        await asyncio.sleep(pause)
+
+
 async def send_update(
     client: Client,
     session_id: str,
@@ -193,7 +220,8 @@ async def send_update(
         Refusal: The session refused it. Nothing has changed.
         WorkerUnavailable: No worker accepted it in time.
     """
-    handle, room, pauses = client.get_workflow_handle(session_id), find_room(client, session_id), _Pauses()
+    handle, room = client.get_workflow_handle(session_id), find_room(client, session_id)
+    pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, is_random=True)
     start = partial(handle.start_update, name, dump_input(argument), id=update_id, result_type=dict)
     try:
         async with translate_errors(session_id, ACCEPT_SECONDS):
@@ -227,7 +255,7 @@ async def read_answer(session_id: str, update: WorkflowUpdateHandle[dict[str, An
         Busy: The server has refused to say it for `ACCEPT_SECONDS`: too many updates of the session wait.
         Refusal: The session refused it. Nothing has changed.
     """
-    pauses = _Pauses()
+    pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, is_random=True)
     async with translate_errors(session_id):
         while True:
             try:
@@ -238,25 +266,6 @@ async def read_answer(session_id: str, update: WorkflowUpdateHandle[dict[str, An
                 if pauses.seconds > ACCEPT_SECONDS:
                     raise _make_busy(session_id) from error
             await pauses.wait()
-
-
-@dataclass(slots=True)
-class _Pauses:
-    """Pauses between repetitions: each about twice as long as the one before, and of random length.
-
-    Callers that came at the same time must not come again at the same time.
-
-    Attributes:
-        seconds: The length of all pauses.
-    """
-
-    seconds: float = 0.0
-
-    async def wait(self) -> None:
-        longest = min(max(self.seconds, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
-        pause = longest * random.uniform(0.5, 1.0)
-        self.seconds += pause
-        await asyncio.sleep(pause)
 
 
 def _make_busy(session_id: str) -> Busy:

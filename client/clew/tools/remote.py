@@ -141,10 +141,11 @@ def make_tool(declaration: Mapping[str, Any]) -> RemoteTool | ExternalTool:
         raise TypeError(f"tool {name!r}: a tool in JSON has either 'external': true, or a 'task_queue'")
     try:
         if "external" in declaration:
-            fields = {"description": "", **_external.validate_python({**declaration})}
+            fields: dict[str, Any] = {"description": "", **_external.validate_python({**declaration})}
             del fields["external"]
             return external_tool(**fields)
-        return remote_tool(**{"description": "", **_remote.validate_python({**declaration})})
+        fields = {"description": "", **_remote.validate_python({**declaration})}
+        return remote_tool(**fields)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)[:3]
         lines = (f"{'.'.join(map(str, problem['loc']))[:100]}: {problem['msg'][:200]}" for problem in problems)

@@ -1,0 +1,1 @@
+"""`definition`, the base of all tools, is tested with `function` and `remote`."""

@@ -82,15 +82,16 @@ def test_presets(preset: ContextPolicy, fields: dict[str, Any]) -> None:
 _levels = st.fixed_dictionaries({}, optional={name: st.just(value) for name, value in OTHERS.items()})
 
 
-@given(st.tuples(_levels, _levels, _levels, _levels), st.tuples(*[st.booleans()] * 4))
-def test_four_levels_field_by_field(levels: tuple[dict[str, Any], ...], plain: tuple[bool, ...]) -> None:
+@given(st.tuples(_levels, _levels, _levels), st.tuples(*[st.booleans()] * 3))
+def test_levels_field_by_field(levels: tuple[dict[str, Any], ...], plain: tuple[bool, ...]) -> None:
     """The highest of request, session, agent and default that sets a field decides it, to its default too."""
     defaults = {name: field.default for name, field in ContextPolicy.model_fields.items()}
     said = [
         {name: defaults[name] for name in level} if dull else level for level, dull in zip(levels, plain, strict=True)
     ]
-    policy = resolve(*(ContextPolicy(**level) if level else None for level in said))
-    expected = defaults | said[3] | said[2] | said[1] | said[0]
+    request, session, agent = (ContextPolicy(**level) if level else None for level in said)
+    policy = resolve(session=session, agent=agent).overlay(request)
+    expected = defaults | said[2] | said[1] | said[0]
     assert {name: getattr(policy, name) for name in expected} == expected
     assert policy.model_fields_set == defaults.keys()
 

@@ -20,9 +20,9 @@ from clew.session.transport import make_input
 from clew_workflows.contract.schemas import (
     MAX_ARGUMENT_STEPS,
     MAX_SCHEMA_BYTES,
+    StepCounter,
     check_arguments,
     check_schema,
-    count_steps,
 )
 from tests.support.hostile_input import Schema, make_chain
 
@@ -201,7 +201,7 @@ def test_what_is_usual_passes(schema: Schema) -> None:
 )
 def test_steps_are_the_visits_of_a_validator_that_remembers_nothing(schema: Schema, value: Any, steps: int) -> None:
     """Every path to a subschema counts, whatever it finds there."""
-    assert count_steps(schema, value, 1000) == steps
+    assert StepCounter(schema).count(value, 1000) == steps
 
 
 def test_arguments_whose_alternatives_multiply_are_refused() -> None:

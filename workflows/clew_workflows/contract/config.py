@@ -33,7 +33,7 @@ class ModelOptions(Input):
             that is 0.
         tool_choice: `auto`, `none`, `required`, or the name of a tool.
         reasoning_effort: The amount of reasoning before the reply.
-        stop: Texts before any of which the reply ends.
+        stop: Texts that end the reply; it does not contain them.
         seed: The seed of sampling, for providers that support it.
     """
 
@@ -144,11 +144,11 @@ class SessionConfig(Settings, frozen=True):
             each request has those of the workers' present deployment.
         strategy: The loop of a run; only `react` is accepted.
         max_iterations: The most model calls of a run.
-        request_timeout_seconds: After so many seconds a request fails with `timeout`. The time that it waits for
-            nothing but approvals, results of external calls, or subagents that wait, does not count.
+        request_timeout_seconds: A request fails with `timeout` after this many seconds. The time in which it only
+            waits for approvals, for results of external calls, or for subagents that wait, does not count.
         encoding: The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows
             it.
-        idle_timeout_seconds: After so many seconds without work the session hibernates; at most 10 years.
+        idle_timeout_seconds: The session hibernates after this many seconds without work; at most 10 years.
     """
 
     # The defaults of the settings that have one.
@@ -207,9 +207,9 @@ class Task(Input):
         content: The text of the task: the subagent's first message.
         request_id: The request that serves the task.
         session_id: The session that has started the subagent.
-        tool_call_id: Its tool call, which the subagent answers.
+        tool_call_id: The tool call that the subagent answers.
         depth: The number of sessions above the subagent.
-        timeout_seconds: The most seconds of the request, as its parent has left.
+        timeout_seconds: The most seconds of the request: those that its parent has left.
         max_result_bytes: The most bytes of the text that the subagent answers.
         max_total_tokens: The most tokens of the subagent and its own subagents.
         max_cost_usd: The highest cost of the subagent and its own subagents, in USD.
@@ -231,8 +231,8 @@ class SessionStart(Input):
 
     Attributes:
         config: The configuration. If this id has an archived session, its configuration is used instead.
-        carried: The state that the session's own earlier workflow run carried over; refused from others.
-        task: The task of a subagent; refused from others than the session that starts the subagent.
+        carried: The state that the session's own earlier workflow run carried over; not accepted from other callers.
+        task: The task of a subagent; only accepted from the session that starts the subagent.
     """
 
     config: SessionConfig

@@ -1,6 +1,6 @@
 """Hooks: a team's own checks of messages, tool calls and answers. A worker has those of the modules in `CLEW_HOOKS`.
 
-A hook is a function, sync or async, of one argument. It accepts what it is given by returning None, and refuses it by
+A hook is a function, sync or async, of one argument. It accepts the argument by returning None, and refuses it by
 raising `Refuse`.
 """
 

@@ -61,7 +61,7 @@ class MessageInput(Input):
             none.
         model_options: Overlay the session's options for this request.
         max_iterations: The most model calls of the run.
-        timeout_seconds: After so many seconds the request fails with `timeout`.
+        timeout_seconds: The request fails with `timeout` after this many seconds.
         output_schema: The JSON Schema that the answer must follow (draft 2020-12, within bounds).
         tools: The tools of this request: some of the session's, by the names that models read; `[]`: none.
             `read_result` stays beside others.
@@ -200,6 +200,7 @@ class _Operation(Input):
     """The fields of every operation.
 
     Attributes:
+        type: Names the operation.
         reason: The origin of the operation. A `replace` for a `compaction` can be undone by `expand`.
         meta: JSON for the operation's entry.
     """
@@ -215,7 +216,6 @@ class Replace(_Operation):
     """Put a snapshot under a lane.
 
     Attributes:
-        type: Names the operation.
         result_context: The snapshot. Absent: the session writes it; only for a `compaction`.
         base_seq: The lane's messages after this seq stay; absent: none stay.
     """
@@ -242,11 +242,7 @@ class Replace(_Operation):
 
 
 class Switch(_Operation):
-    """Make the lane that the operation names the active one.
-
-    Attributes:
-        type: Names the operation.
-    """
+    """Make the lane that the operation names the active one."""
 
     supersedes: ClassVar[bool] = True
 
@@ -257,7 +253,6 @@ class Pin(_Operation):
     """Keep messages of a lane verbatim in all its contexts.
 
     Attributes:
-        type: Names the operation.
         seqs: The seqs of the messages.
     """
 
@@ -269,7 +264,6 @@ class Unpin(_Operation):
     """Unpin messages of a lane.
 
     Attributes:
-        type: Names the operation.
         seqs: The seqs of the messages.
     """
 
@@ -278,11 +272,7 @@ class Unpin(_Operation):
 
 
 class Expand(_Operation):
-    """Undo a lane's latest compaction.
-
-    Attributes:
-        type: Names the operation.
-    """
+    """Undo a lane's latest compaction."""
 
     type: Literal["expand"]
 
@@ -364,7 +354,7 @@ class ApprovalInput(Input):
         tool_call_id: The call.
         decision: Whether the tool may run.
         reason: For people; the model reads it if the call is denied.
-        by: Who decided, as the caller says: a name or an id. The entry has it, and no model reads it.
+        by: The person that decided, as the caller says: a name or an id. The entry has it, and no model reads it.
         arguments: The arguments that replace the model's; only with `approve`. Those of one reply's calls have at
             most 524 288 bytes together.
     """
@@ -384,7 +374,8 @@ class ToolResultInput(Input):
         content: The result: a text, or any other JSON value, whose JSON text the model reads. The text has at most
             `max_tool_result_bytes`.
         is_error: Whether the result describes a failure.
-        by: Who answers, as the caller says: a name or an id. The entry has it, and no model reads it.
+        by: The person or program that answers, as the caller says: a name or an id. The entry has it, and no model
+            reads it.
     """
 
     tool_call_id: Id
@@ -424,7 +415,7 @@ class CheckpointInput(Input):
 
     Attributes:
         context_ref: The lane; absent: the active one.
-        expires_seconds: The token expires after so many seconds; 30 days by default.
+        expires_seconds: The token expires after this many seconds; 30 days by default.
     """
 
     context_ref: Id | None = None
@@ -562,7 +553,7 @@ class TranscriptQuery(Input):
     Attributes:
         context_ref: The lane; absent: the active one.
         from_seq: Begin with this entry.
-        limit: Answer no more than so many messages, the newest ones. The system prompt is not counted.
+        limit: Answer at most this many messages, the newest ones. The system prompt is not counted.
         include_system: Begin with the system prompt.
     """
 

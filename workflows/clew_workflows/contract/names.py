@@ -66,7 +66,7 @@ def _check_size(metadata: dict[str, str]) -> dict[str, str]:
     if size > MAX_METADATA_BYTES:
         raise PydanticCustomError(
             "too_large",
-            "it has {size} bytes of JSON, at most {limit} are taken",
+            "it has {size} bytes of JSON, at most {limit} are accepted",
             {"size": size, "limit": MAX_METADATA_BYTES},
         )
     return metadata

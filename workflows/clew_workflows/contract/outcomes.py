@@ -60,7 +60,7 @@ class Usage(Output):
 
 
 def _sum(one: _Number | None, other: _Number | None) -> _Number | None:
-    """Add two numbers either of which may be unknown."""
+    """Add two numbers; either may be unknown."""
     if one is None or other is None:
         return other if one is None else one
     return one + other

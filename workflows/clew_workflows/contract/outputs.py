@@ -264,7 +264,7 @@ class TranscriptMessage(Message):
 
     Attributes:
         seq: The entry.
-        refs: The refs of the caller who sent the message.
+        refs: The caller's own refs of the message.
     """
 
     seq: int
@@ -294,7 +294,7 @@ class EntriesPage(Output):
         next_seq: The `from_seq` of the next page, where there is one.
         archived_before: Entries before this seq are in the archive; absent if the page begins later, and from
             `ReadThread`.
-        not_found: There is no such session: what a person reads of it; only from `ReadThread`.
+        not_found: There is no such session: the message for people; only from `ReadThread`.
     """
 
     entries: list[dict[str, Any]]

@@ -104,7 +104,7 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 
 @stored
 class Fitting(Stored):
-    """What a request has otherwise than its context, because the provider refuses the context as it is.
+    """The differences of a request from its context, because the provider refuses the context as it is.
 
     Attributes:
         dialect: The dialect that the request follows; `docs/models.md` lists them.
@@ -139,7 +139,7 @@ class Recipe(Stored):
         input_tokens: Tokens of the context under the session's encoding.
         usage: The usage that the provider reported; an estimate (`estimated_calls`) of an interrupted reply, and
             where the provider reported none.
-        earlier_usage: The usage of earlier attempts of the call, whose replies were lost or of no use.
+        earlier_usage: The usage of earlier attempts of the call, whose replies were lost or not usable.
         attempt: The number of the attempt that returned the reply, from 1 on.
         stop_reason: `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools;
             `interrupted`: the call was cancelled, or failed.
@@ -154,7 +154,7 @@ class Recipe(Stored):
         token_ratio: The ratio of the provider's tokens to those counted here, if it is larger than 1.
         tools: The names of the call's tools, if its request named some of the session's.
         output_schema_seq: The seq of the user message whose `output_schema` the answer was to follow.
-        fitting: What the request had otherwise than the context; absent: nothing.
+        fitting: The differences of the request from the context; absent: there are none.
     """
 
     context_ref: str
@@ -202,7 +202,7 @@ class Recipe(Stored):
         return usage.model_copy(update={"model_calls": 1})
 
 
-# What `ai_message` entries hold: one type for each role of a message.
+# The payloads of `ai_message` entries: one type for each role of a message.
 
 
 EDITED = "[a person changed this call before it ran; its arguments were {}]\n"
@@ -219,7 +219,7 @@ class MessagePayload(Payload):
 
     Attributes:
         context_ref: The lane.
-        role: The speaker: a user, the assistant, or a tool.
+        role: The speaker.
         content: The text.
         request_id: The request that the message belongs to.
         run_id: The run that the message belongs to.
@@ -258,11 +258,10 @@ class UserMessage(MessagePayload):
     """A user's message: it opened a run, or was steered in or injected while one was active.
 
     Attributes:
-        role: The speaker.
         input_id: The id of the input; absent for the message that opened the run.
         source: The sender of the input, or its kind; absent for the message that opened the run.
         metadata: The metadata of the message.
-        output_schema: The JSON Schema that the answer is to follow.
+        output_schema: The JSON Schema that the answer must follow.
         settings: The other fields of `MessageInput` that the caller set.
         refs: The caller's own refs; no context shows them.
     """
@@ -281,7 +280,6 @@ class AssistantMessage(MessagePayload):
     """A model's reply.
 
     Attributes:
-        role: The speaker.
         tool_calls: The tool calls, with ids that are unique in the thread.
         thinking: The text of the model's reasoning; no context shows it.
         provider_data: Blocks that go back to the provider verbatim.
@@ -351,7 +349,6 @@ class ToolMessage(MessagePayload):
     """The result of a tool call.
 
     Attributes:
-        role: The speaker.
         tool_call_id: The call that it answers.
         name: The tool.
         edited_arguments: The arguments with which a person replaced the model's.
@@ -359,9 +356,9 @@ class ToolMessage(MessagePayload):
         is_error: Whether the result describes a failure.
         in_doubt: Whether it is unknown if the tool has run.
         subagent: The subagent that was called.
-        by: Who submitted the result of an external call, as the caller said.
+        by: The person or program that submitted the result of an external call, as the caller said.
         late: Whether the result arrived after the end of its run; it replaces the result in doubt.
-        note_tokens: Tokens of the note that says how the call was changed.
+        note_tokens: Tokens of the note about the changed arguments.
         pieces: Tokens of each piece of `content`, if it is long enough to be truncated.
     """
 
@@ -423,7 +420,7 @@ class ToolMessage(MessagePayload):
 AnyMessage = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
 
 
-# What `summary` entries hold.
+# The payload of `summary` entries.
 
 
 @stored
@@ -471,7 +468,7 @@ class SummaryPayload(Payload):
         return self, encoding.count_message(self.make_message("system"))
 
 
-# What `ai_context_operation` entries hold: one type for each operation that was applied.
+# The payloads of `ai_context_operation` entries: one type for each operation that was applied.
 
 
 Reason = Literal["manual", "restore", "compaction", "system"]
@@ -481,7 +478,7 @@ class StoredMessage(Message, total=False):
     """A message of a stored context.
 
     Attributes:
-        refs: The refs of the caller who sent the message; no model reads them.
+        refs: The caller's own refs of the message; no model reads them.
     """
 
     refs: NotRequired[dict[str, str]]
@@ -522,7 +519,7 @@ class AppliedOperation(Stored):
     """A context operation that was applied.
 
     Attributes:
-        type: The operation.
+        type: Names the operation.
         reason: `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted;
             `system`: Clew itself applied it.
         meta: The JSON that the caller sent with it.
@@ -541,7 +538,6 @@ class AppliedReplace(AppliedOperation):
     """A snapshot was put under the lane.
 
     Attributes:
-        type: Names the operation.
         result_context: The snapshot.
         base_seq: The lane's messages after this seq follow the snapshot; absent: those after the operation.
     """
@@ -558,11 +554,7 @@ class AppliedReplace(AppliedOperation):
 
 @stored
 class AppliedSwitch(AppliedOperation):
-    """The lane was made the active one.
-
-    Attributes:
-        type: Names the operation.
-    """
+    """The lane was made the active one."""
 
     activates_lane: ClassVar[bool] = True
 
@@ -574,7 +566,6 @@ class AppliedPin(AppliedOperation):
     """Messages of the lane were pinned.
 
     Attributes:
-        type: Names the operation.
         seqs: The seqs of the messages.
     """
 
@@ -587,7 +578,6 @@ class AppliedUnpin(AppliedOperation):
     """Messages of the lane were unpinned.
 
     Attributes:
-        type: Names the operation.
         seqs: The seqs of the messages.
     """
 
@@ -597,11 +587,7 @@ class AppliedUnpin(AppliedOperation):
 
 @stored
 class AppliedExpand(AppliedOperation):
-    """The lane's latest compaction was undone.
-
-    Attributes:
-        type: Names the operation.
-    """
+    """The lane's latest compaction was undone."""
 
     type: Literal["expand"]
 
@@ -613,7 +599,6 @@ class AppliedWithdraw(AppliedOperation):
     Only sessions apply it.
 
     Attributes:
-        type: Names the operation.
         from_seq: The user's messages of the lane from this seq up to the operation are withdrawn.
     """
 
@@ -673,15 +658,15 @@ def _select_shown_fields(stored: Message) -> Message:
     return message
 
 
-# What `config` entries hold: the configuration in force.
+# The payload of `config` entries: the configuration in force.
 
 
 _NOT_COMPARED = ("own", "changes", "tokens")
-"""Fields of a configuration that say nothing new about what is in force."""
+"""Fields of a configuration that are derived from others."""
 
 
 def list_configured_names(tools: Iterable[ToolSpec]) -> list[str]:
-    """List the names that a configuration has of these tools, unless a name is an MCP server's or of no tool."""
+    """List the names that a configuration has for these tools, if it names each of them."""
     return [tool["name"] for tool in tools if tool["name"] != READ_RESULT]
 
 
@@ -722,10 +707,10 @@ class ConfigPayload(Payload):
         pin: Whether the session keeps this version of the agent and these schemas.
         model: The model, as `provider:model`; empty: it is the agent's, and no worker has resolved the agent yet.
         fallbacks: The models that a run tries while its model has an outage.
-        strategy: How a run is led: `react`.
+        strategy: The loop of a run: `react`.
         system_prompt: The system prompt.
         tools: The schemas of the tools, as the worker resolved them.
-        tool_names: The names of the tools as the configuration has them; absent: those of the schemas, but for
+        tool_names: The names of the tools as the configuration has them; absent: those of the schemas, without
             `read_result`.
         require_approval: The tools whose calls wait for a person's decision.
         approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
@@ -734,15 +719,15 @@ class ConfigPayload(Payload):
         model_options: The options of model calls (`ModelOptions`) that are set.
         max_iterations: The most model calls of a run.
         request_timeout_seconds: The longest time of a request, in seconds.
-        on_busy: What becomes of a message that finds the session busy.
+        on_busy: How the session treats a message while it serves a request.
         steering: When inputs enter a run: with its answer, or before its next model call.
         encoding: The encoding that tokens are counted under.
         limits: The limits (`Limits`) that are set.
-        idle_timeout_seconds: After so many seconds without work the session hibernates.
+        idle_timeout_seconds: The session hibernates after this many seconds without work.
         metadata: The session's metadata.
         priority: Which calls the workers take first: 1 the first, 5 the last.
         own: What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent.
-        changes: The fields that differ from the `config` entry before, but for `own`; absent in the first one.
+        changes: The fields that differ from the `config` entry before, without `own`; absent in the first one.
         tokens: The tokens of the system prompt and of the tool schemas.
     """
 
@@ -826,7 +811,7 @@ class ConfigPayload(Payload):
         return replace(self, tokens=tokens), tokens.system_prompt + tokens.tools
 
 
-# What the entries hold that no context shows: errors, outcomes, refused inputs, approvals, forks, session events.
+# The payloads that no context shows: errors, outcomes, refused inputs, approvals, forks, session events.
 
 
 @stored
@@ -937,7 +922,7 @@ class ApprovalPayload(Payload):
         tool_call_id: The call.
         decision: Whether the tool may run.
         reason: The reason that the person gave.
-        by: Who decided, as the caller said.
+        by: The person that decided, as the caller said.
         arguments: The arguments that replace the model's.
     """
 

@@ -51,8 +51,8 @@ class ContextPolicy(Input):
         system_prompt: Replaces the session's; at most 65 536 bytes.
         projector: The name of a registered projector.
         token_estimator: `exact`: the recorded counts; `heuristic`: bytes / 4 + 10. Epochs need `exact`.
-        summarize_threshold: A summary is due after more than so many messages since the last one.
-        max_thread_tokens: A summary is due after more than so many tokens since the last one.
+        summarize_threshold: A summary is due after more messages than this since the last one.
+        max_thread_tokens: A summary is due after more tokens than this since the last one.
         summarization_model: The model that writes summaries; absent: the session's.
         clear_tool_results: The rule by which a marker replaces older tool results.
     """
@@ -136,19 +136,13 @@ class ContextPolicy(Input):
         )
 
 
-def resolve(
-    request: ContextPolicy | None = None,
-    session: ContextPolicy | None = None,
-    agent: ContextPolicy | None = None,
-    default: ContextPolicy | None = None,
-) -> ContextPolicy:
-    """Resolve the policy in force: each field is that of the highest level that sets it. The result is complete.
+def resolve(*, session: ContextPolicy | None = None, agent: ContextPolicy | None = None) -> ContextPolicy:
+    """Resolve the policy in force: the session's over the agent's over the default, field by field. It is complete.
+
+    A request's policy overlays the result.
 
     Raises:
         InvalidInput: `window` is `epoch` and `token_estimator` is `heuristic`.
         InvalidTokenBudget: The budget is less than one token, or `reserve_output_tokens` is negative.
     """
-    policy = default or ContextPolicy()
-    for level in (agent, session, request):
-        policy = policy.overlay(level)
-    return policy.complete().ensure_usable()
+    return ContextPolicy().overlay(agent).overlay(session).complete().ensure_usable()

@@ -1,7 +1,7 @@
 """Bounds of JSON Schemas that come from outside, so that no schema makes a validator run without end.
 
 A validator visits a subschema once for each path of references that leads to it. `check_schema` refuses a schema
-whose paths multiply. `count_steps` counts the visits that depend on the value, without validating.
+whose paths multiply. `StepCounter` counts the visits that depend on the value, without validating.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from pydantic_core import to_json
+
+from clew_workflows.contract.messages import check_depth
 
 # The outline of a JSON Schema: its subschemas, and which of them apply to the same value or to parts of it.
 
@@ -255,37 +257,14 @@ def check_schema(schema: Mapping[str, Any]) -> None:
     size = len(to_json(schema))
     if size > MAX_SCHEMA_BYTES:
         raise ValueError(f"the schema has {size} bytes, at most {MAX_SCHEMA_BYTES} are accepted")
-    _check_depth(schema)
+    try:
+        check_depth(schema, MAX_DEPTH)
+    except ValueError as error:
+        raise ValueError(f"the schema is {error}: move inner parts to '$defs'") from None
     outline = Outline(schema)
     outline.check()
     for subschema in outline.subschemas:
         _check_type(subschema)
-
-
-def count_steps(schema: Mapping[str, Any], value: Any, limit: int) -> int:
-    """Count the visits to subschemas of a validator without a cache; counting ends soon after `limit`.
-
-    Raises:
-        ValueError: `check_schema` refuses the schema.
-    """
-    return StepCounter(schema).count(value, limit)
-
-
-class StepCounter:
-    """Counts the visits of a validator for many values of one schema.
-
-    Raises:
-        ValueError: `check_schema` refuses the schema.
-    """
-
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        outline = Outline(schema)
-        outline.check()
-        self._meter = _Meter(outline)
-
-    def count(self, value: Any, limit: int) -> int:
-        """Count the visits for a value; counting ends soon after `limit`."""
-        return self._meter.count(value, limit)
 
 
 def check_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
@@ -294,17 +273,7 @@ def check_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> 
     Raises:
         ValueError: It takes over `MAX_ARGUMENT_STEPS` visits; the message says what to do.
     """
-    check_steps(StepCounter(schema), arguments, MAX_ARGUMENT_STEPS)
-
-
-def check_steps(counter: StepCounter, arguments: Mapping[str, Any], limit: int) -> None:
-    """Check that the validation of arguments takes at most `limit` visits.
-
-    Raises:
-        ValueError: It takes more; the message says what to do.
-    """
-    if counter.count(arguments, limit) > limit:
-        raise ValueError(f"validating them takes over {limit} steps: send less at once, and nest it less deeply")
+    StepCounter(schema).check(arguments, MAX_ARGUMENT_STEPS)
 
 
 def _check_type(subschema: Subschema) -> None:
@@ -314,20 +283,6 @@ def _check_type(subschema: Subschema) -> None:
     for name in named if isinstance(named, list) and named else [named]:
         if not isinstance(name, str) or name not in TYPES:
             raise ValueError(f"{str(named)[:50]!r} is no type: name one of {', '.join(TYPES)}, or a list of them")
-
-
-def _check_depth(schema: Any) -> None:
-    level: list[Any] = [schema]
-    for _ in range(MAX_DEPTH):
-        level = [
-            item
-            for container in level
-            for item in (container.values() if isinstance(container, dict) else container)
-            if isinstance(item, dict | list)
-        ]
-        if not level:
-            return
-    raise ValueError(f"the schema is nested over {MAX_DEPTH} levels deep: move inner parts to '$defs'")
 
 
 class _Overlay:
@@ -356,13 +311,27 @@ class _Part(Enum):
     OTHER_PROPERTY = OTHER_PROPERTIES
 
 
-class _Meter:
-    """Counts the visits to subschemas of a validator without a cache."""
+class StepCounter:
+    """Counts the visits to subschemas of a validator without a cache, for many values of one schema.
 
-    def __init__(self, outline: Outline) -> None:
-        self._outline = outline
+    Raises:
+        ValueError: `check_schema` refuses the schema.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._outline = Outline(schema)
+        self._outline.check()
         self._closures: dict[int, Counter[int]] = {}
         self._overlays: dict[frozenset[tuple[int, int]], _Overlay] = {}
+
+    def check(self, arguments: Mapping[str, Any], limit: int) -> None:
+        """Check that the validation of arguments takes at most `limit` visits.
+
+        Raises:
+            ValueError: It takes more; the message says what to do.
+        """
+        if self.count(arguments, limit) > limit:
+            raise ValueError(f"validating them takes over {limit} steps: send less at once, and nest it less deeply")
 
     def count(self, value: Any, limit: int) -> int:
         """Count the visits for a value; counting ends soon after `limit`."""

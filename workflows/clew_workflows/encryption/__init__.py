@@ -1,7 +1,6 @@
 """Encryption of all texts of conversations: Temporal's payloads, the archive's objects, exports and checkpoints.
 
-`CLEW_ENCRYPTION_KEYS` turns it on, in workers and in clients. `docs/security.md` says what is encrypted and what is
-not.
+`CLEW_ENCRYPTION_KEYS` turns it on, in workers and in clients. `docs/security.md` lists the encrypted parts.
 """
 
 from clew_workflows.encryption.cipher import (

@@ -1,4 +1,4 @@
-"""AES-256-GCM under the keys of a process. Pure but for the random nonces."""
+"""AES-256-GCM under the keys of a process. Pure, except for the random nonces."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ TAG_BYTES = 16
 
 
 class Changed(UnknownKey):
-    """An encrypted text was changed, or stands in another's place."""
+    """An encrypted text was changed, or belongs to another object."""
 
 
 class Unsealed(UnknownKey):

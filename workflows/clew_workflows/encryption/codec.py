@@ -116,7 +116,7 @@ def is_encrypted(payload: Payload) -> bool:
 def identify(payload: Payload) -> str | None:
     """Identify an encrypted payload; None: it is not encrypted.
 
-    The id is the nonce, of which no two encryptions have the same one. No party without the key can change it.
+    The id is the nonce: no two encryptions share one. No party without the key can change it.
     """
     return b64encode(payload.data[:NONCE_BYTES]).decode() if is_encrypted(payload) else None
 

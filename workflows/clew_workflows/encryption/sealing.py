@@ -47,22 +47,17 @@ log = logging.getLogger("clew_workflows.encryption")
 
 
 class Sealer(ABC):
-    """Encrypts objects. An empty object stays empty."""
+    """Encrypts objects. An empty object stays empty.
 
-    @property
-    @abstractmethod
-    def is_on(self) -> bool:
-        """Whether objects are encrypted."""
+    Attributes:
+        is_on: Whether objects are encrypted.
+        overhead: Bytes that encryption adds to an object; None: they differ.
+        blocks: Whether calls may wait for another service, so that they must not run on an event loop.
+    """
 
-    @property
-    @abstractmethod
-    def overhead(self) -> int | None:
-        """Bytes that encryption adds to an object; None: they differ."""
-
-    @property
-    @abstractmethod
-    def blocks(self) -> bool:
-        """Whether calls may wait for another service, so that they must not run on an event loop."""
+    def __init__(self, magic: bytes, *, is_on: bool, overhead: int | None, blocks: bool, accepts_plain: bool) -> None:
+        self.is_on, self.overhead, self.blocks = is_on, overhead, blocks
+        self._magic, self._accepts_plain = magic, accepts_plain
 
     @abstractmethod
     def is_current(self, data: bytes) -> bool:
@@ -73,10 +68,6 @@ class Sealer(ABC):
 
     @abstractmethod
     def _decrypt(self, data: bytes, name: str) -> bytes: ...
-
-    def __init__(self, magic: bytes, *, accepts_plain: bool) -> None:
-        self._magic = magic
-        self._accepts_plain = accepts_plain
 
     def seal(self, data: bytes, name: str) -> bytes:
         """Encrypt an object. It can be decrypted only under the same name."""
@@ -105,10 +96,10 @@ class Sealer(ABC):
         """Admit an object that is not encrypted, in a migration."""
         if not self._accepts_plain:
             raise Unsealed(
-                f"it is not encrypted: if it is of a time before encryption, run `clew rekey` with {PLAIN_VARIABLE}=1"
+                f"it is not encrypted: if it is older than encryption, run `clew rekey` with {PLAIN_VARIABLE}=1"
             )
         if data:
-            log.warning("%s is not encrypted, and is believed because plain objects are accepted", name)
+            log.warning("%s is not encrypted, and is accepted because plain objects are accepted", name)
         return data
 
 
@@ -118,21 +109,11 @@ class KeySealer(Sealer):
     An encrypted object has a header of fixed size, with the key's id.
     """
 
-    blocks = False
-
     def __init__(self, cipher: Cipher, *, accepts_plain: bool = False) -> None:
-        super().__init__(_KEY_MAGIC, accepts_plain=accepts_plain)
+        is_on = cipher.kid is not None
+        overhead = HEADER_BYTES + NONCE_BYTES + TAG_BYTES if is_on else 0
+        super().__init__(_KEY_MAGIC, is_on=is_on, overhead=overhead, blocks=False, accepts_plain=accepts_plain)
         self._cipher = cipher
-
-    @property
-    def is_on(self) -> bool:
-        """Whether there is a key."""
-        return self._cipher.kid is not None
-
-    @property
-    def overhead(self) -> int | None:
-        """Bytes that encryption adds to an object."""
-        return HEADER_BYTES + NONCE_BYTES + TAG_BYTES if self.is_on else 0
 
     def is_current(self, data: bytes) -> bool:
         """Whether an object is encrypted with the first key, or empty."""
@@ -153,13 +134,10 @@ class KeySealer(Sealer):
 class CodecSealer(Sealer):
     """Encrypts objects with a codec of payloads, on an event loop of its own: a codec may ask a key service."""
 
-    is_on = True
-    overhead = None
-    blocks = True
-
     def __init__(self, codec: PayloadCodec) -> None:
         # A codec of one's own may leave objects as they are, unless it says otherwise.
-        super().__init__(_CODEC_MAGIC, accepts_plain=bool(getattr(codec, "accepts_plain", True)))
+        accepts_plain = bool(getattr(codec, "accepts_plain", True))
+        super().__init__(_CODEC_MAGIC, is_on=True, overhead=None, blocks=True, accepts_plain=accepts_plain)
         self._codec = codec
 
     def is_current(self, data: bytes) -> bool:

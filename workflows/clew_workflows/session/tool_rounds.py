@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from clew_workflows.contract import LateResultInput
 from clew_workflows.contract.messages import canonicalize, replace_data, truncate_result
 from clew_workflows.contract.names import selects
-from clew_workflows.contract.schemas import MAX_ARGUMENT_STEPS, StepCounter, check_steps
+from clew_workflows.contract.schemas import MAX_ARGUMENT_STEPS, StepCounter
 from clew_workflows.protocol import (
     Failure,
     FunctionRoute,
@@ -109,7 +109,7 @@ class _ArgumentSchema:
         Raises:
             ValueError: The validation takes too many steps, or the schema is not valid.
         """
-        check_steps(self._steps, arguments, max_steps)
+        self._steps.check(arguments, max_steps)
         if self._validator.is_valid(arguments):
             return None
         missing = [name for name in self._schema.get("required", ()) if name not in arguments]

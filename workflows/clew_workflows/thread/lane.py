@@ -268,7 +268,7 @@ class Lane:
         return group if group and any(entry.seq == seq for entry in group.entries) else None
 
     def _withdraw(self, first: int) -> None:
-        """Remove the user's messages from the seq `first` on. They are the newest messages, but for late results."""
+        """Remove the user's messages from the seq `first` on. Only late results may be newer."""
         groups = bisect_left(self.group_starts, first)
         for group in self.groups[groups:]:
             index = bisect_left(self.message_seqs, group.start)

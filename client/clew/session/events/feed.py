@@ -1,4 +1,4 @@
-"""Make one viewer's events from entries and snapshots. Pure: the viewer reads, and this module says what is new.
+"""Make one viewer's events from entries and snapshots. Pure: the viewer does the reads.
 
 Nothing is queued. A viewer that is slow finds a later snapshot and gets all that was added since in one event.
 """
@@ -104,7 +104,7 @@ class _Shown:
     tail: str = ""
 
     def add(self, offset: int, text: str) -> tuple[_Shown, int, str]:
-        """Add the newest part of the text; returns the offset of what is new, and what is new."""
+        """Add the newest part of the text; returns the offset and the text of the new characters."""
         start = max(self.upto, offset)
         new = text[start - offset :]
         if not new:

@@ -20,10 +20,20 @@ from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.client import Client
 
 from clew.session.events.feed import CLOSED, HIBERNATED, Feed, Flight, Snapshot
-from clew.session.events.server import Execution, Pauses, describe, is_passing, persist, read_flights, watch_history
+from clew.session.events.server import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    Execution,
+    describe,
+    is_passing,
+    persist,
+    read_flights,
+    watch_history,
+)
 from clew.session.events.types import EntryCommitted, SessionEvent
 from clew.session.handle import SessionHandle
 from clew.session.reading import FollowedParts, read_entries, read_newest_entry
+from clew.session.transport import Pauses
 from clew_workflows.contract import EntriesQuery, FollowQuery
 from clew_workflows.contract.errors import Closed, Interrupted, NotFound, UnknownRequest
 from clew_workflows.contract.outputs import LiveStatus
@@ -265,16 +275,16 @@ class Hub:
         changed.set()
 
     async def _run(self) -> None:
-        pauses = Pauses()
+        pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         try:
             while not self.is_over:
                 try:
                     await self._follow_execution()
-                    pauses.reset()
+                    pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
                 except Exception as error:
                     if not is_passing(error):
                         raise
-                    await pauses.sleep()
+                    await pauses.wait()
         except Exception as error:
             self._failure = error
             self.is_over = True
@@ -374,9 +384,9 @@ class Hub:
             self.is_over = True
             return
         self._publish(replace(self.snapshot, status=None, flights=(), ended=HIBERNATED))
-        pauses = Pauses(longest=REST_SECONDS)
+        pauses = Pauses(FIRST_PAUSE_SECONDS, REST_SECONDS)
         while (latest := await describe(self.handle)) is None or not latest.is_running:
-            await pauses.sleep()
+            await pauses.wait()
 
     async def _fetch_archived(self) -> None:
         if self._snapshot is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, timedelta
@@ -22,6 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew.session.events.feed import Flight, Retry
 from clew.session.handle import SessionHandle
+from clew.session.transport import Pauses
 from clew_workflows.contract.errors import (
     ArchiveUnavailable,
     ClewError,
@@ -53,23 +53,6 @@ _FINAL_STATUSES = (
 )
 
 
-class Pauses:
-    """Pauses between attempts, each twice as long as the one before."""
-
-    def __init__(self, longest: float = LONGEST_PAUSE_SECONDS) -> None:
-        self._longest = longest
-        self._next = FIRST_PAUSE_SECONDS
-
-    def reset(self) -> None:
-        """Begin with the shortest pause again."""
-        self._next = FIRST_PAUSE_SECONDS
-
-    async def sleep(self) -> None:
-        """Wait."""
-        await asyncio.sleep(self._next)
-        self._next = min(2 * self._next, self._longest)
-
-
 def is_passing(error: Exception) -> bool:
     """Whether the same read may succeed later."""
     if isinstance(error, RPCError):
@@ -81,14 +64,14 @@ def is_passing(error: Exception) -> bool:
 
 async def persist(read: Callable[[], Awaitable[T]]) -> T:
     """Read something, again and again while it fails for reasons that pass."""
-    pauses = Pauses()
+    pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
     while True:
         try:
             return await read()
         except Exception as error:
             if not is_passing(error):
                 raise
-        await pauses.sleep()
+        await pauses.wait()
 
 
 LONG_POLL_SECONDS = 65

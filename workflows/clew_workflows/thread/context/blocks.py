@@ -368,7 +368,7 @@ def format_truncation_marker(tool_call_id: str, begin: int, end: int, size: int,
 
 
 def count_truncation_marker(message: Message) -> int:
-    """Tokens of a result of which only the marker is shown."""
+    """Tokens of a result that only shows the marker."""
     return _TRUNCATION_MARKER_TOKENS + _count_names(message)
 
 

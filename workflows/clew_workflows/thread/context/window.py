@@ -279,11 +279,11 @@ class _Limits:
         self._token_steps = _Steps(tokens, room, policy.low_water)
 
     def fit(self, messages: int, tokens: int) -> bool:
-        """Whether so many messages and tokens fit into the window."""
+        """Whether this many messages and tokens fit into the window."""
         return tokens <= self._room and messages <= (self._max_messages or messages)
 
     def fit_steps(self, messages: int, tokens: int) -> bool:
-        """Whether so many messages and tokens are within the steps."""
+        """Whether this many messages and tokens are within the steps."""
         return tokens <= self._token_steps.keep and messages <= self._message_steps.keep
 
     def drop_step(self) -> None:

@@ -1,4 +1,4 @@
-"""The text of an answer comes from the end of the history where that has it, otherwise from the session."""
+"""A request's answer comes from the end of the history if that has it, else from the session."""
 
 from __future__ import annotations
 
