@@ -52,7 +52,8 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
         ClewError: The archive or the server cannot be reached, or an object is damaged.
     """
     parts = await _ExportedParts.locate(client, archive, session_id)
-    writer, count, written = _make_writer(client, session_id, file), 0, set[str]()
+    writer = LineWriter(file, FORMAT, {"session_id": session_id}, sealer=find_sealer(client.data_converter))
+    count, written = 0, set[str]()
     family = parts.head.family if parts.head else session_id
     async for entry in read_forward(parts):
         if entry.seq != count:
@@ -125,10 +126,6 @@ def read_export(file: BinaryIO, sealer: Sealer = NO_ENCRYPTION) -> list[Entry]:
         if entry.seq != seq:
             raise FileDamaged(f"entry {seq} is missing: entry {entry.seq} stands in its place")
     return entries
-
-
-def _make_writer(client: Client, session_id: str, file: BinaryIO) -> LineWriter:
-    return LineWriter(file, FORMAT, {"session_id": session_id}, sealer=find_sealer(client.data_converter))
 
 
 @dataclass(slots=True)

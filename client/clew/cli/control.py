@@ -279,11 +279,7 @@ def switch(
 
 
 @action
-def reset(
-    *,
-    op_id: OpId,
-    lane: Lane = None,
-) -> Action:
+def reset(*, op_id: OpId, lane: Lane = None) -> Action:
     """Empty a lane's context; its messages stay in the thread. During a run it waits until the run ends."""
     return lambda session: session.reset_context(op_id=op_id, context_ref=lane)
 
@@ -348,33 +344,19 @@ def compact(
 
 
 @action
-def expand(
-    *,
-    op_id: OpId,
-    lane: Lane = None,
-) -> Action:
+def expand(*, op_id: OpId, lane: Lane = None) -> Action:
     """Undo a lane's latest summary or compaction. Contexts show the messages again."""
     return lambda session: session.expand(op_id=op_id, context_ref=lane)
 
 
 @action
-def pin(
-    seqs: Seqs,
-    *,
-    op_id: OpId,
-    lane: Lane = None,
-) -> Action:
+def pin(seqs: Seqs, *, op_id: OpId, lane: Lane = None) -> Action:
     """Keep messages in all contexts of a lane. They stay when others are truncated or summarized."""
     return lambda session: session.pin(*seqs, op_id=op_id, context_ref=lane)
 
 
 @action
-def unpin(
-    seqs: Seqs,
-    *,
-    op_id: OpId,
-    lane: Lane = None,
-) -> Action:
+def unpin(seqs: Seqs, *, op_id: OpId, lane: Lane = None) -> Action:
     """Undo `clew pin` for messages of a lane."""
     return lambda session: session.unpin(*seqs, op_id=op_id, context_ref=lane)
 
@@ -411,12 +393,7 @@ def fork(
 
 
 @command()
-def hibernate(
-    invocation: Invocation,
-    session: SessionId,
-    *,
-    reason: Why = None,
-) -> None:
+def hibernate(invocation: Invocation, session: SessionId, *, reason: Why = None) -> None:
     """Archive the whole session and end its workflow. Opening the session resumes it."""
     invocation.print_receipt(invocation.ask_existing(session, lambda reached: reached.hibernate(reason)))
 

@@ -168,7 +168,7 @@ async def read_live(clew: Clew, limit: int) -> list[SessionSummary]:
     """Read the live sessions: those that wait for somebody first, and of the same status the most recent first."""
     rows = await reach.take_sessions(clew.sessions(query=LIVE), limit)
     rows.sort(key=lambda summary: summary.active_at or summary.started_at or "", reverse=True)
-    return sorted(rows, key=_rank)
+    return sorted(rows, key=lambda row: _ORDER.index(row.status) if row.status in _ORDER else len(_ORDER))
 
 
 def format_sessions(
@@ -187,10 +187,6 @@ def format_sessions(
     room = max(height - _OTHER_LINES, 1)
     rest = [Text(f"{len(rows) - room} more", "dim")] if len(rows) > room else []
     return Group(title, make_table(rows[:room], width), *rest)
-
-
-def _rank(summary: SessionSummary) -> int:
-    return _ORDER.index(summary.status) if summary.status in _ORDER else len(_ORDER)
 
 
 async def _watch(clew: Clew, to: Console, limit: int) -> None:

@@ -17,6 +17,7 @@ _FIRST_POLL_SECONDS = 0.02
 _SLOWEST_POLL_SECONDS = 0.25
 _LAST_OUTPUT_SECONDS = 1.0
 _COPY_BYTES = 65536
+_TAIL_LINES = 20
 _STOP_SECONDS = 25.0
 """Seconds in which a worker finishes its calls."""
 
@@ -67,9 +68,9 @@ class Child:
                 await asyncio.wait_for(self.process.wait(), grace_seconds)
         await self.kill()
 
-    def read_log_tail(self, lines: int = 20) -> str:
+    def read_log_tail(self) -> str:
         """Return the last lines of the log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
 
     async def wait_until(self, ready: Callable[[], Awaitable[bool]], timeout_seconds: float) -> None:
         """Poll `ready` until it returns true.

@@ -76,7 +76,7 @@ def render_page(report: Report) -> str:
         .get_template("page.html")
         .render(
             report=report,
-            turns=list(_list_turns(report)),
+            turns=list_turns(report.items, report.failures),
             charts=make_charts(report.calls),
             chart_height=CHART_HEIGHT,
             map=make_map(report),
@@ -104,38 +104,9 @@ def _hash(source: str) -> str:
     return base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """An item of the conversation, and the pause before it if that is long."""
-
-    item: Item
-    pause: str
-
-
-@dataclass(frozen=True, slots=True)
-class _TurnRows:
-    """A turn, its rows, and the pause before it if that is long."""
-
-    turn: Turn
-    rows: list[_Row]
-    pause: str
-
-
-def _list_turns(report: Report) -> Iterator[_TurnRows]:
-    before: Item | None = None
-    for turn in list_turns(report.items, report.failures):
-        pause = _format_pause(before, turn.items[0])
-        rows = [
-            _Row(item, _format_pause(last, item) if last else "")
-            for last, item in zip((None, *turn.items), turn.items, strict=False)
-        ]
-        yield _TurnRows(turn, rows, pause)
-        before = turn.items[-1]
-
-
-def _format_pause(before: Item | None, item: Item) -> str:
+def _format_pause(before: Item, item: Item) -> str:
     """Format the pause between two items; empty, if it is not long."""
-    seconds = count_seconds(before.at, item.at) if before else None
+    seconds = count_seconds(before.at, item.at)
     return format_seconds(seconds) if seconds and seconds >= _LONG_PAUSE_SECONDS else ""
 
 
@@ -154,6 +125,7 @@ def _make_environment() -> Environment:
         "dollars": format_dollars,
         "markdown": _render_reply,
         "number": format_number,
+        "pause": _format_pause,
         "percent": format_percent,
         "quote": shlex.quote,
         "seconds": format_seconds,

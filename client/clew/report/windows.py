@@ -13,7 +13,7 @@ from clew_workflows.thread.context.blocks import Block
 from clew_workflows.thread.context.contexts import find_output_schema, rebuild_context
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import Entry
-from clew_workflows.thread.lane import Group, Lane, Layer
+from clew_workflows.thread.lane import Group, Lane
 from clew_workflows.thread.thread import Thread
 
 MAX_SEGMENTS = 30
@@ -35,7 +35,9 @@ def make_window(thread: Thread, recipe: Recipe) -> CallWindow:
     summary = thread[layers.top.summary] if context.meta.summary_used else None
     segments = list(_list_segments(context, lane, summary))
     starts = sorted(block.start for block in context.blocks if block.start is not None)
-    covered = _find_covered(layers.top, summary)
+    covered: tuple[SegmentState, int] = (
+        ("summarized", layers.top.summarized_to) if summary else ("replaced", layers.top.after)
+    )
     left_out = list(_list_left_out(lane, starts, recipe.basis_seq, policy, covered))
     return CallWindow(
         segments=tuple(_limit(segments)),
@@ -93,11 +95,6 @@ def _find_kind(block: Block, summary: Entry | None) -> SegmentKind:
     if block.kind == "tool_call":
         return "tool_calls"
     return "user" if first["role"] == "user" else "assistant"
-
-
-def _find_covered(layer: Layer, summary: Entry | None) -> tuple[SegmentState, int]:
-    """Find what the summary of a window, or the lane's snapshot, replaces: its state and the last seq of it."""
-    return ("summarized", layer.summarized_to) if summary else ("replaced", layer.after)
 
 
 def _list_left_out(

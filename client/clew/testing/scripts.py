@@ -116,13 +116,16 @@ class Scripts:
             self._requests.setdefault(name, [])
         return f"{PROVIDER}:{name}"
 
-    def add_agents(self, agents: Iterable[Agent], tools: Iterable[ToolDefinition]) -> _Replaced:
+    def add_agents(
+        self, agents: Iterable[Agent], tools: Iterable[ToolDefinition]
+    ) -> tuple[tuple[Agent, ...], tuple[ToolDefinition, ...]]:
         """Replace the models of agents, of their subagents and of those that tools call, by models without a script.
 
-        `set_script` gives them scripts. They have the windows, the encodings and the prices of the models before.
+        Returns the agents and the tools with them. `set_script` gives them scripts. They have the windows, the
+        encodings and the prices of the models before.
         """
         replacing = _Replacing(self._add_agent)
-        return _Replaced(tuple(map(replacing.replace_agent, agents)), tuple(map(replacing.replace_tool, tools)))
+        return tuple(map(replacing.replace_agent, agents)), tuple(map(replacing.replace_tool, tools))
 
     def set_script(self, agent: str, script: Script) -> None:
         """Set the script of an agent: of its sessions, and of those that work for it as subagents.
@@ -188,19 +191,6 @@ class Scripts:
         if is_noted:
             self._failures.append(problem)
         return Reply.error(status, problem)
-
-
-@dataclass(frozen=True)
-class _Replaced:
-    """Agents and tools whose models are scripted.
-
-    Attributes:
-        agents: The agents.
-        tools: The tools.
-    """
-
-    agents: tuple[Agent, ...]
-    tools: tuple[ToolDefinition, ...]
 
 
 class _Replacing:

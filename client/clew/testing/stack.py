@@ -279,11 +279,11 @@ class Stack:
         """Take tools and agents for the next worker, each agent with a scripted model instead of its own."""
         agents = None if agents is None else list(agents)
         self._own_models |= {agent.name: agent.model for agent in agents or ()}
-        replaced = self._scripts.add_agents(agents or (), tools or ())
+        scripted_agents, scripted_tools = self._scripts.add_agents(agents or (), tools or ())
         if tools is not None:
-            self._tools = collect_tools(replaced.tools)
+            self._tools = collect_tools(scripted_tools)
         if agents is not None:
-            self._agents = replaced.agents
+            self._agents = scripted_agents
 
     async def _describe(self, session_id: str) -> str:
         """Describe for people what a session waits for, with its thread."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +45,20 @@ from clew_workflows.contract.payloads import AssistantMessage
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.entries import Entry
 
+KEY_SECONDS = 0.1
+"""Seconds after Esc within which another key makes a combination with it, as Alt does."""
+MENU_ROWS = 6
+"""Rows below the line for the menu of completions, while a command is typed."""
+_STYLE = Style.from_dict(
+    {
+        "bottom-toolbar": "noreverse",
+        "bottom-toolbar.text": "noreverse fg:ansibrightblack",
+        "completion-menu": "bg:default fg:default",
+        "completion-menu.completion.current": "reverse",
+        "completion-menu.meta.completion": "bg:default fg:ansibrightblack",
+        "completion-menu.meta.completion.current": "bg:default fg:default",
+    }
+)
 ROWS_BELOW = 8
 """Rows of the terminal that the live part leaves to the line, the menu and the status line."""
 
@@ -52,9 +66,17 @@ ROWS_BELOW = 8
 class Display:
     """The terminal of a chat.
 
-    Attributes:
+    Args:
         live: Returns the live part.
-        status_line: Returns the text of the status line in so many columns.
+        status_line: Returns the plain text of the status line in so many columns.
+        cancel: Called for Esc, and for Ctrl-C on an empty line.
+        leave: Called for both before: leaves a question; False if there is none.
+        list_names: Returns the names that are known of each kind, for completion.
+        history: The lines typed before; None: those of the user's file.
+        input: Where keys come from; None: stdin.
+        output: Where the text goes; None: stdout.
+
+    Attributes:
         hint: A remark above the line, until the next line is typed.
         question: The text before the line, in place of `> `; empty: none.
     """
@@ -64,26 +86,34 @@ class Display:
         *,
         live: Callable[[], Live],
         status_line: Callable[[int], str],
-        keys: Keys,
-        completer: Completer,
+        cancel: Callable[[], None],
+        leave: Callable[[], bool],
+        list_names: Callable[[], dict[Kind, list[str]]],
         history: History | None = None,
         input: Input | None = None,  # noqa: A002 - prompt_toolkit's name
         output: Output | None = None,
     ) -> None:
-        self.live = live
-        self.status_line = status_line
+        self._live = live
         self.hint = ""
         self.question = ""
-        self._interrupt = keys.cancel
-        self._prompt = make_prompt(
-            message=self._paint_message,
-            toolbar=self._paint_toolbar,
-            keys=keys,
-            completer=completer,
+        self._interrupt = cancel
+        self._prompt: PromptSession[str] = PromptSession(
+            message=lambda: ANSI(self._paint_message()),
+            bottom_toolbar=lambda: status_line(self._output.get_size().columns - 1),
+            completer=_NameCompleter(list_names),
+            # The menu takes rows below the line: only while a command is typed.
+            complete_while_typing=Condition(lambda: self._prompt.default_buffer.text.startswith("/")),
+            reserve_space_for_menu=MENU_ROWS,
             history=history or open_history(),
+            key_bindings=_make_bindings(cancel, leave),
+            style=_STYLE,
+            erase_when_done=True,
+            enable_suspend=True,
+            include_default_pygments_style=False,
             input=input,
             output=output,
         )
+        self._prompt.app.timeoutlen = self._prompt.app.ttimeoutlen = KEY_SECONDS
         self._output = self._prompt.app.output
         self._colors = show.make_console().color_system
         self._unprinted = ""
@@ -168,7 +198,7 @@ class Display:
     def _paint_message(self) -> str:
         """Paint the live part, and the beginning of the line. The library asks several times for each frame."""
         now = datetime.now(UTC).replace(microsecond=0)
-        frame = (self.live(), self.hint, self.question, self._output.get_size(), self._tick, now)
+        frame = (self._live(), self.hint, self.question, self._output.get_size(), self._tick, now)
         if frame != self._frame:
             self._frame, self._message = frame, self._paint_frame(now)
         return self._message
@@ -177,12 +207,9 @@ class Display:
         if self.question:
             return f"{show.strip_controls(self.question)}> "
         rows = max(self._output.get_size().rows - ROWS_BELOW, 3)
-        live = self._painter.paint_live(self.live(), rows=rows, tick=self._tick, now=now)
+        live = self._painter.paint_live(self._live(), rows=rows, tick=self._tick, now=now)
         hint = self._painter.paint(show.make_text((self.hint, "yellow"))).rstrip("\n") if self.hint else ""
         return "\n".join(part for part in (live, hint, "> ") if part)
-
-    def _paint_toolbar(self) -> str:
-        return self.status_line(self._output.get_size().columns - 1)
 
     def _write(self, painted: str) -> None:
         """Write text above the line. What is printed in one turn of the loop is written at once."""
@@ -202,65 +229,37 @@ class Display:
 # The line that is typed: keys, history, completion.
 
 
-KEY_SECONDS = 0.1
-"""Seconds after Esc within which another key makes a combination with it, as Alt does."""
-MENU_ROWS = 6
-"""Rows below the line for the menu of completions, while a command is typed."""
-_STYLE = Style.from_dict(
-    {
-        "bottom-toolbar": "noreverse",
-        "bottom-toolbar.text": "noreverse fg:ansibrightblack",
-        "completion-menu": "bg:default fg:default",
-        "completion-menu.completion.current": "reverse",
-        "completion-menu.meta.completion": "bg:default fg:ansibrightblack",
-        "completion-menu.meta.completion.current": "bg:default fg:default",
-    }
-)
+def _make_bindings(cancel: Callable[[], None], leave: Callable[[], bool]) -> KeyBindings:
+    """Make the bindings of the keys that the chat defines."""
+    bindings = KeyBindings()
+
+    @bindings.add("escape")
+    def escape(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.complete_state:
+            buffer.cancel_completion()
+        elif leave():
+            buffer.reset()
+        else:
+            cancel()
+
+    @bindings.add("c-c")
+    @bindings.add("<sigint>")
+    def interrupt(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if leave() or buffer.text:
+            buffer.reset()
+        else:
+            cancel()
+
+    @bindings.add("escape", "enter")
+    def break_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return bindings
 
 
-class Keys:
-    """What the keys do that the chat defines.
-
-    Attributes:
-        cancel: Called for Esc, and for Ctrl-C on an empty line.
-        leave: Called for both before: leaves a question; False if there is none.
-    """
-
-    def __init__(self, cancel: Callable[[], None], leave: Callable[[], bool]) -> None:
-        self.cancel = cancel
-        self.leave = leave
-
-    def make_bindings(self) -> KeyBindings:
-        """Make the bindings."""
-        bindings = KeyBindings()
-
-        @bindings.add("escape")
-        def escape(event: KeyPressEvent) -> None:
-            buffer = event.current_buffer
-            if buffer.complete_state:
-                buffer.cancel_completion()
-            elif self.leave():
-                buffer.reset()
-            else:
-                self.cancel()
-
-        @bindings.add("c-c")
-        @bindings.add("<sigint>")
-        def interrupt(event: KeyPressEvent) -> None:
-            buffer = event.current_buffer
-            if self.leave() or buffer.text:
-                buffer.reset()
-            else:
-                self.cancel()
-
-        @bindings.add("escape", "enter")
-        def break_line(event: KeyPressEvent) -> None:
-            event.current_buffer.insert_text("\n")
-
-        return bindings
-
-
-class NameCompleter(Completer):
+class _NameCompleter(Completer):
     """Completes commands and the names that they take."""
 
     def __init__(self, list_names: Callable[[], dict[Kind, list[str]]]) -> None:
@@ -281,9 +280,9 @@ class LineHistory(FileHistory):
             super().store_string(string)
 
 
-def open_history(env: Mapping[str, str] = os.environ) -> History:
+def open_history() -> History:
     """Open the history in the user's folder for state; in memory, if there is none that can be written."""
-    folder = Path(env.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser(), "clew")
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser(), "clew")
     path = folder / "history"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -291,37 +290,6 @@ def open_history(env: Mapping[str, str] = os.environ) -> History:
     except (OSError, RuntimeError):
         return InMemoryHistory()
     return LineHistory(path)
-
-
-def make_prompt(
-    *,
-    message: Callable[[], str],
-    toolbar: Callable[[], str],
-    keys: Keys,
-    completer: Completer,
-    history: History,
-    input: Input | None = None,  # noqa: A002 - prompt_toolkit's name
-    output: Output | None = None,
-) -> PromptSession[str]:
-    """Make the prompt. `message` is painted before the line, `toolbar` is the plain text of the status line."""
-    prompt: PromptSession[str] = PromptSession(
-        message=lambda: ANSI(message()),
-        bottom_toolbar=toolbar,
-        completer=completer,
-        # The menu takes rows below the line: only while a command is typed.
-        complete_while_typing=Condition(lambda: prompt.default_buffer.text.startswith("/")),
-        reserve_space_for_menu=MENU_ROWS,
-        history=history,
-        key_bindings=keys.make_bindings(),
-        style=_STYLE,
-        erase_when_done=True,
-        enable_suspend=True,
-        include_default_pygments_style=False,
-        input=input,
-        output=output,
-    )
-    prompt.app.timeoutlen = prompt.app.ttimeoutlen = KEY_SECONDS
-    return prompt
 
 
 # The status line: model, lane, context used, tokens and cost. Pure.

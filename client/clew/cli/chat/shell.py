@@ -25,7 +25,7 @@ from clew.cli.chat.commands import (
     parse_decision,
     parse_line,
 )
-from clew.cli.chat.display import Display, Keys, Meter, NameCompleter
+from clew.cli.chat.display import Display, Meter
 from clew.cli.chat.rendering import WaitingBlock
 from clew.cli.chat.screen import Screen
 from clew.cli.hints import write_command
@@ -77,8 +77,9 @@ class Shell:
         self._display = Display(
             live=lambda: self._screen.live,
             status_line=self._format_status_line,
-            keys=Keys(self._cancel, self._leave_question),
-            completer=NameCompleter(self._list_names),
+            cancel=self._cancel,
+            leave=self._leave_question,
+            list_names=self._list_names,
             history=history,
             input=input,
             output=output,
