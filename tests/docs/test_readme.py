@@ -19,10 +19,18 @@ async def test_the_backend_follows_its_request_and_approves_the_call() -> None:
     """The code ends with a completed request, one refund, and the context of the second call."""
     agent_code, backend_code = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
     refunds: list[int] = []
-    names: dict[str, Any] = {"bank": SimpleNamespace(refund=lambda order_id: refunds.append(order_id) or "refunded")}
+
+    def refund(order_id: int) -> str:
+        refunds.append(order_id)
+        return "refunded"
+
+    names: dict[str, Any] = {"bank": SimpleNamespace(refund=refund)}
     exec(agent_code, names)
     support: Agent = names["support"]
-    script = [Reply(tool_calls=[ToolCall("refund", {"order_id": 1234})]), "Your money is on its way."]
+    script: list[Reply | str] = [
+        Reply(tool_calls=[ToolCall("refund", {"order_id": 1234})]),
+        "Your money is on its way.",
+    ]
     async with stack(agents=[support], scripts={"support": script}) as running:
 
         async def connect(_address: str) -> object:
