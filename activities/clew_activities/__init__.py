@@ -1,0 +1,14 @@
+"""All code of a worker with effects.
+
+| room | holds |
+|---|---|
+| `worker` | the worker: its environment, its activities on their task queues, its process |
+| `model` | model calls and summaries |
+| `providers` | the formats of model providers, and the HTTP calls |
+| `tools` | tools, hooks, MCP servers |
+| `archive` | the archive, and the activities that read and write it |
+| `checkpoints`, `callers` | the activities for checkpoints, and those with which other workflows call sessions |
+| `telemetry` | metrics, traces and log lines of activities |
+| `heartbeats`, `offload` | what activities share: heartbeats, and work in threads |
+| `user_modules` | the import of a team's modules |
+"""

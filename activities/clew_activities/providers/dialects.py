@@ -281,7 +281,6 @@ DIALECTS: Mapping[str, Dialect] = {
         replace(_OPENAI, name="scripted", token_limit="max_tokens"),
         Dialect(
             name="gemini",
-            system="one",
             bridges_results=False,
             ids=_COMMON_ID,
             returned=("extra_content",),
@@ -354,7 +353,6 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=(),
             required="reasoning_content",
             tools=_KIMI_TOOLS,
-            options_left_out=frozenset({"seed", "reasoning_effort"}),
             answer="json_object",
             cache_key=True,
         ),

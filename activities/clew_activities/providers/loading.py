@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
 
 import httpx
 
@@ -85,6 +84,64 @@ def load_providers(environ: Mapping[str, str], more_secrets: Iterable[str] = ())
     return Providers(by_name, Redaction([*secrets, *more_secrets, *read_secrets(environ)], headers))
 
 
+def _make(name: str, environ: Mapping[str, str]) -> Iterable[Provider]:
+    """Make the providers of a module and check each of them."""
+    try:
+        module = import_user_module(name)
+    except NotImportable as error:
+        raise _make_error(name, f"cannot be imported: {error}") from error
+    make: Callable[[Mapping[str, str]], Iterable[Provider]] | None = getattr(module, "make_providers", None)
+    if not callable(make):
+        raise _make_error(name, "defines no function make_providers(environ)")
+    try:
+        providers = list(make(environ))
+    except ValueError as error:
+        raise _make_error(name, f"cannot use the environment: {error}") from error
+    except Exception as error:
+        raise _make_error(name, f"failed: {type(error).__name__}: {error}") from error
+    for provider in providers:
+        if problem := _find_problem(provider):
+            raise _make_error(name, f"makes a {type(provider).__name__} that is not a provider: {problem}")
+    return providers
+
+
+def _find_problem(provider: object) -> str | None:
+    """Describe what an object lacks to be a provider, without its values: they may be secrets."""
+    if missing := [name for name in _MEMBERS if not hasattr(provider, name)]:
+        return f"it has no {', '.join(missing)}"
+    name, url = getattr(provider, "name", None), getattr(provider, "base_url", None)
+    if not isinstance(name, str) or not re.fullmatch(PROVIDER_NAME, name):
+        return f"its {_NAMES}"
+    if not isinstance(url, str):
+        return "its base_url is not a string"
+    if problem := find_url_problem(url):
+        return f"its base_url {problem}"
+    if url.endswith("/"):
+        return "its base_url ends in a slash"
+    for member in ("secrets", "secret_headers"):
+        texts = getattr(provider, member)
+        if not isinstance(texts, tuple) or not all(isinstance(text, str) and text for text in texts):
+            return f"its {member} are not a tuple of strings"
+    return None
+
+
+def _make_error(module: str, problem: str) -> ProvidersUnusable:
+    return ProvidersUnusable(f"the providers module {module!r} {problem}")
+
+
+def _describe_remedy(name: str) -> str:
+    if name in ("openai", "anthropic"):
+        return f"set {name.upper()}_API_KEY"
+    if re.fullmatch(_VARIABLE_NAME, name):
+        return (
+            f"set CLEW_PROVIDER_{name.upper()}_BASE_URL to add an OpenAI-compatible server of that name, or name the "
+            f"module that makes it in {VARIABLE}"
+        )
+    if re.fullmatch(PROVIDER_NAME, name):
+        return f"name the module that makes it in {VARIABLE}"
+    return f"a provider's {_NAMES}"
+
+
 def read_key(environ: Mapping[str, str], variable: str) -> str | None:
     """Read a key, without surrounding white space; None: the variable is not set or empty.
 
@@ -122,64 +179,3 @@ def find_url_problem(text: str) -> str | None:
     if url.query or url.fragment:
         return "must not hold a query or a fragment: a path is added to it"
     return None
-
-
-def _make(name: str, environ: Mapping[str, str]) -> Iterable[Provider]:
-    """Make the providers of a module and check each of them."""
-    make: Callable[[Mapping[str, str]], Iterable[Provider]] | None = getattr(_import(name), "make_providers", None)
-    if not callable(make):
-        raise _make_error(name, "defines no function make_providers(environ)")
-    try:
-        providers = list(make(environ))
-    except ValueError as error:
-        raise _make_error(name, f"cannot use the environment: {error}") from error
-    except Exception as error:
-        raise _make_error(name, f"failed: {type(error).__name__}: {error}") from error
-    for provider in providers:
-        if problem := _find_problem(provider):
-            raise _make_error(name, f"makes a {type(provider).__name__} that is no provider: {problem}")
-    return providers
-
-
-def _import(name: str) -> ModuleType:
-    try:
-        return import_user_module(name)
-    except NotImportable as error:
-        raise _make_error(name, f"cannot be imported: {error}") from error
-
-
-def _find_problem(provider: object) -> str | None:
-    """Describe what an object lacks to be a provider, without its values: they may be secrets."""
-    if missing := [name for name in _MEMBERS if not hasattr(provider, name)]:
-        return f"it has no {', '.join(missing)}"
-    name, url = getattr(provider, "name", None), getattr(provider, "base_url", None)
-    if not isinstance(name, str) or not re.fullmatch(PROVIDER_NAME, name):
-        return f"its {_NAMES}"
-    if not isinstance(url, str):
-        return "its base_url is no string"
-    if problem := find_url_problem(url):
-        return f"its base_url {problem}"
-    if url.endswith("/"):
-        return "its base_url ends in a slash"
-    for member in ("secrets", "secret_headers"):
-        texts = getattr(provider, member)
-        if not isinstance(texts, tuple) or not all(isinstance(text, str) and text for text in texts):
-            return f"its {member} are no tuple of strings"
-    return None
-
-
-def _make_error(module: str, problem: str) -> ProvidersUnusable:
-    return ProvidersUnusable(f"the providers module {module!r} {problem}")
-
-
-def _describe_remedy(name: str) -> str:
-    if name in ("openai", "anthropic"):
-        return f"set {name.upper()}_API_KEY"
-    if re.fullmatch(_VARIABLE_NAME, name):
-        return (
-            f"set CLEW_PROVIDER_{name.upper()}_BASE_URL to add an OpenAI-compatible server of that name, or name the "
-            f"module that makes it in {VARIABLE}"
-        )
-    if re.fullmatch(PROVIDER_NAME, name):
-        return f"name the module that makes it in {VARIABLE}"
-    return f"a provider's {_NAMES}"

@@ -1,7 +1,7 @@
 """OpenAI's Chat Completions, as OpenAI, Mistral, DeepSeek, Ollama, vLLM, llama.cpp and many others speak it.
 
-How a server's dialect differs stands in `dialects`. This codec knows the format alone: it writes what the dialect
-wants, and reads whatever a server of any dialect sends.
+`dialects` says how servers differ. This codec knows the format alone: it writes what the dialect wants, and reads
+what a server of any dialect sends.
 
 `OPENAI_API_KEY` and `OPENAI_BASE_URL` are read as the official client reads them: the key or the URL is enough.
 `CLEW_PROVIDER_<NAME>_BASE_URL` adds a compatible server under the name in lower case; `CLEW_PROVIDER_<NAME>_API_KEY`
@@ -214,35 +214,25 @@ def _encode_messages(
             if not content.strip():
                 # Anthropic's and Bedrock's models behind a gateway refuse white space alone.
                 body["content"] = ""
-            own = _select_own_fields(message, dialect, provider, model)
+            own_fields, fields_of_calls = _select_own_fields(message, dialect, provider, model)
             body["tool_calls"] = [
                 _encode_call(call["name"], call["arguments"], call_id, tools, dialect) | fields
-                for call, call_id, fields in zip(calls, call_ids, own.calls, strict=True)
+                for call, call_id, fields in zip(calls, call_ids, fields_of_calls, strict=True)
             ]
-            body |= own.fields
+            body |= own_fields
         elif message["role"] == "assistant" and dialect.required and dialect.required_of_all:
             body[dialect.required] = dialect.filler
         encoded.append(body)
     return encoded
 
 
-@dataclass(frozen=True)
-class _OwnFields:
-    """What goes back to a provider with a message that has tool calls.
+def _select_own_fields(
+    message: Message, dialect: Dialect, provider: str, model: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Select what the dialect takes back of a message with tool calls: fields of the message, and of each call.
 
-    Attributes:
-        fields: Fields of the message.
-        calls: Fields of each call.
-    """
-
-    fields: dict[str, Any]
-    calls: list[dict[str, Any]]
-
-
-def _select_own_fields(message: Message, dialect: Dialect, provider: str, model: str) -> _OwnFields:
-    """Select what the dialect takes back of a message: as it came, and to the model that sent it.
-
-    What a provider requires and what never came, since another provider made the call, is filled in.
+    They go back as they came, to the model that sent them. A required field that never came, because another provider
+    made the call, is filled in.
     """
     data = get_own_data(message, provider)
     is_same = data is not None and data.get("model", model) == model
@@ -261,7 +251,7 @@ def _select_own_fields(message: Message, dialect: Dialect, provider: str, model:
     ]
     if dialect.signature and not any(calls):
         calls[0] |= dialect.signature
-    return _OwnFields(fields, calls)
+    return fields, calls
 
 
 def _goes_back(name: str, dialect: Dialect) -> bool:

@@ -1,4 +1,4 @@
-"""Folds the event stream of Chat Completions into a reply, whatever server sends it.
+"""Folds the event stream of Chat Completions, from any server, into a reply.
 
 The `provider_data` of a reply with tool calls holds what the server sent for itself: the ids of the calls, its fields
 with reasoning, signatures. What of it goes back is the dialect's matter.
@@ -139,7 +139,7 @@ class OpenAIDecoder(DraftDecoder):
         return self._has_older_call or not self._calls_by_key
 
     def _add_content(self, content: object) -> None:
-        """Take a text, or a list of parts: Mistral's thinking is a part, and goes back in its place."""
+        """Take a text, or a list of parts: Mistral's thinking is a part, and goes back in its position."""
         if isinstance(content, str):
             self._add_tagged(content)
             return
@@ -229,7 +229,7 @@ class OpenAIDecoder(DraftDecoder):
 
 
 def _find_error(chunk: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Find the error that a chunk is, although its status was 200; None: it is none."""
+    """Find the error that a chunk is, although its status was 200; None: it is not an error."""
     if chunk.get("error") or chunk.get("object") == "error":
         return chunk
     # MiniMax has this member in each reply, with the number 0.
@@ -248,7 +248,7 @@ def _read_index(index: object) -> int | None:
 
 
 def _starts_another_call(call: Call, call_id: str, name: str, arguments: object, *, numbered: bool) -> bool:
-    """Whether a delta starts another call than the one that its number, its id or its place names."""
+    """Whether a delta starts another call than the one that its number, its id or its position names."""
     if isinstance(arguments, str) and not arguments.strip():
         arguments = ""
     if arguments and call.has_all_arguments and (name or _begins_object(arguments)):

@@ -37,7 +37,7 @@ _NAMED_SECRET = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 
 
 def read_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Read the secrets that are no provider's: Temporal's, the store's, keys of checkpoints and of encryption."""
+    """Read the secrets of Temporal and the store, and the keys of checkpoints and of encryption."""
     pairs = [pair for name in _KEYS for pair in environ.get(name, "").split(",")]
     values = [environ.get(name, "") for name in _VARIABLES] + [pair.partition(":")[2] for pair in pairs]
     return tuple(filter(None, map(str.strip, values)))
@@ -124,7 +124,7 @@ class Redaction:
         return value
 
     def _is_free(self, text: str, least: int) -> bool:
-        """Whether there is no secret in a text and no beginning of one at its end, if that is quickly said."""
+        """Whether there is no secret in a text and no beginning of one at its end, as a quick look says."""
         if _ENCODED.search(text):
             return False
         plain = "".join(text.split())
@@ -248,7 +248,7 @@ _UNIT = re.compile(
 _ENCODED = re.compile(r"[\\%&]")
 _ENTITIES = {"amp": "&", "quot": '"', "apos": "'", "lt": "<", "gt": ">"}
 
-# The beginning of a unit at the end of a text, as far as it is of use: two more digits tell which character it is.
+# The beginning of a unit at the end of a text: two more digits tell which character it is.
 _BEGUN_UNIT = re.compile(r"(?:%(?:25)*[0-9a-fA-F]?|\\+(?:u0{0,2}[0-9a-fA-F]?|x[0-9a-fA-F]?)?|&[#\w]{0,4})\Z")
 _LONGEST_BEGUN_UNIT = 32
 

@@ -201,7 +201,7 @@ class Call:
         """Whether the arguments so far are a whole JSON object, so that no more of them can follow."""
         if self.raw.overflowed or not self._end.reached:
             return False
-        # Parsed once: what comes after the end is white space, or the end is none.
+        # Parsed once: only white space follows a real end.
         if self._is_object is None:
             self._is_object = isinstance(parse_json(self.raw.so_far), dict)
         return self._is_object
@@ -209,8 +209,7 @@ class Call:
     def make_tool_request(self, reached_limit: bool) -> RequestedTool:
         """The call as the session sees it. No arguments at all mean an empty object.
 
-        `reached_limit`: the reply reached its limit of tokens within this call, so that its arguments are missing if
-        there are none.
+        `reached_limit`: the reply reached its limit of tokens within this call, so empty arguments are missing ones.
         """
         name = self.name or "unnamed"
         raw = self.raw.finish()

@@ -1,1 +1,10 @@
-"""The tools of a worker: which it has, and how their calls are carried out. `mcp` has those of MCP servers."""
+"""The tools and hooks of a worker.
+
+| module | holds |
+|---|---|
+| `registry` | the tools, agents and hooks that a worker has, and the digests by which sessions notice a change |
+| `run_tool`, `run_hooks` | the activities that run them |
+| `threads` | threads and event loops of tools |
+| `stored_results` | large results, and the tool `read_result` |
+| `mcp` | the tools of MCP servers |
+"""

@@ -134,7 +134,7 @@ class ToolActivities:
             async with clock:
                 tool = await self._mcp_tools.find(call.name)
                 if tool is None:
-                    return _make_error(f"tool {call.name!r} is no tool of the worker's MCP servers any more", call)
+                    return _make_error(f"tool {call.name!r} is not a tool of the worker's MCP servers any more", call)
                 seconds = tool.timeout_seconds
                 clock.reschedule(asyncio.get_running_loop().time() + seconds)
                 text, is_error = await self._mcp_tools.call(tool, call.arguments, progress.report)

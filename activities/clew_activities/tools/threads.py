@@ -106,12 +106,12 @@ class ToolThreads:
             loop.stop()
 
     async def call(self, call: ThreadedCall, function: Callable[[], Any], *, is_async: bool) -> Any:
-        """The function's result; a sync function runs in a thread, an async one on an event loop.
+        """Call a function: a sync one in a thread, an async one on an event loop. Returns its result.
 
-        Where the caller is cancelled, so is a coroutine; one that goes on regardless is left behind, as a thread is.
+        If the caller is cancelled, the coroutine is cancelled too; one that continues is abandoned, as a thread is.
 
         Raises:
-            TooManyLeftBehind: `max_abandoned` calls of the tool were left behind and still run.
+            TooManyAbandoned: `max_abandoned` calls of the tool were abandoned and still run.
         """
         limit = self._settings.max_abandoned
         if self._abandoned[call.tool_name] >= limit:
@@ -171,7 +171,7 @@ class ToolThreads:
         return outcome.result()
 
     async def _wait_until_settled(self, outcome: asyncio.Future[Any], cancel: Callable[[], object] | None) -> None:
-        """Wait for a call, also where the session has gone on without it: what it returns is a fact all the same.
+        """Wait for a call, also if the session has continued without it: its result still counts.
 
         A coroutine is cancelled, and may return in spite of that. A thread cannot be stopped.
 
@@ -247,7 +247,10 @@ class _Loop:
     def start(
         self, call: ThreadedCall, function: Callable[[], Awaitable[Any]], future: Future[Any]
     ) -> Callable[[], object]:
-        """Start a call, which settles `future`; the answer cancels it. Its context variables are the caller's."""
+        """Start a call, which settles `future` and has the caller's context variables.
+
+        Returns a function that cancels it.
+        """
         tasks: list[asyncio.Task[Any]] = []
 
         async def work() -> Any:

@@ -191,7 +191,7 @@ def make_worker(
         AgentsUnusable: Two agents, or two tools, have one name, or an agent names a tool that is not there.
         EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
         UnsupportedTemporal: The SDK lacks a private part that Clew needs.
-        ValueError: A rate limit is of no provider of the worker.
+        ValueError: A rate limit names a provider that the worker does not have.
     """
     direct_calls = capacity.direct_calls if {"sessions", "models"} <= set(serves) else 0
     parts = make_parts(
@@ -256,7 +256,7 @@ def make_side_workers(
     was removed still use it.
 
     Raises:
-        ValueError: A rate limit is of no provider of the worker.
+        ValueError: A rate limit names a provider that the worker does not have.
     """
     workers: list[Worker] = []
     if "models" in serves:

@@ -94,14 +94,14 @@ def read_mcp_settings(environ: Mapping[str, str]) -> McpSettings:
         raise McpUnusable(f"{VARIABLE}: {path!r} cannot be read: {type(error).__name__}") from None
     servers = document.get("mcpServers") if isinstance(document, dict) else None
     if not isinstance(servers, dict):
-        raise McpUnusable(f"{VARIABLE}: {path!r} is no object with the member 'mcpServers'")
+        raise McpUnusable(f"{VARIABLE}: {path!r} is not an object with the member 'mcpServers'")
     secrets: dict[str, None] = {}
     by_name: dict[str, ServerSettings] = {}
     for name, fields in servers.items():
         if not is_server_name(name):
             raise McpUnusable(
-                f"{VARIABLE}: {name[:100]!r} in {path!r} is no name of a server: it has 1 to 32 letters, digits, '-' "
-                "and single '_'"
+                f"{VARIABLE}: {name[:100]!r} in {path!r} is not the name of a server: it has 1 to 32 letters, "
+                "digits, '-' and single '_'"
             )
         try:
             by_name[name] = _read_server(_substitute_variables(fields, environ, secrets))

@@ -38,7 +38,7 @@ class McpUnavailable(Exception):
 
 
 class UnknownMcpTool(Exception):
-    """A name means no tool of the worker's servers. The message names it and says what to do."""
+    """The worker's servers have no tool of a name. The message names it and says what to do."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class McpTools:
         return Selection(tools, {server: catalog.version for server, catalog in catalogs.items()})
 
     async def find_version(self, server: str) -> str | None:
-        """Find the version of a server's catalog, as far as the worker knows it.
+        """Find the version of a server's catalog, if the worker knows it.
 
         None: it has no such server, or the server has never listed its tools. A server that is slow to list them is
         waited for no longer than `LOOK_SECONDS`, and goes on.
@@ -223,7 +223,7 @@ class Catalog:
     Attributes:
         tools: The tools that sessions can have, by the server's names.
         problems: Why sessions cannot have the others, by the server's names.
-        version: A digest of the tools, with their schemas and settings, whatever their order.
+        version: A digest of the tools, with their schemas and settings, in any order.
     """
 
     tools: Mapping[str, McpTool]

@@ -26,7 +26,7 @@ from clew_activities.tools.mcp.settings import HttpSettings, ProcessSettings
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 """Largest message of a server, in bytes."""
 MAX_GARBAGE_LINES = 100
-"""Most lines of a process that are no messages."""
+"""Most lines of a process that are not messages."""
 MAX_MESSAGES_PER_SECOND = 2000
 """Most notifications and requests of a server in a second."""
 GRACE_SECONDS = 1.0
@@ -153,7 +153,7 @@ class ServerProcess:
             self._errors = (self._errors + piece)[-_STDERR_BYTES:]
 
     def describe_errors(self) -> str:
-        """The last line that the process wrote to its standard error; empty if there is none."""
+        """Return the last line that the process wrote to its standard error; empty if there is none."""
         lines = self._errors.decode(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else ""
 
