@@ -1,9 +1,9 @@
 """The wire contract: the inputs that other programs send to a session, and its answers.
 
-`names` and `sizes` have the ids and bounds that all others use. `config` has the argument that starts a session,
-`commands` and `operations` those of updates and signals, `queries` those of queries, `services` those of the short
-workflows, and `outputs` the answers. Inputs are strict: an unknown field, a wrong type or a value out of range is
-refused. Outputs may gain optional fields.
+`inputs` has the arguments of updates, signals, queries and service workflows, `outputs` the answers. `config` has the
+configuration and the argument that starts a session, `payloads` what the entries of its thread hold, `errors` the
+refusals. `names` and `validation` have what all inputs share: ids, bounds and their base. Inputs are strict: an
+unknown field, a wrong type or a value out of range is refused. Outputs may gain optional fields.
 """
 
 from clew_workflows.contract.config import (

@@ -332,6 +332,59 @@ def make_refusal(word: str, message: str) -> Refusal:
     return cls(message) if cls else Refusal(f"{word}: {message}")
 
 
+# Other errors.
+
+
+class ContextOverflow(ClewError):
+    """A part that the context must have does not fit.
+
+    Attributes:
+        part: `system_prompt`, `tools`, `pending`, `request` or `tool_results`.
+        needed: The tokens that the part needs.
+        available: The tokens that are left of the budget.
+    """
+
+    type = "context_overflow"
+
+    def __init__(self, part: str, needed: int, available: int) -> None:
+        super().__init__(
+            f"{part} needs {needed} tokens and {available} are left of the context's "
+            "budget: raise max_input_tokens or shorten it"
+        )
+        self.part, self.needed, self.available = part, needed, available
+
+
+class EncodingUnavailable(ClewError):
+    """The vocabulary of a token encoding cannot be loaded on this machine."""
+
+
+class RequestFailed(ClewError):
+    """A request ended without an answer.
+
+    Attributes:
+        outcome: The outcome of the request.
+    """
+
+    def __init__(self, outcome: RequestOutcome) -> None:
+        reason = outcome.error.message if outcome.error else outcome.termination_reason
+        super().__init__(f"request {outcome.request_id} {outcome.status}: {reason}")
+        self.outcome = outcome
+
+
+class SearchAttributesMissing(ClewError):
+    """The namespace lacks the search attributes that a filter needs: `clew setup-namespace` registers them."""
+
+
+class ServerUnreachable(ClewError):
+    """No Temporal server answers at the address."""
+
+
+class WorkerUnavailable(ClewError):
+    """The Temporal server answers, but no worker serves the session."""
+
+    type = "worker_unavailable"
+
+
 __all__ = [
     "REFUSALS",
     "AlreadyAnswered",
@@ -384,53 +437,3 @@ __all__ = [
     "WorkerUnavailable",
     "make_refusal",
 ]
-
-
-class ContextOverflow(ClewError):
-    """A part that the context must have does not fit.
-
-    Attributes:
-        part: `system_prompt`, `tools`, `pending`, `request` or `tool_results`.
-        needed: The tokens that the part needs.
-        available: The tokens that are left of the budget.
-    """
-
-    type = "context_overflow"
-
-    def __init__(self, part: str, needed: int, available: int) -> None:
-        super().__init__(
-            f"{part} needs {needed} tokens and {available} are left of the context's "
-            "budget: raise max_input_tokens or shorten it"
-        )
-        self.part, self.needed, self.available = part, needed, available
-
-
-class EncodingUnavailable(ClewError):
-    """The vocabulary of a token encoding cannot be loaded on this machine."""
-
-
-class RequestFailed(ClewError):
-    """A request ended without an answer.
-
-    Attributes:
-        outcome: The outcome of the request.
-    """
-
-    def __init__(self, outcome: RequestOutcome) -> None:
-        reason = outcome.error.message if outcome.error else outcome.termination_reason
-        super().__init__(f"request {outcome.request_id} {outcome.status}: {reason}")
-        self.outcome = outcome
-
-
-class SearchAttributesMissing(ClewError):
-    """The namespace lacks the search attributes that a filter needs: `clew setup-namespace` registers them."""
-
-
-class ServerUnreachable(ClewError):
-    """No Temporal server answers at the address."""
-
-
-class WorkerUnavailable(ClewError):
-    """The Temporal server answers, but no worker serves the session."""
-
-    type = "worker_unavailable"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from clew_workflows.contract.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
 from clew_workflows.contract.outcomes import Prices, Usage, compute_cost_usd
@@ -134,6 +134,16 @@ class _Reply:
     recipe: Recipe
 
 
+class _Call(NamedTuple):
+    """A call under a policy: its context, its tokens, its cost, and the messages and pins that the context lacks."""
+
+    meta: ContextMeta
+    usage: Usage
+    cost: float | None
+    left_out: int
+    lost_pins: set[int]
+
+
 @dataclass(frozen=True, slots=True)
 class _Session:
     """A thread, its replies, and the prices that replace those of the recipes."""
@@ -152,15 +162,15 @@ class _Session:
         )
         errors = self.thread.filter_by_kind("error")
         overflows = sum(entry.read(ErrorPayload).type == ContextOverflow.type for entry in errors)
-        return replace(self._add_up(None).make_trial(AS_IT_WAS), overflows=overflows, reported=reported)
+        return replace(self._try(AS_IT_WAS, None), overflows=overflows, reported=reported)
 
     def try_policy(self, name: str, policy: ContextPolicy) -> Trial:
         """Project every call under another policy."""
-        trial = self._add_up(policy).make_trial(name)
-        return replace(trial, policy=policy.model_dump(mode="json", exclude_unset=True))
+        return replace(self._try(name, policy), policy=policy.model_dump(mode="json", exclude_unset=True))
 
-    def _add_up(self, policy: ContextPolicy | None) -> _Tally:
-        tally = _Tally()
+    def _try(self, name: str, policy: ContextPolicy | None) -> Trial:
+        calls: list[_Call] = []
+        overflowing: list[str] = []
         previous: dict[str, tuple[str, Projection]] = {}
         for reply in self.replies:
             recipe = reply.recipe
@@ -168,7 +178,7 @@ class _Session:
             try:
                 context = self._project(recipe, policy)
             except ContextOverflow:
-                tally.overflowing.append(reply.entry.refs.get("call_id", ""))
+                overflowing.append(reply.entry.refs.get("call_id", ""))
                 continue
             previous_model, previous_context = previous.get(lane_name, ("", None))
             cached = (
@@ -180,11 +190,26 @@ class _Session:
                 cached_input_tokens=cached,
                 output_tokens=recipe.usage.output_tokens,
             )
-            tally.add(context.meta, usage, self._price(reply, usage))
-            if lane := self.thread.get_lane(lane_name):
-                tally.add_left_out(_count_messages(lane, seq) - context.meta.entries_included)
-                tally.lost_pins |= set(lane.find_layers(seq).pinned) - set(list_seqs(context))
-        return tally
+            lane = self.thread.get_lane(lane_name) or Lane()
+            left_out = _count_messages(lane, seq) - context.meta.entries_included
+            lost_pins = set(lane.find_layers(seq).pinned) - set(list_seqs(context))
+            calls.append(_Call(context.meta, usage, self._price(reply, usage), left_out, lost_pins))
+        left_out_by_call = [call.left_out for call in calls]
+        return Trial(
+            name,
+            calls=len(calls),
+            input_tokens=sum(call.usage.input_tokens for call in calls),
+            cached_tokens=sum(call.usage.cached_input_tokens for call in calls),
+            cost_usd=_sum_costs(call.cost for call in calls),
+            truncated=sum(call.meta.truncated for call in calls),
+            left_out_mean=round(sum(left_out_by_call) / len(calls), 2) if calls else 0.0,
+            left_out_most=max((0, *left_out_by_call)),
+            cleared=sum(bool(call.meta.cleared_tool_results) for call in calls),
+            summaries=sum(call.meta.summary_used for call in calls),
+            lost_pins=tuple(sorted(set[int]().union(*(call.lost_pins for call in calls)))),
+            overflows=len(overflowing),
+            overflowing=tuple(overflowing),
+        )
 
     def _project(self, recipe: Recipe, policy: ContextPolicy | None) -> Projection:
         """Project the context of a call with a policy overlaid on the call's own."""
@@ -203,54 +228,6 @@ class _Session:
 
     def _price(self, reply: _Reply, usage: Usage) -> float | None:
         return compute_cost_usd(reply.recipe.prices if self.prices is None else self.prices, usage)
-
-
-@dataclass(slots=True)
-class _Tally:
-    """The sums over the calls of a trial."""
-
-    calls: int = 0
-    usage: Usage = Usage()
-    costs: list[float | None] = field(default_factory=list)
-    truncated: int = 0
-    left_out: int = 0
-    left_out_most: int = 0
-    cleared: int = 0
-    summaries: int = 0
-    lost_pins: set[int] = field(default_factory=set)
-    overflowing: list[str] = field(default_factory=list)
-
-    def add(self, meta: ContextMeta, usage: Usage, cost: float | None) -> None:
-        """Add one call."""
-        self.calls += 1
-        self.usage = self.usage.plus(usage)
-        self.costs.append(cost)
-        self.truncated += meta.truncated
-        self.cleared += bool(meta.cleared_tool_results)
-        self.summaries += meta.summary_used
-
-    def add_left_out(self, messages: int) -> None:
-        """Add the messages that one call's context does not have."""
-        self.left_out += messages
-        self.left_out_most = max(self.left_out_most, messages)
-
-    def make_trial(self, name: str) -> Trial:
-        """Make the trial of a name from the sums."""
-        return Trial(
-            name,
-            calls=self.calls,
-            input_tokens=self.usage.input_tokens,
-            cached_tokens=self.usage.cached_input_tokens,
-            cost_usd=_sum_costs(self.costs),
-            truncated=self.truncated,
-            left_out_mean=round(self.left_out / self.calls, 2) if self.calls else 0.0,
-            left_out_most=self.left_out_most,
-            cleared=self.cleared,
-            summaries=self.summaries,
-            lost_pins=tuple(sorted(self.lost_pins)),
-            overflows=len(self.overflowing),
-            overflowing=tuple(self.overflowing),
-        )
 
 
 def count_common_prefix(before: Projection, now: Projection) -> int:
