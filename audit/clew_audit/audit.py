@@ -13,7 +13,7 @@ from clew import Clew
 from clew.session.session import Session
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from clew_audit import histories
-from clew_audit.differences import Calls, Difference, JoinedThread, verify_calls
+from clew_audit.differences import Calls, Difference, JoinedThread, Origin, verify_calls
 from clew_audit.histories import Run, SavedHistories, ServerHistories
 from clew_audit.json_lines import FileDamaged
 from clew_audit.replay import ReplayedRun, ReplayFailed, replay_run
@@ -179,7 +179,7 @@ class _Audit:
             async with translate_store_errors():
                 return await self._archive.read_head(self.report.session_id)
         except (ObjectDamaged, ObjectMissing) as error:
-            self._add_difference(Difference("archive", str(error), error.name))
+            self._note("archive", str(error), error.name)
             return None
 
     async def compare_histories(self, source: ServerHistories | SavedHistories, runs: AsyncIterator[Run]) -> None:
@@ -197,7 +197,7 @@ class _Audit:
                 try:
                     rebuilt = await replay_run(run.history, source.converter)
                 except ReplayFailed as error:
-                    self._add_difference(Difference("history", str(error), run.run_id))
+                    self._note("history", str(error), run.run_id)
                     self._complete, previous = False, None
                     continue
                 self._add_run(row, rebuilt)
@@ -206,7 +206,7 @@ class _Audit:
                 if rebuilt.session:
                     previous = run, rebuilt
         except FileDamaged as error:
-            self._add_difference(Difference("file", str(error)))
+            self._note("file", str(error))
 
     def _add_run(self, row: RunReport, rebuilt: ReplayedRun) -> None:
         if rebuilt.session is None:
@@ -221,8 +221,7 @@ class _Audit:
             self._retained = thread.retained
         row.from_seq, row.to_seq = thread.first_seq, thread.last_seq
         for entry in (*thread.retained.entries, *thread):
-            for difference in self._joined.add(entry, "history", row.run_id):
-                self._add_difference(difference)
+            self.report.differences += self._joined.add(entry, "history", row.run_id)
         self.report.in_history = len(self._joined.entries)
         self._complete = True
         archive_ref = rebuilt.session.state.archive
@@ -234,13 +233,13 @@ class _Audit:
         session = previous.session
         carried_on = carried.restore(carried.carry(session))
         if rebuilt.handed_over is None:
-            self._add_difference(Difference("history", "the run does not continue the run before it", run.run_id))
+            self._note("history", "the run does not continue the run before it", run.run_id)
             return
         state, effect = rebuilt.handed_over
         differing = [*_list_differing(state, carried_on.state)]
         for name in (*differing, *(["effect"] if effect != carried_on.effect else [])):
             problem = "the run starts with another value than the run before it ended with"
-            self._add_difference(Difference("history", problem, run.run_id, field=f"carried.{name}"))
+            self._note("history", problem, run.run_id, field=f"carried.{name}")
 
     def compare_live(self, live: _Live | None) -> None:
         """Compare the answers of the live session."""
@@ -249,19 +248,18 @@ class _Audit:
         self.report.live = len(live.entries)
         for entry in live.entries:
             if self._complete and entry.seq not in self._joined:
-                self._add_difference(Difference("live", "no history has this entry", seq=entry.seq))
-            for difference in self._joined.add(entry, "live"):
-                self._add_difference(difference)
+                self._note("live", "no history has this entry", seq=entry.seq)
+            self.report.differences += self._joined.add(entry, "live")
         for lane, messages in live.transcripts.items():
             remaining = {message["seq"]: message for message in messages}
             for entry in live.entries:
                 if entry.kind != "ai_message" or entry.lane != lane:
                     continue
                 if remaining.pop(entry.seq, None) != entry.transcript_message:
-                    self._add_difference(Difference("live", "the transcript has another message", lane, entry.seq))
+                    self._note("live", "the transcript has another message", lane, entry.seq)
             # The session may have written entries since they were read.
             for seq in sorted(seq for seq in remaining if seq <= live.entries[-1].seq):
-                self._add_difference(Difference("live", "the transcript has a message without an entry", lane, seq))
+                self._note("live", "the transcript has a message without an entry", lane, seq)
 
     async def compare_archive(self, head: Head | None, *, is_complete: bool) -> None:
         """Compare every entry of the archive. `is_complete`: the histories were read together with the head."""
@@ -276,14 +274,13 @@ class _Audit:
             async with translate_store_errors():
                 await self._archive.verify_state(head)
         except (ObjectDamaged, ObjectMissing) as error:
-            self._add_difference(Difference("archive", str(error), error.name))
+            self._note("archive", str(error), error.name)
         async with translate_store_errors():
             async for check in self._archive.verify(head.family, head.root):
                 if check.problem:
-                    self._add_difference(Difference("archive", check.problem, check.name, check.from_seq))
+                    self._note("archive", check.problem, check.name, check.from_seq)
                 elif "/segments/" in check.name:
-                    difference = self._archive.read(head.family, head.root, check.from_seq, check.to_seq)
-                    async for entry in difference:
+                    async for entry in self._archive.read(head.family, head.root, check.from_seq, check.to_seq):
                         self._compare_archived(entry, check.name, newest)
 
     async def _check_reference(self) -> None:
@@ -295,37 +292,41 @@ class _Audit:
             return
         if (head.last_seq if head else -1) < self._archived_upto:
             problem = f"entries up to {self._archived_upto} are not archived, although they were: an older archive?"
-            self._add_difference(Difference("archive", problem, seq=(head.last_seq if head else -1) + 1))
+            self._note("archive", problem, seq=(head.last_seq if head else -1) + 1)
 
     def _check_archived(self, last_seq: int, newest: int) -> None:
         """Compare the end of a session that has hibernated or was closed with the end of its archive."""
         if last_seq < newest:
             problem = f"the session has ended, and its entries up to {newest} are not archived: an older archive?"
-            self._add_difference(Difference("archive", problem, seq=last_seq + 1))
+            self._note("archive", problem, seq=last_seq + 1)
 
     def _compare_archived(self, entry: Entry, name: str, newest: int | None) -> None:
         self.report.in_archive += 1
         self.report.in_archive_alone += entry.seq not in self._joined
         # A fork of an archived session appends an entry to its archive.
         if newest is not None and entry.seq > newest and entry.kind != "fork":
-            self._add_difference(Difference("archive", "no history has this entry", name, entry.seq))
-        for difference in self._joined.add(entry, "archive", name):
-            self._add_difference(difference)
+            self._note("archive", "no history has this entry", name, entry.seq)
+        self.report.differences += self._joined.add(entry, "archive", name)
 
     def finish(self) -> Report:
         """Build the context of every model call again from the joined thread. Returns the report."""
         report, entries = self.report, self._joined.entries
         report.entries = len(entries)
         for first, last in self._joined.find_gaps():
-            self._add_difference(
-                Difference("history", f"entries {first} to {last} are in no history and not archived", seq=first)
-            )
+            self._note("history", f"entries {first} to {last} are in no history and not archived", seq=first)
         thread = _make_thread(entries, self._retained)
         report.differences += verify_calls(thread, report.calls)
         return report
 
-    def _add_difference(self, difference: Difference) -> None:
-        self.report.differences.append(difference)
+    def _note(
+        self,
+        where: Origin,
+        problem: str,
+        name: str | None = None,
+        seq: int | None = None,
+        field: str | None = None,
+    ) -> None:
+        self.report.differences.append(Difference(where, problem, name, seq, field))
 
 
 def _make_thread(entries: dict[int, Entry], retained: Retained) -> Thread:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from google.protobuf.json_format import ParseError
 from temporalio.api.common.v1 import WorkflowExecution
@@ -21,6 +21,8 @@ from clew.session.transport import translate_error
 from clew_audit.json_lines import FileDamaged, LineReader, LineWriter
 from clew_workflows.contract.errors import InvalidInput
 from clew_workflows.values import Format
+
+T = TypeVar("T")
 
 FORMAT = Format("histories")
 
@@ -71,6 +73,20 @@ class Run:
         return len(self.history.events) if self.history else 0
 
 
+async def ask_server(call: Awaitable[T], session_id: str) -> T | None:
+    """Wait for an answer of the server; None: it does not know the workflow, or not that run of it.
+
+    Raises:
+        ClewError: The server cannot be reached, or refuses to answer.
+    """
+    try:
+        return await call
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None
+        raise translate_error(error, session_id) from error
+
+
 class ServerHistories:
     """The histories on a server. One at a time is fetched and held in memory."""
 
@@ -117,12 +133,8 @@ class ServerHistories:
         return [*(Run(run_id, None) for run_id in first_events if run_id not in listed), *runs]
 
     async def _find_run_ids(self) -> tuple[str | None, set[str]]:
-        try:
-            newest = (await self._client.get_workflow_handle(self.session_id).describe()).run_id
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise translate_error(error, self.session_id) from error
-            newest = None
+        described = await ask_server(self._client.get_workflow_handle(self.session_id).describe(), self.session_id)
+        newest = described.run_id if described else None
         try:
             query = f"WorkflowId = '{self.session_id}'"
             run_ids = {run.run_id async for run in self._client.list_workflows(query) if run.run_id}
@@ -152,12 +164,10 @@ class ServerHistories:
             execution=WorkflowExecution(workflow_id=self.session_id, run_id=run_id),
             maximum_page_size=1,
         )
-        try:
-            answer = await self._client.workflow_service.get_workflow_execution_history(request, retry=True)
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return None
-            raise translate_error(error, self.session_id) from error
+        asking = self._client.workflow_service.get_workflow_execution_history(request, retry=True)
+        answer = await ask_server(asking, self.session_id)
+        if answer is None:
+            return None
         event = answer.history.events[0]
         started = event.workflow_execution_started_event_attributes
         return _FirstEvent(
@@ -170,13 +180,8 @@ class ServerHistories:
     async def _fetch(self, run: Run) -> Run:
         if run.execution is None:
             return run
-        try:
-            handle = self._client.get_workflow_handle(self.session_id, run_id=run.run_id)
-            return replace(run, history=await handle.fetch_history())
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return run
-            raise translate_error(error, self.session_id) from error
+        handle = self._client.get_workflow_handle(self.session_id, run_id=run.run_id)
+        return replace(run, history=await ask_server(handle.fetch_history(), self.session_id))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from pydantic_core import from_json, to_json
 from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from clew.session.connection import start_session
 from clew.session.transport import translate_error
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from clew_audit.differences import find_differences
-from clew_audit.histories import ServerHistories
+from clew_audit.histories import ServerHistories, ask_server
 from clew_audit.replay import ReplayedRun, ReplayFailed, replay_run
 from clew_audit.state_builder import StateBuilder
 from clew_audit.verification import ArchiveDamaged, translate_archive_errors, translate_store_errors
@@ -76,13 +76,8 @@ async def restart_session(client: Client, session_id: str, task_queue: str, conf
 
 async def find_execution(client: Client, session_id: str) -> tuple[WorkflowExecutionStatus | None, str | None]:
     """Find the status and the task queue of the newest workflow execution; (None, None): the server has none."""
-    try:
-        described = await client.get_workflow_handle(session_id).describe()
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return None, None
-        raise translate_error(error, session_id) from error
-    return described.status, described.task_queue
+    described = await ask_server(client.get_workflow_handle(session_id).describe(), session_id)
+    return (described.status, described.task_queue) if described else (None, None)
 
 
 def add_recovery(

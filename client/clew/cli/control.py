@@ -16,6 +16,7 @@ from clew.cli.options import (
     Lane,
     OpId,
     SessionId,
+    Text,
     Unread,
     complete_agent,
     complete_approval,
@@ -35,11 +36,6 @@ from clew_workflows.contract.outputs import (
 from clew_workflows.contract.payloads import ForkPayload
 
 # A run, its approvals and the configuration.
-
-
-Text = Annotated[
-    str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.", show_default=False)
-]
 
 
 class InputSettings(TypedDict, total=False):

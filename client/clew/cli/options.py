@@ -183,6 +183,9 @@ class StartOptions(TypedDict, total=False):
     ]
 
 
+Text = Annotated[
+    str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.", show_default=False)
+]
 OpId = Annotated[
     str,
     typer.Option(

@@ -73,9 +73,7 @@ WhenBusy = Annotated[
 def ask(
     invocation: Invocation,
     session: SessionId,
-    text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.", show_default=False)
-    ],
+    text: options.Text,
     *,
     on_busy: WhenBusy = None,
     timeout: Annotated[
