@@ -369,6 +369,7 @@ async def test_a_child_that_is_not_encrypted_is_refused(encrypted: Stack) -> Non
     assert raised.value.cause.type == "not_encrypted"
 
 
+@pytest.mark.slow
 async def test_an_object_that_is_not_encrypted_is_not_believed(stack: Stack, tmp_path: Path) -> None:
     """A party that writes the store and has no key cannot give a session a past of its own making."""
     encryption, plain = make_encryption("k1"), Store.from_url((tmp_path / "plain").as_uri())
