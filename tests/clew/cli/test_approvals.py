@@ -65,8 +65,15 @@ async def test_the_only_waiting_call_needs_no_id(stack: Stack) -> None:
     assert await request.answer() == "denied: no and 2"
 
 
-@pytest.mark.parametrize("command", ["ask", "chat"])
-@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize(
+    ("command", "as_json"),
+    [
+        ("ask", True),
+        ("chat", False),
+        pytest.param("ask", False, marks=pytest.mark.slow),
+        pytest.param("chat", True, marks=pytest.mark.slow),
+    ],
+)
 async def test_what_waits_for_approval_is_told_beside_the_answer(stack: Stack, command: str, as_json: bool) -> None:
     """Each waiting call is reported once on stderr, with the command to approve it; stdout has only the answer."""
     model, session_id, address = stack.add_model(call_add_twice), f"approve-{command}-{as_json}", stack.server.address

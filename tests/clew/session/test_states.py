@@ -26,7 +26,12 @@ async def end(session: Session, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "remedy"), [("hibernated", "clew ask"), ("closed", "clew ask"), ("interrupted", "clew recover")]
+    ("how", "remedy"),
+    [
+        ("hibernated", "clew ask"),
+        pytest.param("closed", "clew ask", marks=pytest.mark.slow),
+        ("interrupted", "clew recover"),
+    ],
 )
 async def test_every_end_has_its_word_and_says_what_continues_the_session(
     stack: Stack, how: str, remedy: str
