@@ -9,13 +9,14 @@ import pytest
 
 from clew import Clew
 from clew.errors import NotFound, UnknownKey
+from clew.local import ToolCall
 from clew_activities.archive import Archive, Head, Store
 from clew_audit.verification import rekey_archive, verify_archive
 from tests.support.archives import ArchiveInUse, begin_archive, extend_archive, make_entries, read_files
 from tests.support.command_line import run_clew
 from tests.support.encrypted import make_encryption, write_keys
-from tests.support.every_state import call_once
 from tests.support.rolling import make_id
+from tests.support.scripts import make_tool_script
 from tests.support.stack import Stack
 
 SIZE = 5_000
@@ -24,7 +25,7 @@ TEXT = b"x" * SIZE
 
 async def test_a_stored_result_is_read(stack: Stack, clew: Clew, archive: Archive) -> None:
     """It is counted while it is whole; a shorter one, another one of its size and none are problems."""
-    model = stack.add_model(call_once("flood", size=SIZE))
+    model = stack.add_model(make_tool_script(ToolCall("flood", {"size": SIZE})))
     limits = {"max_tool_result_bytes": 1_024}
     session = await clew.open(make_id(), model=model, tools=["flood"], limits=limits)
     await session.ask("flood")

@@ -24,7 +24,10 @@ def test_with_the_extra_every_exported_name_exists(name: str) -> None:
     assert all(hasattr(module, member) for member in module.__all__)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(
+    "name",
+    ["clew.worker", *(pytest.param(name, marks=pytest.mark.slow) for name in MODULES if name != "clew.worker")],
+)
 def test_without_the_extra_the_error_names_what_to_install(name: str, tmp_path: Path) -> None:
     """The client itself can be imported, and imports neither module."""
     script = (

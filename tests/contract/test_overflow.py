@@ -49,7 +49,7 @@ async def open_session(stack: Stack, clew: Clew, **config: Any) -> Session:
     return await clew.open(make_id(), model=stack.add_model(reply_within_limit), model_options=options, **config)
 
 
-@pytest.mark.parametrize("runs", ["one run", "many runs"])
+@pytest.mark.parametrize("runs", ["one run", pytest.param("many runs", marks=pytest.mark.slow)])
 async def test_a_session_learns_what_its_model_takes(stack: Stack, runs: str) -> None:
     """Every request is answered; the first refusal is retried, and later runs stay within the limit.
 

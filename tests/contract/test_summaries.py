@@ -158,7 +158,7 @@ async def assert_kept_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
             assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == recipe["digest"]
 
 
-@pytest.mark.parametrize("runs", ["one run", "many runs"])
+@pytest.mark.parametrize("runs", ["one run", pytest.param("many runs", marks=pytest.mark.slow)])
 async def test_a_compaction_is_undone_by_expand(stack: Stack, runs: str) -> None:
     """The context is equal to the byte as before, also if its entries were archived meanwhile."""
     if runs == "one run":

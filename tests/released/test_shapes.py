@@ -24,7 +24,7 @@ def change(name: str, type_name: str, field: str, schema: object, *, required: b
 
 def test_what_has_not_changed_is_no_problem() -> None:
     """The same code gives the same shapes."""
-    assert list(find_problems(NOW, describe_shapes())) == []
+    assert list(find_problems(NOW, deepcopy(NOW))) == []
     assert all(shape["schemas"] for shape in NOW.values())
 
 

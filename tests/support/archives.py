@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import cast, get_args
@@ -66,10 +67,14 @@ class Failing(Store):
         self.inner, self.fail_at, self.lost = inner, fail_at, lost
         self.operations: list[tuple[str, str]] = []
 
-    def _counted(self, operation: str, path: str, *, after: bool) -> None:
-        if not after:
-            self.operations.append((operation, path))
-        if len(self.operations) - 1 == self.fail_at and after == self.lost:
+    @contextmanager
+    def _operation(self, name: str, path: str) -> Iterator[None]:
+        fails = len(self.operations) == self.fail_at
+        self.operations.append((name, path))
+        if fails and not self.lost:
+            raise StoreUnavailable(path, "the network is gone")
+        yield
+        if fails:
             raise StoreUnavailable(path, "the network is gone")
 
     @property
@@ -78,49 +83,37 @@ class Failing(Store):
         return self.fail_at >= len(self.operations)
 
     async def put(self, path: str, data: bytes) -> None:
-        self._counted("put", path, after=False)
-        await self.inner.put(path, data)
-        self._counted("put", path, after=True)
+        with self._operation("put", path):
+            await self.inner.put(path, data)
 
     async def replace(self, path: str, data: bytes, accepts: Callable[[bytes | None], bool]) -> None:
-        self._counted("replace", path, after=False)
-        await self.inner.replace(path, data, accepts)
-        self._counted("replace", path, after=True)
+        with self._operation("replace", path):
+            await self.inner.replace(path, data, accepts)
 
     async def get(self, path: str) -> bytes:
-        self._counted("get", path, after=False)
-        data = await self.inner.get(path)
-        self._counted("get", path, after=True)
-        return data
+        with self._operation("get", path):
+            return await self.inner.get(path)
 
     async def get_size(self, path: str) -> int:
-        self._counted("size", path, after=False)
-        size = await self.inner.get_size(path)
-        self._counted("size", path, after=True)
-        return size
+        with self._operation("size", path):
+            return await self.inner.get_size(path)
 
     async def get_age(self, path: str) -> timedelta:
-        self._counted("age", path, after=False)
-        age = await self.inner.get_age(path)
-        self._counted("age", path, after=True)
-        return age
+        with self._operation("age", path):
+            return await self.inner.get_age(path)
 
     async def holds(self, path: str, size: int) -> bool:
-        self._counted("holds", path, after=False)
-        holds = await self.inner.holds(path, size)
-        self._counted("holds", path, after=True)
-        return holds
+        with self._operation("holds", path):
+            return await self.inner.holds(path, size)
 
     async def delete(self, path: str) -> None:
-        self._counted("delete", path, after=False)
-        await self.inner.delete(path)
-        self._counted("delete", path, after=True)
+        with self._operation("delete", path):
+            await self.inner.delete(path)
 
     async def list(self, prefix: str) -> AsyncIterator[str]:
-        self._counted("list", prefix, after=False)
-        async for path in self.inner.list(prefix):
-            yield path
-        self._counted("list", prefix, after=True)
+        with self._operation("list", prefix):
+            async for path in self.inner.list(prefix):
+                yield path
 
 
 async def list_objects(store: Store, folder: str = "default") -> set[str]:

@@ -9,7 +9,8 @@ from clew import Agent, Clew, Request, Session
 from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
 from tests.support.rolling import FailingStore, SlowModel, make_id
-from tests.support.stack import Stack, get_last_message
+from tests.support.scripts import make_tool_script
+from tests.support.stack import Stack
 from tests.support.toolbox import get_gate
 from tests.support.waiting import wait_until
 
@@ -19,16 +20,6 @@ WORKING = ("calling", "queueing", "using a tool", "summarizing")
 """States of sessions that have one."""
 EVENTS = 60
 """Events of a history at which the sessions are to roll over."""
-
-
-def call_once(name: str, **arguments: Any) -> Script:
-    """Make a model that calls a tool, and then repeats its result."""
-
-    def script(body: dict[str, Any]) -> Reply:
-        newest = get_last_message(body)
-        return Reply(newest["content"]) if newest["role"] == "tool" else Reply(tool_calls=[ToolCall(name, arguments)])
-
-    return script
 
 
 class SessionsInEveryState:
@@ -58,7 +49,7 @@ class SessionsInEveryState:
             "rolling over": ["fine"] * 16,
         }
         helper = Agent("helper", model=stack.add_model(self._helping))
-        delegate = stack.add_model(call_once("helper", task="help"))
+        delegate = stack.add_model(make_tool_script(ToolCall("helper", {"task": "help"})))
         self.boss = Agent("boss", model=delegate, tools=[helper.as_tool()])
 
     async def open(self, clew: Clew) -> None:
@@ -69,9 +60,17 @@ class SessionsInEveryState:
         await hibernated.hibernate()
         await self._open(clew, "calling", self._calling, "go")
         await self._open(clew, "queueing", self._queueing, "go", "and then")
-        await self._open(clew, "using a tool", call_once("wait_for", gate=self._gate), "go", tools=["wait_for"])
-        await self._open(clew, "approving", call_once("guarded"), "go", tools=["guarded"])
-        await self._open(clew, "ordering", call_once("order", item="tea"), "go", tools=["order"])
+        await self._open(
+            clew,
+            "using a tool",
+            make_tool_script(ToolCall("wait_for", {"gate": self._gate})),
+            "go",
+            tools=["wait_for"],
+        )
+        await self._open(clew, "approving", make_tool_script(ToolCall("guarded", {})), "go", tools=["guarded"])
+        await self._open(
+            clew, "ordering", make_tool_script(ToolCall("order", {"item": "tea"})), "go", tools=["order"]
+        )
         self.sessions["delegating"] = delegating = await clew.open(make_id(), agent="boss")
         self._requests["delegating"] = [await delegating.message("go")]
         await self._begin_a_summary(await self._open(clew, "summarizing", self._summarizing))

@@ -14,7 +14,8 @@ from typing import Any
 from clew import Clew, Session
 from clew.local import Worker, worker_process
 from clew_activities.model import validation_process
-from tests.support.stack import Stack
+from clew_activities.tools import validation_process
+from tests.support.stack import GRACE, Stack
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @asynccontextmanager
 async def run_worker_process(stack: Stack, task_queue: str, **settings: str) -> AsyncIterator[Worker]:
     """Run a worker in a process of its own."""
-    env = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url, **settings}
+    env = {**stack.environ, "CLEW_GRACE_SECONDS": f"{GRACE.seconds}", **settings}
     address = stack.server.address
     async with worker_process(address, env=env, tools=["tests.support.toolbox"], task_queue=task_queue) as running:
         yield running

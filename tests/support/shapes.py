@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -84,6 +85,7 @@ SHAPES: Mapping[str, Shape] = {
 """Exports and saved histories have the rows of segments and of Temporal, and their own version in the first line."""
 
 
+@cache
 def describe_shapes() -> dict[str, Json]:
     """Describe all formats as they are now, for a corpus."""
     return {name: shape.as_dict() for name, shape in SHAPES.items()}

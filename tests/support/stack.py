@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from clew import Agent, Clew, Session
@@ -22,6 +23,8 @@ from tests.support import toolbox
 
 KEYS = Keys({"test": b"k" * 32})
 """The keys with which the worker signs checkpoints."""
+GRACE = timedelta(seconds=1)
+"""Time of activities at a worker's end. An archive call queries its session, and may find no worker that answers."""
 
 
 @dataclass
@@ -75,6 +78,7 @@ async def serve(clew: Clew, environ: Mapping[str, str], **options: Any) -> Async
             "tools": load_tools([toolbox.__name__]),
             "keys": KEYS,
             "store": Store.from_url("memory://"),
+            "grace": GRACE,
             **options,
         }
         worker = make_worker(

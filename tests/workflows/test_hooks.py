@@ -42,7 +42,7 @@ async def test_what_a_hook_refuses_goes_no_further(stack: Stack, guarded: Clew) 
 async def test_a_hook_that_fails_lets_nothing_pass(stack: Stack, guarded: Clew) -> None:
     """It is called three times."""
     session = await guarded.open(f"hooks-{uuid.uuid4().hex}", model=stack.add_model("fine"))
-    with pytest.raises(RequestFailed, match="'refuse_rude': RuntimeError: the filter is down") as caught:
+    with pytest.raises(RequestFailed, match="refuse_rude") as caught:
         await session.ask("broken")
     error = caught.value.outcome.error
     assert error

@@ -47,7 +47,7 @@ async def test_a_session_of_a_newer_worker_waits_for_one(stack: Stack, kids: tup
                 await session.ask("hello")
             before = await session.entries(kind="ai_message")
     async with run_rolling_worker(stack, OFTEN, task_queue=clew.task_queue):
-        with pytest.raises(ClewError, match=r"carried state is of version 2, .* reads 1: upgrade the worker"):
+        with pytest.raises(ClewError, match="version 2"):
             await session.status()
         sending = asyncio.ensure_future(session.message("one more"))
         await wait_for_failed_task(clew, session.id)
@@ -74,7 +74,7 @@ async def test_an_archived_session_of_a_newer_worker_is_refused_and_waits(stack:
         with pytest.raises(NewerVersion):
             await clew.session(session.id).fork(0, make_id())
         waking = await clew.open(session.id)
-        with pytest.raises(NewerVersion, match=r"carried state is of version 2, .* reads 1: upgrade the worker"):
+        with pytest.raises(NewerVersion, match="version 2"):
             await waking.ask("are you there?")
     with newer_version():
         async with run_rolling_worker(stack, store=store, task_queue=clew.task_queue):

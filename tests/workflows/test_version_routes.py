@@ -16,8 +16,9 @@ from clew.session.handle import SessionHandle
 from clew_activities.archive import Archive
 from clew_audit.recovery import recover
 from clew_workflows.protocol import RolloverThresholds
-from tests.support.every_state import EVENTS, SessionsInEveryState, call_once
+from tests.support.every_state import EVENTS, SessionsInEveryState
 from tests.support.rolling import FailingStore, SlowModel, list_runs, make_id
+from tests.support.scripts import make_tool_script
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.versions import (
     Fleet,
@@ -84,7 +85,11 @@ async def test_a_ramp_takes_a_share_of_the_sessions_and_keeps_to_it(stack: Stack
 async def test_a_subagent_is_ramped_by_its_own_id(stack: Stack) -> None:
     """It and its parent may be on different versions; the result arrives."""
     helper = Agent("helper", model=stack.add_model("helped"))
-    boss = Agent("boss", model=stack.add_model(call_once("helper", task="help")), tools=[helper.as_tool()])
+    boss = Agent(
+        "boss",
+        model=stack.add_model(make_tool_script(ToolCall("helper", {"task": "help"}))),
+        tools=[helper.as_tool()],
+    )
     fleet = Fleet(stack, make_client(stack), (boss,))
     clew = fleet.clew
     pairs: set[tuple[str, str]] = set()

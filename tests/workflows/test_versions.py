@@ -11,12 +11,14 @@ from temporalio import activity
 from temporalio.worker import Worker
 
 from clew.errors import WorkerUnavailable
+from clew.local import ToolCall
 from clew.session.handle import SessionHandle
 from clew.tools import remote_tool
 from clew_workflows.protocol import RolloverThresholds
-from tests.support.every_state import EVENTS, WAITING, WORKING, SessionsInEveryState, call_once
+from tests.support.every_state import EVENTS, WAITING, WORKING, SessionsInEveryState
 from tests.support.processes import run_worker_process
 from tests.support.rolling import FailingStore, list_runs, make_id
+from tests.support.scripts import make_tool_script
 from tests.support.stack import Stack, make_client, run_deployment
 from tests.support.versions import (
     Fleet,
@@ -173,7 +175,7 @@ async def test_a_session_with_a_version_calls_tools_of_workers_without_one(stack
         "describe_elsewhere", "Describes.", {"type": "object"}, task_queue=queue, activity="describe"
     )
     async with fleet.run("1", remote), Worker(stack.clew.temporal, task_queue=queue, activities=[describe]):
-        model = stack.add_model(call_once("describe_elsewhere"))
+        model = stack.add_model(make_tool_script(ToolCall("describe_elsewhere", {})))
         session = await fleet.clew.open(make_id(), model=model, tools=["describe_elsewhere"])
         assert await session.ask("go") == "described"
 

@@ -242,7 +242,14 @@ async def test_a_session_is_restored_from_a_checkpoint(stack: Stack) -> None:
     assert (await stack.clew.session(branch).context()).messages == (await session.context()).messages
 
 
-@pytest.mark.parametrize("wrong", [("--tool", "nope"), ("--tool", "add", "--tool", "nope"), ("--tool", "mcp:no/one")])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--tool", "nope"),
+        pytest.param(("--tool", "add", "--tool", "nope"), marks=pytest.mark.slow),
+        pytest.param(("--tool", "mcp:no/one"), marks=pytest.mark.slow),
+    ],
+)
 async def test_an_error_names_the_command_that_repairs_the_session(stack: Stack, wrong: tuple[str, ...]) -> None:
     """After a typo in a tool's name, the session works again once the command that the error names was typed."""
     model, address, name = stack.add_model("fine"), stack.server.address, f"typo-{uuid.uuid4().hex}"

@@ -101,7 +101,9 @@ async def test_a_child_ends_with_an_exception_in_its_context() -> None:
         assert await hang_up(caught.value.args[0])
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGTERM))]
+)
 async def test_a_child_ends_with_its_owner_however_the_owner_ends(how: signal.Signals) -> None:
     """No server is left behind by a parent that was interrupted, terminated or killed outright."""
     async with waiting_line() as (port, calls):

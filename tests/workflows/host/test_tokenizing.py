@@ -111,6 +111,7 @@ async def test_signals_before_the_start_are_tokenized_in_many_tasks(stack: Stack
     assert tokenized.find_largest(session.id) <= MAX_TASK_BYTES + OWN_BYTES
 
 
+@pytest.mark.slow
 async def test_thousands_of_signals_are_decided_in_many_tasks(stack: Stack) -> None:
     """Other sessions come between, each signal leaves its entry, in order, and the session goes on."""
     queue, count = f"queue-{uuid.uuid4().hex}", 1500
