@@ -14,7 +14,6 @@ from typing import Any
 from clew import Clew, Session
 from clew.local import Worker, worker_process
 from clew_activities.model import validation_process
-from clew_activities.tools import validation_process
 from tests.support.stack import GRACE, Stack
 
 ROOT = Path(__file__).resolve().parents[2]
