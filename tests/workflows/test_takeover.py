@@ -89,7 +89,8 @@ async def test_a_worker_that_is_stopped_finishes_what_it_runs(stack: Stack) -> N
         return Reply("one two three four five six", tokens_per_second=4)
 
     queue = f"queue-{uuid.uuid4().hex}"
-    async with run_worker_process(stack, queue) as first, run_worker_process(stack, queue):
+    patient = run_worker_process(stack, queue, CLEW_GRACE_SECONDS="20")
+    async with patient as first, run_worker_process(stack, queue):
         session = await open_session_on(stack, queue, script)
         request = await session.message("go")
         await called.wait()
@@ -220,7 +221,7 @@ async def test_a_worker_stops_in_the_middle_of_a_validation(stack: Stack) -> Non
     """SIGTERM: the validation ends at its own limit, the worker with it, and another worker finishes the request."""
     replies = [SLOW_ANSWER, "[]"]
     queue = f"queue-{uuid.uuid4().hex}"
-    async with run_worker_process(stack, queue) as first:
+    async with run_worker_process(stack, queue, CLEW_GRACE_SECONDS="20") as first:
         session = await open_session_on(stack, queue, lambda _body: Reply(replies.pop(0)))
         request = await session.message("go", output_schema=SLOW)
         await wait_until(lambda: len(replies) < 2)

@@ -67,6 +67,7 @@ class ToolDefinition:
         retries: The most repetitions of an attempt that failed.
         idempotent: Whether a call may run again when it is not known whether it has run.
         requires_approval: Whether a person must approve each call; `round`: before any call of its reply begins.
+        default_timeout_seconds: The time for one attempt of a tool of this kind, unless it names its own.
     """
 
     default_timeout_seconds: ClassVar[float] = DEFAULT_TIMEOUT_SECONDS
