@@ -100,8 +100,8 @@ def read_mcp_settings(environ: Mapping[str, str]) -> McpSettings:
     for name, fields in servers.items():
         if not is_server_name(name):
             raise McpUnusable(
-                f"{VARIABLE}: {name[:100]!r} in {path!r} is not the name of a server: it has 1 to 32 letters, digits, "
-                "'-' and single '_'"
+                f"{VARIABLE}: {name[:100]!r} in {path!r} is not the name of a server: it needs 1 to 32 letters, "
+                "digits, '-' and single '_'"
             )
         try:
             by_name[name] = _read_server(_substitute_variables(fields, environ, secrets))
