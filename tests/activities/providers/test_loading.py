@@ -92,10 +92,10 @@ def test_a_function_that_fails_is_told_with_its_reason(module: Any, error: Excep
         ("base_url", "ftp://x", "its base_url must be an http"),
         ("base_url", "https://me:hunter2@x", "its base_url must not hold a user"),
         ("base_url", "https://x/", "its base_url ends in a slash"),
-        ("base_url", None, "its base_url is no string"),
-        ("secrets", "hunter2hunter2", "its secrets are no tuple"),
-        ("secrets", (None,), "its secrets are no tuple"),
-        ("secret_headers", ["x"], "its secret_headers are no tuple"),
+        ("base_url", None, "its base_url is not a string"),
+        ("secrets", "hunter2hunter2", "its secrets are not a tuple"),
+        ("secrets", (None,), "its secrets are not a tuple"),
+        ("secret_headers", ["x"], "its secret_headers are not a tuple"),
     ],
 )
 def test_a_provider_that_breaks_the_interface_is_refused(module: Any, member: str, value: Any, said: str) -> None:
@@ -104,7 +104,7 @@ def test_a_provider_that_breaks_the_interface_is_refused(module: Any, member: st
     setattr(provider, member, value)
     module.make_providers = lambda environ: [provider]
     refused = get_refusal()
-    assert "makes a Made that is no provider" in refused
+    assert "makes a Made that is not a provider" in refused
     assert said in refused
 
 

@@ -25,6 +25,10 @@ class McpUnusable(ValueError):
     """The file of MCP servers cannot be used. The message names the file and the field, and never a value."""
 
 
+class McpUnavailable(Exception):
+    """A server cannot be used at present."""
+
+
 class _Settings(BaseModel):
     # Other programs that read the same file have further fields of their own.
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
