@@ -42,7 +42,7 @@ def test_no_file_means_no_servers() -> None:
     [
         ("{", "cannot be read"),
         ([], "mcpServers"),
-        ({"mcpServers": {"a__b": {"command": "x"}}}, "no name of a server"),
+        ({"mcpServers": {"a__b": {"command": "x"}}}, "not the name of a server"),
         ({"mcpServers": {"a": {"command": "x", "url": "y"}}}, "either 'command' or 'url'"),
         ({"mcpServers": {"a": {"command": "s3cret", "args": 1}}}, "args"),
         ({"mcpServers": {"a": {"url": "ftp://s3cret"}}}, "url"),
