@@ -26,7 +26,8 @@ from clew_activities.archive.errors import translate_archive_errors, translate_r
 from clew_activities.archive.thread_source import get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, choose_policy
-from clew_activities.tools.mcp.tools import McpTools, McpUnavailable, UnknownMcpTool
+from clew_activities.tools.mcp.settings import McpUnavailable
+from clew_activities.tools.mcp.tools import McpTools, UnknownMcpTool
 from clew_activities.tools.registry import Registry
 from clew_workflows.contract import MAX_TOKEN_BYTES, SessionConfig, Snapshot
 from clew_workflows.contract.errors import (

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,9 +80,8 @@ class Store:
 
     async def put(self, path: str, data: bytes) -> None:
         """Write an object atomically, replacing an existing one. When it returns, the object is durable."""
-        with _translate_errors(path, put=True):
-            async with asyncio.timeout(self._timeout):
-                await self._objects.put(path, await self._seal(path, data))
+        async with self._access(path, put=True):
+            await self._objects.put(path, await self._seal(path, data))
 
     async def put_new(self, path: str, data: bytes) -> None:
         """Write an object whose path is made from its content, unless it exists with the same size."""
@@ -96,9 +95,8 @@ class Store:
         if overhead is None:
             # Only the codec knows the size of what it writes.
             return False
-        with _translate_errors(path):
-            async with asyncio.timeout(self._timeout):
-                return await self._objects.holds(path, size + overhead)
+        async with self._access(path):
+            return await self._objects.holds(path, size + overhead)
 
     async def replace(self, path: str, data: bytes, accepts: Callable[[bytes | None], bool]) -> None:
         """Write an object if `accepts` returns True for the existing object's bytes, or for None if it is absent.
@@ -108,14 +106,13 @@ class Store:
         Raises:
             ObjectChanged: `accepts` returned False, or another writer wrote the object in between.
         """
-        with _translate_errors(path, put=True):
-            async with asyncio.timeout(self._timeout):
-                sealed = await self._seal(path, data)
-                await self._objects.replace(
-                    path,
-                    sealed,
-                    lambda present: accepts(None if present is None else self._unseal_now(path, present)),
-                )
+        async with self._access(path, put=True):
+            sealed = await self._seal(path, data)
+            await self._objects.replace(
+                path,
+                sealed,
+                lambda present: accepts(None if present is None else self._unseal_now(path, present)),
+            )
 
     async def get(self, path: str) -> bytes:
         """Read an object.
@@ -124,13 +121,12 @@ class Store:
             KeyMissing: It is not encrypted, though there are keys, or encrypted with another key.
             ObjectDamaged: It has more than `MAX_OBJECT_BYTES`, so Clew has not written it.
         """
-        with _translate_errors(path):
-            async with asyncio.timeout(self._timeout):
-                data = await self._objects.get(path)
-                if not data and self._sealer.is_on:
-                    # Only markers are empty, and nothing reads them.
-                    raise ObjectDamaged(path, "it is empty")
-                return await self._unseal(path, data)
+        async with self._access(path):
+            data = await self._objects.get(path)
+            if not data and self._sealer.is_on:
+                # Only markers are empty, and nothing reads them.
+                raise ObjectDamaged(path, "it is empty")
+            return await self._unseal(path, data)
 
     async def get_part(self, path: str, offset: int, length: int | None = None) -> tuple[bytes, int]:
         """Read up to `length` bytes from `offset`; none past the end. Returns them and the object's full size.
@@ -149,10 +145,9 @@ class Store:
             raise ObjectDamaged(path, f"it has {size} bytes, at most {MAX_OBJECT_BYTES} are written")
         if length <= 0:
             return b"", size
-        with _translate_errors(path):
-            async with asyncio.timeout(self._timeout):
-                part = await self._objects.get_range(path, offset, length)
-                return (await self._unseal(path, part) if offset == 0 else part), size
+        async with self._access(path):
+            part = await self._objects.get_range(path, offset, length)
+            return (await self._unseal(path, part) if offset == 0 else part), size
 
     async def rekey(self, path: str) -> bool:
         """Encrypt an object anew, unless it has the key that encrypts. Returns whether it was written.
@@ -161,16 +156,14 @@ class Store:
             ObjectChanged: Another writer has replaced or deleted it in between.
         """
         size = await self.get_size(path)
-        with _translate_errors(path):
-            async with asyncio.timeout(self._timeout):
-                start = await self._objects.get_range(path, 0, min(size, HEADER_BYTES)) if size else b""
-                if self._sealer.is_current(start):
-                    return False
-                before = await self._objects.get(path)
-                sealed = await self._seal(path, await self._unseal(path, before))
-        with _translate_errors(path, put=True):
-            async with asyncio.timeout(self._timeout):
-                await self._objects.replace(path, sealed, lambda present: present == before)
+        async with self._access(path):
+            start = await self._objects.get_range(path, 0, min(size, HEADER_BYTES)) if size else b""
+            if self._sealer.is_current(start):
+                return False
+            before = await self._objects.get(path)
+            sealed = await self._seal(path, await self._unseal(path, before))
+        async with self._access(path, put=True):
+            await self._objects.replace(path, sealed, lambda present: present == before)
         return True
 
     async def get_size(self, path: str) -> int:
@@ -184,9 +177,8 @@ class Store:
     async def delete(self, path: str) -> None:
         """Delete an object. An absent one is not an error."""
         try:
-            with _translate_errors(path):
-                async with asyncio.timeout(self._timeout):
-                    await self._objects.delete(path)
+            async with self._access(path):
+                await self._objects.delete(path)
         except ObjectMissing:
             pass
 
@@ -206,6 +198,13 @@ class Store:
         """List the first `limit` paths of objects in a folder, in order, after a path."""
         with _translate_errors(prefix):
             return await self._objects.list_after(prefix, after, limit)
+
+    @asynccontextmanager
+    async def _access(self, path: str, *, put: bool = False) -> AsyncIterator[None]:
+        """Limit the time of an operation, and raise its failure as an error of the archive that names the object."""
+        with _translate_errors(path, put=put):
+            async with asyncio.timeout(self._timeout):
+                yield
 
     async def _seal(self, path: str, data: bytes) -> bytes:
         if self._sealer.blocks:
@@ -230,9 +229,8 @@ class Store:
         return unsealed
 
     async def _describe(self, path: str) -> ObjectInfo:
-        with _translate_errors(path):
-            async with asyncio.timeout(self._timeout):
-                return await self._objects.describe(path)
+        async with self._access(path):
+            return await self._objects.describe(path)
 
 
 def open_store(env: Mapping[str, str]) -> Store:

@@ -24,7 +24,8 @@ from clew_activities.model.model_table import (
 )
 from clew_activities.providers import Providers
 from clew_activities.providers.errors import ProviderError
-from clew_activities.tools.mcp.tools import McpTools, McpUnavailable, UnknownMcpTool
+from clew_activities.tools.mcp.settings import McpUnavailable
+from clew_activities.tools.mcp.tools import McpTools, UnknownMcpTool
 from clew_activities.tools.registry import Deployment, Registry, resolve_tool
 from clew_activities.tools.stored_results import read_result
 from clew_workflows.contract import SessionConfig

@@ -228,41 +228,33 @@ class _DecoderWrapper:
         self._decoder = decoder
 
     def feed(self, event: str, data: str) -> None:
-        """Fold one event, as `Decoder.feed` says."""
         self._decoder.feed(event, data)
 
     @property
     def text(self) -> str:
-        """The reply's text so far."""
         return self._decoder.text
 
     @property
     def thinking(self) -> str:
-        """The model's thinking so far."""
         return self._decoder.thinking
 
     @property
     def tool_name(self) -> str | None:
-        """The tool whose arguments are arriving, or arrived last."""
         return self._decoder.tool_name
 
     @property
     def arguments_size(self) -> int:
-        """Characters of tool calls' arguments so far."""
         return self._decoder.arguments_size
 
     @property
     def usage(self) -> Usage:
-        """The usage that the server has reported so far."""
         return self._decoder.usage
 
     @property
     def ended(self) -> bool:
-        """Whether the provider's end marker has arrived."""
         return self._decoder.ended
 
     def finish(self) -> ModelReply:
-        """Return the reply; raises as `Decoder.finish` does."""
         return self._decoder.finish()
 
 

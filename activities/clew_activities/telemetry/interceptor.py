@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -22,7 +22,11 @@ from temporalio.worker import (
 )
 
 from clew_activities.telemetry.metrics import record_answer, record_failure
-from clew_workflows.host.telemetry import TRACING, FinishedTurn, TracingInterceptor, read_traceparent
+from clew_workflows.host.telemetry import TRACING, TracingInterceptor, read_traceparent
+
+if TYPE_CHECKING:
+    # Only a worker that makes spans has the package OpenTelemetry.
+    from clew_activities.telemetry.spans import Attempt, Spans
 
 log = logging.getLogger("clew.retry")
 
@@ -38,30 +42,6 @@ _IDS = {"request_id": "request", "run_id": "run", "call_id": "call", "tool_call_
 """The ids that the inputs of activities have, and their names in log lines."""
 _REPORTED = "_clew_reported"
 """The attribute of an exception that has a log line."""
-
-
-class Attempt(Protocol):
-    """The span of one attempt."""
-
-    def finish(self, answer: object) -> None:
-        """Add what the attempt has answered."""
-        ...
-
-
-class Spans(Protocol):
-    """Makes spans."""
-
-    def observe(self, request: Any, traceparent: str | None) -> AbstractContextManager[Attempt | None]:
-        """Make the span of an attempt, or none."""
-        ...
-
-    def end_turn(self, turn: FinishedTurn) -> None:
-        """Make the span of a turn that has ended."""
-        ...
-
-    def close(self) -> None:
-        """Send the spans that have not been sent."""
-        ...
 
 
 _SPANS: list[Spans] = []

@@ -17,7 +17,8 @@ from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.offload import count_tokens
 from clew_activities.providers.sanitize import clean
-from clew_activities.tools.mcp.tools import McpTool, McpTools, McpUnavailable, UnknownMcpTool
+from clew_activities.tools.mcp.settings import McpUnavailable
+from clew_activities.tools.mcp.tools import McpTool, McpTools, UnknownMcpTool
 from clew_activities.tools.registry import Tools
 from clew_activities.tools.stored_results import Results, Unreadable, read_result
 from clew_activities.tools.threads import (

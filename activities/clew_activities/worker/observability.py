@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from ipaddress import ip_address
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
@@ -31,10 +31,12 @@ from temporalio.runtime import (
 from temporalio.service import RPCError
 
 from clew_activities.providers import Redaction
-from clew_activities.telemetry.interceptor import Spans
 from clew_activities.telemetry.metrics import BUCKETS
 from clew_activities.worker.assembly import Work
 from clew_workflows.contract.names import name_model_queue, name_provider_queue, name_tool_queue
+
+if TYPE_CHECKING:
+    from clew_activities.telemetry.spans import Spans
 
 LogFormat = Literal["text", "json"]
 INTERVAL_SECONDS = 10.0

@@ -14,8 +14,7 @@ from mcp import ClientSession, MCPError
 from mcp.shared.dispatcher import ProgressFnT
 
 from clew_activities.providers import Redaction
-from clew_activities.tools.mcp.settings import HttpSettings, ServerSettings
-from clew_activities.tools.mcp.tools import McpUnavailable
+from clew_activities.tools.mcp.settings import HttpSettings, McpUnavailable, ServerSettings
 from clew_activities.tools.mcp.transports import ServerProcess, open_http_streams, run_server_process
 
 CONNECT_SECONDS = 10.0

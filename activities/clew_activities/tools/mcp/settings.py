@@ -25,6 +25,10 @@ class McpUnusable(ValueError):
     """The file of MCP servers cannot be used. The message names the file and the field, and never a value."""
 
 
+class McpUnavailable(Exception):
+    """A server cannot be used at present."""
+
+
 class _Settings(BaseModel):
     # Other programs that read the same file have further fields of their own.
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
@@ -100,7 +104,7 @@ def read_mcp_settings(environ: Mapping[str, str]) -> McpSettings:
     for name, fields in servers.items():
         if not is_server_name(name):
             raise McpUnusable(
-                f"{VARIABLE}: {name[:100]!r} in {path!r} is not the name of a server: it has 1 to 32 letters, "
+                f"{VARIABLE}: {name[:100]!r} in {path!r} is not the name of a server: it needs 1 to 32 letters, "
                 "digits, '-' and single '_'"
             )
         try:

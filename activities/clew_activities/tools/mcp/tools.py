@@ -15,7 +15,7 @@ from pydantic_core import from_json, to_json
 
 from clew.tools.definition import ToolDefinition, make_spec
 from clew_activities.providers import Redaction
-from clew_activities.tools.mcp.settings import McpSettings
+from clew_activities.tools.mcp.settings import McpSettings, McpUnavailable
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.names import ALL_TOOLS, find_server, make_tool_name, split_configured_name
 from clew_workflows.session.tool_rounds import make_validator
@@ -31,10 +31,6 @@ LOOK_SECONDS = 5.0
 """Seconds that a model call waits for a server to list its tools. After them the list known before stands."""
 _REMEDY = "the server is one of the file that CLEW_MCP names, and the tool one of the server's"
 _VERSION_CHARACTERS = 16
-
-
-class McpUnavailable(Exception):
-    """A server cannot be used at present."""
 
 
 class UnknownMcpTool(Exception):

@@ -22,8 +22,14 @@ from starlette.routing import Route
 from clew_activities.providers import Redaction
 from clew_activities.tools.mcp import connection, transports
 from clew_activities.tools.mcp import tools as tools_module
-from clew_activities.tools.mcp.settings import HttpSettings, McpSettings, ProcessSettings, ServerSettings
-from clew_activities.tools.mcp.tools import McpTool, McpTools, McpUnavailable, UnknownMcpTool, make_catalog
+from clew_activities.tools.mcp.settings import (
+    HttpSettings,
+    McpSettings,
+    McpUnavailable,
+    ProcessSettings,
+    ServerSettings,
+)
+from clew_activities.tools.mcp.tools import McpTool, McpTools, UnknownMcpTool, make_catalog
 from clew_activities.tools.registry import Deployment
 from tests.support import bad_mcp_server
 from tests.support.web import serve
