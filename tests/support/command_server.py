@@ -127,6 +127,8 @@ def _run(arguments: list[str], env: dict[str, str], folder: str, streams: Sequen
 
 if __name__ == "__main__":
     # The children inherit what is imported here: the commands, and what some of them import when they run.
+    import clew.cli.app
+    import clew.operators  # noqa: F401
     import clew_activities.worker.process  # noqa: F401
 
     serve(socket.socket(fileno=os.dup(0)))

@@ -11,7 +11,6 @@ from typing import Any, cast
 from xml.etree import ElementTree
 
 import httpx
-from moto.server import ThreadedMotoServer
 
 BUCKET = "clew"
 # The server reads who calls, and does not verify the signature.
@@ -26,6 +25,8 @@ _NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 @contextmanager
 def run_s3() -> Iterator[str]:
     """Run the server, with an empty bucket `BUCKET`, and yield its address."""
+    from moto.server import ThreadedMotoServer  # noqa: PLC0415 - takes a second
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
