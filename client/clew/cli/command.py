@@ -27,7 +27,6 @@ from clew.cli.reach import Target
 from clew.session.connection import Clew
 from clew.session.session import Session
 from clew_workflows.contract import TASK_QUEUE
-from clew_workflows.contract.errors import WorkerUnavailable
 from clew_workflows.contract.outputs import Receipt
 
 P = ParamSpec("P")
@@ -163,16 +162,11 @@ def action(function: Callable[P, Action]) -> Callable[..., None]:
 
     def change_session(invocation: Invocation, /, session: str, **arguments: Any) -> None:
         change = function(**arguments)  # type: ignore[call-arg]
+        op_id = arguments.get("op_id")
+        repeat = f". To repeat it, add --op-id {shlex.quote(op_id)}: it is applied once" if op_id else ""
 
         async def change_in_time(reached: Session) -> Receipt:
-            try:
-                return await reach.wait_for_answer(change(reached), session)
-            except WorkerUnavailable as error:
-                op_id = arguments.get("op_id")
-                repeat = f". To repeat it, add --op-id {shlex.quote(op_id)}: it is applied once" if op_id else ""
-                raise WorkerUnavailable(
-                    f"{error}; the session may still accept the command once a worker runs{repeat}"
-                ) from None
+            return await reach.wait_for_change(change(reached), session, "command", repeat)
 
         invocation.print_receipt(invocation.ask_existing(session, change_in_time))
 

@@ -180,6 +180,26 @@ async def wait_for_answer(work: Coroutine[Any, Any, T], session_id: str, seconds
         ) from None
 
 
+async def wait_for_change(work: Coroutine[Any, Any, T], session_id: str, change: str, repeat: str = "") -> T:
+    """Wait until a session has taken a change. It may still take it after this wait is over.
+
+    Args:
+        work: Sends the change.
+        session_id: The session.
+        change: The noun for it in the error, such as `message`.
+        repeat: How it can be repeated, for the error.
+
+    Raises:
+        WorkerUnavailable: No answer came in time.
+    """
+    try:
+        return await wait_for_answer(work, session_id)
+    except WorkerUnavailable as error:
+        raise WorkerUnavailable(
+            f"{error}; the session may still accept the {change} once a worker runs{repeat}"
+        ) from None
+
+
 async def find_waiting_approval(session: Session) -> str:
     """Find the only tool call that waits for an approval. Returns its id.
 

@@ -279,15 +279,11 @@ def _notify(text: Text) -> None:
 
 
 async def _send(session: Session, text: str, timeout_seconds: int | None, on_busy: OnBusy | None) -> Request:
-    try:
-        return await wait_for_answer(
-            session.message(text, timeout_seconds=timeout_seconds, on_busy=on_busy), session.id
-        )
-    except WorkerUnavailable as error:
-        raise WorkerUnavailable(f"{error}; the session may still accept the message once a worker runs") from None
+    sending = session.message(text, timeout_seconds=timeout_seconds, on_busy=on_busy)
+    return await reach.wait_for_change(sending, session.id, "message")
 
 
-async def _answer(request: Request, as_json: bool, *, in_lines: bool) -> RequestOutcome:
+async def _answer(request: Request, as_json: bool, *, in_lines: bool) -> None:
     """Print a request's answer: streamed on a terminal, at once in a pipe, or as JSON.
 
     Raises:
@@ -303,7 +299,6 @@ async def _answer(request: Request, as_json: bool, *, in_lines: bool) -> Request
         # Unchanged, for a file or another program.
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
-    return outcome
 
 
 # Wait for a reply: show it as it grows on a terminal, with its tool calls and their results.
