@@ -67,10 +67,10 @@ class ToolDefinition:
         retries: The most repetitions of an attempt that failed.
         idempotent: Whether a call may run again when it is not known whether it has run.
         requires_approval: Whether a person must approve each call; `round`: before any call of its reply begins.
+        default_timeout_seconds: The `timeout_seconds` of a tool that sets none.
     """
 
     default_timeout_seconds: ClassVar[float] = DEFAULT_TIMEOUT_SECONDS
-    """The timeout of a tool that sets none."""
 
     def __init__(
         self,
