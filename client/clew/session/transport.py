@@ -66,6 +66,9 @@ LONGEST_PAUSE_SECONDS = 2.0
 """The longest pauses before an update is sent again that the server had no room for."""
 
 
+# Inputs.
+
+
 def make_input(model: type[M], fields: Mapping[str, Any]) -> M:
     """Make an input of the contract from its fields. A field that is None is left out.
 
@@ -88,154 +91,20 @@ def dump_input(model: BaseModel) -> dict[str, Any]:
     return model.model_dump(mode="json", exclude_unset=True)
 
 
-def translate_error(error: RPCError, session_id: str) -> ClewError:
-    """Make the Clew error for an error of Temporal's service."""
-    match error.status:
-        case RPCStatusCode.NOT_FOUND if error.message.startswith("Namespace"):
-            return ServerUnreachable(f"the Temporal server has no such namespace: {error.message}")
-        case RPCStatusCode.NOT_FOUND if is_rollover(error):
-            return Closed(f"session {session_id!r} has ended")
-        case RPCStatusCode.NOT_FOUND:
-            return NotFound(f"there is no session {session_id!r}")
-        case RPCStatusCode.UNAVAILABLE:
-            return ServerUnreachable(f"the Temporal server does not answer: {error.message}")
-        case RPCStatusCode.RESOURCE_EXHAUSTED if "query buffer" in error.message:
-            return WorkerUnavailable(f"no worker has answered yet for session {session_id!r}: {error.message}")
-        case RPCStatusCode.DEADLINE_EXCEEDED | RPCStatusCode.FAILED_PRECONDITION | RPCStatusCode.CANCELLED:
-            return WorkerUnavailable(f"no worker answers for session {session_id!r}: {error.message}")
-        case _:
-            return ClewError(f"the Temporal server refused the call: {error.message}")
+def _make_plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return dump_input(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (Agent, ToolDefinition)):
+        # A session names them; its workers have them.
+        return value.name
+    if inspect.isroutine(value):
+        raise TypeError(f"{value.__qualname__} is a function: decorate it with clew.tool")
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def make_interrupted(session_id: str) -> Interrupted:
-    """Make the error for a session whose workflow has ended without archiving its last entries."""
-    return Interrupted(
-        f"session {session_id!r} was interrupted, its workflow was terminated or has timed out: `clew recover "
-        f"{session_id}` repairs it"
-    )
-
-
-def is_rollover(error: RPCError) -> bool:
-    """Whether an update failed because the session's workflow run has ended, or ends: the session may roll over."""
-    ends = ("already completed", "aborted by closing workflow")
-    return error.status == RPCStatusCode.FAILED_PRECONDITION or any(end in error.message for end in ends)
-
-
-def is_overload(error: RPCError) -> bool:
-    """Whether the server had no room for an update: it takes a number of a session's updates at the same time."""
-    is_aborted = "update was aborted" in error.message and not is_rollover(error)
-    return error.status == RPCStatusCode.RESOURCE_EXHAUSTED or is_aborted
-
-
-def is_unprocessed(error: WorkflowUpdateFailedError) -> bool:
-    """Whether the server refused an update, because a paused worker completed its task without it."""
-    return isinstance(error.cause, ApplicationError) and error.cause.type == "UnprocessedUpdate"
-
-
-@asynccontextmanager
-async def translate_errors(session_id: str, seconds: float | None = None) -> AsyncIterator[None]:
-    """Translate Temporal's errors to Clew's errors. With `seconds`, the body must end within that time."""
-    try:
-        async with asyncio.timeout(seconds):
-            with _keep_cancellations():
-                yield
-    except (WorkflowUpdateFailedError, WorkflowFailureError) as error:
-        raise _translate_failure(error.cause, session_id) from error
-    except WorkflowQueryFailedError as error:
-        word, _, message = error.message.partition(": ")
-        is_refusal = bool(message) and word.replace("_", "").isalpha()
-        raise (make_refusal(word, message) if is_refusal else ClewError(error.message)) from error
-    except WorkflowQueryRejectedError as error:
-        if error.status in INTERRUPTED:
-            raise make_interrupted(session_id) from error
-        raise Closed(f"session {session_id!r} has ended") from error
-    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-        raise WorkerUnavailable(f"no worker answers for session {session_id!r}") from error
-    except TimeoutError as error:
-        message = f"no worker accepted the update for session {session_id!r}: start one and repeat with the same id"
-        raise WorkerUnavailable(message) from error
-    except RPCError as error:
-        raise translate_error(error, session_id) from error
-    except KeyError as error:
-        if not str(error.args[0]).startswith("Unknown payload encoding"):
-            raise
-        raise UnknownKey(
-            f"session {session_id!r} is encrypted with a codec that this process lacks: set CLEW_ENCRYPTION_CODEC"
-        ) from error
-
-
-def _translate_failure(cause: BaseException | None, session_id: str) -> ClewError:
-    """Make the Clew error for the failure of an update or of a workflow."""
-    match cause:
-        case exceptions.TimeoutError():
-            return WorkerUnavailable(f"no worker has run the service workflow for session {session_id!r}: start one")
-        case ApplicationError(type=WorkerUnavailable.type):
-            return WorkerUnavailable(cause.message)
-        case ApplicationError(type="AcceptedUpdateCompletedWorkflow"):
-            # The server's own word: the workflow has ended without answering.
-            return Closed(f"session {session_id!r} has ended")
-        case ApplicationError(type=str() as word) if word:
-            return make_refusal(word, cause.message)
-        case _:
-            return ClewError(str(cause))
-
-
-@contextmanager
-def _keep_cancellations() -> Iterator[None]:
-    """Turn the SDK's error back into the cancellation that it has caught."""
-    try:
-        yield
-    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-        if isinstance(error.__cause__, asyncio.CancelledError):
-            raise error.__cause__ from None
-        raise
-
-
-class Pauses:
-    """Pauses between repetitions, each twice as long as the one before.
-
-    Attributes:
-        next_seconds: The length of the next one.
-        seconds: The length of all so far.
-    """
-
-    def __init__(self, first: float, longest: float, *, is_random: bool = False) -> None:
-        """Begin with the shortest pause.
-
-        Args:
-            first: The length of the first one, in seconds.
-            longest: The length of the longest one, in seconds.
-            is_random: Each is shorter at random, by up to a half: callers that came at the same time must not come
-                again at the same time.
-        """
-        self.next_seconds, self.seconds = first, 0.0
-        self._longest, self._is_random = longest, is_random
-
-    async def wait(self) -> None:
-        """Wait for the length of the next pause."""
-        pause = self.next_seconds * (random.uniform(0.5, 1.0) if self._is_random else 1.0)
-        self.seconds += pause
-        self.next_seconds = min(2 * self.next_seconds, self._longest)
-        await asyncio.sleep(pause)
-
-
-async def wait_at_most(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
-    """Wait for a result.
-
-    Not `asyncio.wait_for`: the SDK turns a cancellation into errors of its own, which would hide a Ctrl-C.
-
-    Raises:
-        TimeoutError: The result did not come in time.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        done, _ = await asyncio.wait([task], timeout=seconds)
-        if not done:
-            raise TimeoutError
-        return task.result()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+# Updates.
 
 
 async def send_update(
@@ -296,20 +165,14 @@ async def read_answer(session_id: str, update: WorkflowUpdateHandle[dict[str, An
             await pauses.wait()
 
 
-def _make_busy(session_id: str) -> Busy:
-    return Busy(
-        f"too many updates of session {session_id!r} wait at the same time: send it again later, with the same id"
-    )
-
-
 async def _start_update(
     handle: WorkflowHandle[Any, Any], name: str, argument: BaseModel, update_id: str, *, awaits_answer: bool
 ) -> WorkflowUpdateHandle[dict[str, Any]]:
     """Start an update. One call to the server brings an answer that comes soon, otherwise another one asks for it."""
     start = partial(handle.start_update, name, dump_input(argument), id=update_id, result_type=dict)
-    room = _find_room(handle)
-    if awaits_answer and room.awaiting < MAX_AWAITING:
-        room.awaiting += 1
+    slots = _find_slots(handle)
+    if awaits_answer and slots.awaiting < MAX_AWAITING:
+        slots.awaiting += 1
         try:
             # A server that closes the connection cancels the call, too.
             with suppress(TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
@@ -317,13 +180,13 @@ async def _start_update(
                     with _keep_cancellations():
                         return await start(wait_for_stage=WorkflowUpdateStage.COMPLETED)
         finally:
-            room.awaiting -= 1
-    async with room.sending:
+            slots.awaiting -= 1
+    async with slots.sending:
         return await start(wait_for_stage=WorkflowUpdateStage.ACCEPTED)
 
 
 @dataclass(eq=False)
-class _Room:
+class _Slots:
     """The updates that a client sends to one session at the same time.
 
     A server takes 10 of a session's updates at the same time (`history.maxInFlightUpdates`). When it refuses one
@@ -338,23 +201,172 @@ class _Room:
     sending: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SENDING))
 
 
-# A room exists while calls use it.
-_rooms = WeakKeyDictionary[Client, WeakValueDictionary[str, _Room]]()
+# Slots exist while calls use them.
+_slots = WeakKeyDictionary[Client, WeakValueDictionary[str, _Slots]]()
 
 
-def _find_room(handle: WorkflowHandle[Any, Any]) -> _Room:
-    rooms = _rooms.setdefault(handle._client, WeakValueDictionary())
-    return rooms.setdefault(handle.id, _Room())
+def _find_slots(handle: WorkflowHandle[Any, Any]) -> _Slots:
+    of_client = _slots.setdefault(handle._client, WeakValueDictionary())
+    return of_client.setdefault(handle.id, _Slots())
 
 
-def _make_plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return dump_input(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, (Agent, ToolDefinition)):
-        # A session names them; its workers have them.
-        return value.name
-    if inspect.isroutine(value):
-        raise TypeError(f"{value.__qualname__} is a function: decorate it with clew.tool")
-    raise TypeError(f"{type(value).__name__} is not JSON")
+def _make_busy(session_id: str) -> Busy:
+    return Busy(
+        f"too many updates of session {session_id!r} wait at the same time: send it again later, with the same id"
+    )
+
+
+# Waits.
+
+
+class Pauses:
+    """Pauses between repetitions, each twice as long as the one before.
+
+    Attributes:
+        next_seconds: The length of the next one.
+        seconds: The length of all so far.
+    """
+
+    def __init__(self, first: float, longest: float, *, is_random: bool = False) -> None:
+        """Begin with the shortest pause.
+
+        Args:
+            first: The length of the first one, in seconds.
+            longest: The length of the longest one, in seconds.
+            is_random: Each is shorter at random, by up to a half: callers that came at the same time must not come
+                again at the same time.
+        """
+        self.next_seconds, self.seconds = first, 0.0
+        self._longest, self._is_random = longest, is_random
+
+    async def wait(self) -> None:
+        """Wait for the length of the next pause."""
+        pause = self.next_seconds * (random.uniform(0.5, 1.0) if self._is_random else 1.0)
+        self.seconds += pause
+        self.next_seconds = min(2 * self.next_seconds, self._longest)
+        await asyncio.sleep(pause)
+
+
+async def wait_at_most(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
+    """Wait for a result.
+
+    Not `asyncio.wait_for`: the SDK turns a cancellation into errors of its own, which would hide a Ctrl-C.
+
+    Raises:
+        TimeoutError: The result did not come in time.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait([task], timeout=seconds)
+        if not done:
+            raise TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+# Temporal's errors, translated.
+
+
+@asynccontextmanager
+async def translate_errors(session_id: str, seconds: float | None = None) -> AsyncIterator[None]:
+    """Translate Temporal's errors to Clew's errors. With `seconds`, the body must end within that time."""
+    try:
+        async with asyncio.timeout(seconds):
+            with _keep_cancellations():
+                yield
+    except (WorkflowUpdateFailedError, WorkflowFailureError) as error:
+        raise _translate_failure(error.cause, session_id) from error
+    except WorkflowQueryFailedError as error:
+        word, _, message = error.message.partition(": ")
+        is_refusal = bool(message) and word.replace("_", "").isalpha()
+        raise (make_refusal(word, message) if is_refusal else ClewError(error.message)) from error
+    except WorkflowQueryRejectedError as error:
+        if error.status in INTERRUPTED:
+            raise make_interrupted(session_id) from error
+        raise Closed(f"session {session_id!r} has ended") from error
+    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+        raise WorkerUnavailable(f"no worker answers for session {session_id!r}") from error
+    except TimeoutError as error:
+        message = f"no worker accepted the update for session {session_id!r}: start one and repeat with the same id"
+        raise WorkerUnavailable(message) from error
+    except RPCError as error:
+        raise translate_error(error, session_id) from error
+    except KeyError as error:
+        if not str(error.args[0]).startswith("Unknown payload encoding"):
+            raise
+        raise UnknownKey(
+            f"session {session_id!r} is encrypted with a codec that this process lacks: set CLEW_ENCRYPTION_CODEC"
+        ) from error
+
+
+@contextmanager
+def _keep_cancellations() -> Iterator[None]:
+    """Turn the SDK's error back into the cancellation that it has caught."""
+    try:
+        yield
+    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+        if isinstance(error.__cause__, asyncio.CancelledError):
+            raise error.__cause__ from None
+        raise
+
+
+def _translate_failure(cause: BaseException | None, session_id: str) -> ClewError:
+    """Make the Clew error for the failure of an update or of a workflow."""
+    match cause:
+        case exceptions.TimeoutError():
+            return WorkerUnavailable(f"no worker has run the service workflow for session {session_id!r}: start one")
+        case ApplicationError(type=WorkerUnavailable.type):
+            return WorkerUnavailable(cause.message)
+        case ApplicationError(type="AcceptedUpdateCompletedWorkflow"):
+            # The server's own word: the workflow has ended without answering.
+            return Closed(f"session {session_id!r} has ended")
+        case ApplicationError(type=str() as word) if word:
+            return make_refusal(word, cause.message)
+        case _:
+            return ClewError(str(cause))
+
+
+def translate_error(error: RPCError, session_id: str) -> ClewError:
+    """Make the Clew error for an error of Temporal's service."""
+    match error.status:
+        case RPCStatusCode.NOT_FOUND if error.message.startswith("Namespace"):
+            return ServerUnreachable(f"the Temporal server has no such namespace: {error.message}")
+        case RPCStatusCode.NOT_FOUND if is_rollover(error):
+            return Closed(f"session {session_id!r} has ended")
+        case RPCStatusCode.NOT_FOUND:
+            return NotFound(f"there is no session {session_id!r}")
+        case RPCStatusCode.UNAVAILABLE:
+            return ServerUnreachable(f"the Temporal server does not answer: {error.message}")
+        case RPCStatusCode.RESOURCE_EXHAUSTED if "query buffer" in error.message:
+            return WorkerUnavailable(f"no worker has answered yet for session {session_id!r}: {error.message}")
+        case RPCStatusCode.DEADLINE_EXCEEDED | RPCStatusCode.FAILED_PRECONDITION | RPCStatusCode.CANCELLED:
+            return WorkerUnavailable(f"no worker answers for session {session_id!r}: {error.message}")
+        case _:
+            return ClewError(f"the Temporal server refused the call: {error.message}")
+
+
+def make_interrupted(session_id: str) -> Interrupted:
+    """Make the error for a session whose workflow has ended without archiving its last entries."""
+    return Interrupted(
+        f"session {session_id!r} was interrupted, its workflow was terminated or has timed out: `clew recover "
+        f"{session_id}` repairs it"
+    )
+
+
+def is_rollover(error: RPCError) -> bool:
+    """Whether an update failed because the session's workflow run has ended, or ends: the session may roll over."""
+    ends = ("already completed", "aborted by closing workflow")
+    return error.status == RPCStatusCode.FAILED_PRECONDITION or any(end in error.message for end in ends)
+
+
+def is_overload(error: RPCError) -> bool:
+    """Whether the server had no room for an update: it takes a number of a session's updates at the same time."""
+    is_aborted = "update was aborted" in error.message and not is_rollover(error)
+    return error.status == RPCStatusCode.RESOURCE_EXHAUSTED or is_aborted
+
+
+def is_unprocessed(error: WorkflowUpdateFailedError) -> bool:
+    """Whether the server refused an update, because a paused worker completed its task without it."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type == "UnprocessedUpdate"
