@@ -65,17 +65,8 @@ POLLER_SECONDS = 75
 COMPARISON_SECONDS = 2.0
 """Seconds within which an existing session must answer what its configuration is."""
 
-
 log = logging.getLogger("clew")
-
-
-@functools.cache
-def _exit_quietly() -> None:
-    """Give the SDK's threads time to stop before the interpreter exits.
-
-    A program that exits right after it connected may crash otherwise (temporalio/sdk-python#300).
-    """
-    atexit.register(time.sleep, 0.02)
+_session_id: TypeAdapter[str] = TypeAdapter(SessionId)
 
 
 class Clew(SessionLists):
@@ -314,6 +305,32 @@ class Clew(SessionLists):
             )
 
 
+def validate_session_id(session_id: str) -> str:
+    """Check a session's id and return it.
+
+    Raises:
+        InvalidInput: The text is not a session id.
+    """
+    try:
+        return _session_id.validate_python(session_id)
+    except ValidationError:
+        raise InvalidInput("a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'") from None
+
+
+def _select_model(config: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Select the field without which a session cannot be started: the agent or the model."""
+    return {"agent": config["agent"]} if config.get("agent") else {"model": model}
+
+
+@functools.cache
+def _exit_quietly() -> None:
+    """Give the SDK's threads time to stop before the interpreter exits.
+
+    A program that exits right after it connected may crash otherwise (temporalio/sdk-python#300).
+    """
+    atexit.register(time.sleep, 0.02)
+
+
 # Start a session's workflow, also one that has ended.
 
 
@@ -418,23 +435,3 @@ def _agrees(value: Any, actual: Any) -> bool:
     if isinstance(value, Mapping) and isinstance(actual, Mapping):
         return all(_agrees(part, actual.get(name)) for name, part in value.items())
     return bool(value == actual)
-
-
-def _select_model(config: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Select the field without which a session cannot be started: the agent or the model."""
-    return {"agent": config["agent"]} if config.get("agent") else {"model": model}
-
-
-def validate_session_id(session_id: str) -> str:
-    """Check a session's id and return it.
-
-    Raises:
-        InvalidInput: The text is not a session id.
-    """
-    try:
-        return _session_id.validate_python(session_id)
-    except ValidationError:
-        raise InvalidInput("a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'") from None
-
-
-_session_id: TypeAdapter[str] = TypeAdapter(SessionId)
