@@ -129,7 +129,7 @@ class Agent:
         unknown = [name for name in self.require_approval if not is_selected(name, (*names, READ_RESULT))]
         if unknown:
             raise TypeError(
-                f"agent {self.name!r}: require_approval names {unknown[0]!r}, which is no tool of the agent: its "
+                f"agent {self.name!r}: require_approval names {unknown[0]!r}, which is not a tool of the agent: its "
                 f"tools are {', '.join(names) or 'none'}"
             )
         object.__setattr__(self, "_config", self._make_config(names))
@@ -180,7 +180,7 @@ class Agent:
             case str() if tool:
                 return tool
             case _:
-                raise TypeError(f"agent {self.name!r}: {tool!r} is no tool: decorate the function with clew.tool")
+                raise TypeError(f"agent {self.name!r}: {tool!r} is not a tool: decorate the function with clew.tool")
 
     def _make_config(self, tools: Sequence[str]) -> SessionConfig:
         fields = {name: value for name, value in vars(self).items() if name in SessionConfig.model_fields}

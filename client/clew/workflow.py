@@ -72,6 +72,20 @@ RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_inte
 _FAILING: dict[type[ClewError], Any] = {}
 
 
+class CallOptions(MessageOptions, total=False):
+    """Options of `ask` and `message`: those of a message, and of a session that does not run, which is opened.
+
+    Attributes:
+        agent: The agent of a new session.
+        config: The other fields of the configuration of a new session.
+        task_queue: The sessions' task queue.
+    """
+
+    agent: str | None
+    config: SessionOptions | None
+    task_queue: str
+
+
 async def open(  # noqa: A001 - as the client's method
     session_id: str, *, task_queue: str = TASK_QUEUE, **config: Unpack[SessionOptions]
 ) -> dict[str, Any]:
@@ -90,51 +104,23 @@ async def open(  # noqa: A001 - as the client's method
 
 
 @overload
-async def ask(
-    session_id: str,
-    content: str,
-    *,
-    agent: str | None = None,
-    config: SessionOptions | None = None,
-    answer: None = None,
-    task_queue: str = TASK_QUEUE,
-    **options: Unpack[MessageOptions],
-) -> str: ...
+async def ask(session_id: str, content: str, *, answer: None = None, **options: Unpack[CallOptions]) -> str: ...
 
 
 @overload
-async def ask(
-    session_id: str,
-    content: str,
-    *,
-    agent: str | None = None,
-    config: SessionOptions | None = None,
-    answer: type[M],
-    task_queue: str = TASK_QUEUE,
-    **options: Unpack[MessageOptions],
-) -> M: ...
+async def ask(session_id: str, content: str, *, answer: type[M], **options: Unpack[CallOptions]) -> M: ...
 
 
 async def ask(
-    session_id: str,
-    content: str,
-    *,
-    agent: str | None = None,
-    config: SessionOptions | None = None,
-    answer: type[M] | None = None,
-    task_queue: str = TASK_QUEUE,
-    **options: Unpack[MessageOptions],
+    session_id: str, content: str, *, answer: type[M] | None = None, **options: Unpack[CallOptions]
 ) -> str | M:
     """Send a message and wait for the answer.
 
     Args:
         session_id: The session. If it does not run it is opened, with `agent` and `config`.
         content: The message.
-        agent: The agent of a new session.
-        config: The other fields of the configuration of a new session.
         answer: A pydantic model. The answer must meet its JSON Schema and is returned as an instance.
-        task_queue: The sessions' task queue.
-        options: Options of the message. Without a `request_id` the workflow makes one.
+        options: Options of the message and of a new session. Without a `request_id` the workflow makes one.
 
     Raises:
         RequestFailed: The request ended without an answer.
@@ -142,29 +128,19 @@ async def ask(
     """
     if answer is not None:
         options = {**options, "output_schema": answer.model_json_schema()}
-    call = _make_message(session_id, content, {**(config or {}), "agent": agent}, task_queue, options)
-    outcome, text = await _carry_out(call)
+    outcome, text = await _carry_out(_make_message(session_id, content, options))
     if outcome.status != "completed" or text is None:
         raise _make_failure(RequestFailed(outcome))
     return text if answer is None else answer.model_validate_json(text)
 
 
-async def message(
-    session_id: str,
-    content: str,
-    *,
-    agent: str | None = None,
-    config: SessionOptions | None = None,
-    task_queue: str = TASK_QUEUE,
-    **options: Unpack[MessageOptions],
-) -> RequestOutcome:
+async def message(session_id: str, content: str, **options: Unpack[CallOptions]) -> RequestOutcome:
     """Send a message and wait for its outcome: completed, failed or cancelled. Otherwise the same as `ask`.
 
     Raises:
         Refusal: The session refused the message. Nothing has changed.
     """
-    call = _make_message(session_id, content, {**(config or {}), "agent": agent}, task_queue, options)
-    outcome, _ = await _carry_out(call)
+    outcome, _ = await _carry_out(_make_message(session_id, content, options))
     return outcome
 
 
@@ -225,13 +201,12 @@ def _make_id() -> str:
     return workflow.uuid4().hex[:16]
 
 
-def _make_message(
-    session_id: str, content: str, config: Mapping[str, Any], task_queue: str, options: MessageOptions
-) -> SendMessageCall:
+def _make_message(session_id: str, content: str, options: CallOptions) -> SendMessageCall:
     fields = {"request_id": _make_id(), **_drop_absent(options), "content": content}
+    config = {**fields.pop("config", {}), "agent": fields.pop("agent", None)}
     call = {
         "session_id": session_id,
-        "task_queue": task_queue,
+        "task_queue": fields.pop("task_queue", TASK_QUEUE),
         "config": _drop_absent(config),
         "message": dump_input(_make(MessageInput, fields)),
     }

@@ -65,8 +65,8 @@ POLLER_SECONDS = 75
 COMPARISON_SECONDS = 2.0
 """Seconds within which an existing session must answer what its configuration is."""
 
-
 log = logging.getLogger("clew")
+_session_id: TypeAdapter[str] = TypeAdapter(SessionId)
 
 
 class Clew(SessionLists):
@@ -305,6 +305,23 @@ class Clew(SessionLists):
             )
 
 
+def validate_session_id(session_id: str) -> str:
+    """Check a session's id and return it.
+
+    Raises:
+        InvalidInput: The text is not a session id.
+    """
+    try:
+        return _session_id.validate_python(session_id)
+    except ValidationError:
+        raise InvalidInput("a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'") from None
+
+
+def _select_model(config: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Select the field without which a session cannot be started: the agent or the model."""
+    return {"agent": config["agent"]} if config.get("agent") else {"model": model}
+
+
 # Start a session's workflow, also one that has ended.
 
 
@@ -407,23 +424,3 @@ def _agrees(value: Any, actual: Any) -> bool:
     if isinstance(value, Mapping) and isinstance(actual, Mapping):
         return all(_agrees(part, actual.get(name)) for name, part in value.items())
     return bool(value == actual)
-
-
-def _select_model(config: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Select the field without which a session cannot be started: the agent or the model."""
-    return {"agent": config["agent"]} if config.get("agent") else {"model": model}
-
-
-def validate_session_id(session_id: str) -> str:
-    """Check a session's id and return it.
-
-    Raises:
-        InvalidInput: The text is not a session id.
-    """
-    try:
-        return _session_id.validate_python(session_id)
-    except ValidationError:
-        raise InvalidInput("a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'") from None
-
-
-_session_id: TypeAdapter[str] = TypeAdapter(SessionId)

@@ -55,13 +55,9 @@ async def find_registered(client: Client) -> list[str]:
     Raises:
         RPCError: The server does not say.
     """
-    try:
-        known = await _list_types(client)
-    except RPCError as error:
-        if error.status not in _REFUSED:
-            raise
-        # Not every client may list them, but a query may name them.
-        return list(SEARCH_ATTRIBUTES) if await _can_query(client, SEARCH_ATTRIBUTES) else []
+    known = await _list_types(client)
+    if isinstance(known, RPCError):
+        return []
     return [name for name, kind in SEARCH_ATTRIBUTES.items() if known.get(name) == _TYPES[kind]]
 
 
@@ -80,14 +76,9 @@ async def setup_namespace(client: Client) -> NamespaceSetup:
 
 async def _setup(client: Client) -> NamespaceSetup:
     namespace = client.namespace
-    try:
-        known = await _list_types(client)
-    except RPCError as error:
-        if error.status not in _REFUSED:
-            raise
-        if await _can_query(client, SEARCH_ATTRIBUTES):
-            return NamespaceSetup(namespace, present=list(SEARCH_ATTRIBUTES))
-        return NamespaceSetup(namespace, refused=list(SEARCH_ATTRIBUTES), reason=error.message)
+    known = await _list_types(client)
+    if isinstance(known, RPCError):
+        return NamespaceSetup(namespace, refused=list(SEARCH_ATTRIBUTES), reason=known.message)
     present = [name for name, kind in SEARCH_ATTRIBUTES.items() if known.get(name) == _TYPES[kind]]
     mistyped = [name for name in SEARCH_ATTRIBUTES if name in known and name not in present]
     missing: dict[str, AttributeType] = {name: kind for name, kind in SEARCH_ATTRIBUTES.items() if name not in known}
@@ -110,9 +101,18 @@ async def _setup(client: Client) -> NamespaceSetup:
     return NamespaceSetup(namespace, list(missing), present, mistyped)
 
 
-async def _list_types(client: Client) -> Mapping[str, IndexedValueType.ValueType]:
+async def _list_types(client: Client) -> Mapping[str, IndexedValueType.ValueType] | RPCError:
+    """List the namespace's search attributes with their types; the error where this client may not list them."""
     request = ListSearchAttributesRequest(namespace=client.namespace)
-    return (await client.operator_service.list_search_attributes(request, retry=True)).custom_attributes
+    try:
+        return (await client.operator_service.list_search_attributes(request, retry=True)).custom_attributes
+    except RPCError as error:
+        if error.status not in _REFUSED:
+            raise
+        # Not every client may list them, but a query may name them.
+        if await _can_query(client, SEARCH_ATTRIBUTES):
+            return {name: _TYPES[kind] for name, kind in SEARCH_ATTRIBUTES.items()}
+        return error
 
 
 async def _wait_until_usable(client: Client, missing: Mapping[str, AttributeType]) -> None:

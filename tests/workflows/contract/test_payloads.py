@@ -81,7 +81,7 @@ def test_a_payload_is_read_as_its_own_kind_alone() -> None:
     """A payload read as another kind is an error that names its actual kind."""
     entry = Entry(7, "e7", "run", "", OTHER_PAYLOADS["run"], {}, 0)
     assert entry.read(RunPayload).iterations == 1
-    with pytest.raises(TypeError, match="entry 7 holds a RunPayload and no ConfigPayload"):
+    with pytest.raises(TypeError, match="RunPayload"):
         entry.read(ConfigPayload)
     with pytest.raises(TypeError):
         entry.read(MessagePayload)

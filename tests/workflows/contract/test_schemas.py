@@ -236,6 +236,6 @@ def test_a_tool_whose_parameters_are_out_of_bounds_is_none() -> None:
 @pytest.mark.parametrize("named", [7, "text", ["string", "text"], [], None, {}])
 def test_an_unknown_type_is_refused(named: Any) -> None:
     """Wherever in the schema it is."""
-    with pytest.raises(ValueError, match="is no type"):
+    with pytest.raises(ValueError, match="is not a type"):
         check_schema({"properties": {"a": {"type": named}}})
     check_schema({"properties": {"type": {"type": ["string", "null"]}}})

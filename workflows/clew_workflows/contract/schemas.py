@@ -282,7 +282,7 @@ def _check_type(subschema: Subschema) -> None:
     named = subschema["type"]
     for name in named if isinstance(named, list) and named else [named]:
         if not isinstance(name, str) or name not in TYPES:
-            raise ValueError(f"{str(named)[:50]!r} is no type: name one of {', '.join(TYPES)}, or a list of them")
+            raise ValueError(f"{str(named)[:50]!r} is not a type: name one of {', '.join(TYPES)}, or a list of them")
 
 
 class _Overlay:

@@ -102,7 +102,7 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
         try:
             decrypted, bound = Payload.FromString(data), workflow.decode()
         except (DecodeError, UnicodeDecodeError):
-            raise UnknownKey(f"what was encrypted with the key {kid!r} is no payload") from None
+            raise UnknownKey(f"the text that was encrypted with the key {kid!r} is not a payload") from None
         if bound and self._workflow_id and not _belongs(bound, self._workflow_id):
             raise UnknownKey(f"it was encrypted for the workflow {bound!r}, not for {self._workflow_id!r}")
         return decrypted

@@ -126,7 +126,7 @@ class Entry(_ParsedPayload):
         """
         body = self.body
         if not isinstance(body, payload_type):
-            raise TypeError(f"entry {self.seq} holds a {type(body).__name__} and no {payload_type.__name__}")
+            raise TypeError(f"entry {self.seq} holds a {type(body).__name__}, not a {payload_type.__name__}")
         return body
 
     @property
@@ -154,7 +154,7 @@ class Entry(_ParsedPayload):
 
     @property
     def recipe(self) -> Recipe | None:
-        """The recipe of the model call; None where the entry is no model's reply."""
+        """The recipe of the model call; None: the entry is not a model's reply."""
         body = self.body
         return body.recipe if isinstance(body, AssistantMessage) else None
 

@@ -122,7 +122,7 @@ class Layers:
 
 
 def is_base(entry: Entry) -> bool:
-    """Whether a context operation starts a new stack: it puts a snapshot and is no compaction."""
+    """Whether a context operation starts a new stack: it puts a snapshot and is not a compaction."""
     operation = entry.read(OperationPayload).operation
     return isinstance(operation, AppliedReplace) and not operation.is_compaction
 

@@ -382,7 +382,7 @@ def make_archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str,
 
 
 async def _read_layers(reader: BackwardReader, context_ref: str) -> Layers:
-    """Read a lane's layers: all operations and summaries from its last snapshot that was no compaction.
+    """Read a lane's layers: all operations and summaries from its last snapshot that was not a compaction.
 
     If messages from before the snapshot follow it, also the operations since those, which may have withdrawn some.
     """
