@@ -1,4 +1,7 @@
-"""The activity `summarize`: reads a part of a lane and has a model summarize it, in pieces if it is long."""
+"""The activity `summarize`: reads a part of a lane and has a model summarize it, in pieces if it is long.
+
+`session.summaries` decides which model writes how much about what.
+"""
 
 from __future__ import annotations
 

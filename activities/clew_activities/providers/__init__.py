@@ -4,6 +4,17 @@ providers = load_providers(os.environ)
 provider = providers.get("openai")
 decoder = RedactedDecoder(provider.make_decoder(), providers.redaction)
 reply = await stream(client, provider, request, decoder)
+
+A new provider is a module beside these, with the members that `interface` defines and a function `make_providers`;
+`loading` finds it. An OpenAI-compatible server needs a row in `dialects` at most.
+
+| module | content |
+|---|---|
+| `interface`, `loading` | what a provider is, and which ones a worker has |
+| `openai`, `openai_stream`, `dialects` | Chat Completions, and what each server takes of it |
+| `anthropic`, `anthropic_stream`, `anthropic_schema` | Anthropic's Messages |
+| `fit_messages`, `fit_tools`, `sanitize`, `answer_object` | messages, tools and schemas as a server takes them |
+| `http`, `reply`, `errors`, `redaction` | the HTTP boundary, replies as they grow, errors, removed keys |
 """
 
 from clew_activities.providers.errors import ProviderError

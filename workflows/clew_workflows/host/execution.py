@@ -1,4 +1,4 @@
-"""Carrying out effects: each runs as an activity. `make_plan` names the activity and its timeouts.
+"""Carrying out effects: each runs as an activity. `make_plan` names the activity, its timeouts and retries.
 
 This module reads the session's state only when it starts an activity: the state may change while the activity runs.
 """

@@ -1,7 +1,7 @@
 """The updates, signals and queries of a session: their names, their inputs, and descriptions for people.
 
-The door decodes by these tables (`ingress`), the Temporal UI lists them (`metadata`), and the contract's page is made
-from them.
+`ingress` decodes by these tables, the Temporal UI lists them (`visibility.serve_metadata`), and the contract's page
+is made from them.
 """
 
 from __future__ import annotations

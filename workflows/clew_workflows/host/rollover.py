@@ -3,7 +3,8 @@
 The next run begins on the version of the workers that is current then, if they have versions. If that is another one
 than the session's, it rolls over before its next step.
 
-`due` says when, `roll` does it. `put_away` archives a session that hibernates or closes.
+`due` says when, by the thresholds `protocol.RolloverThresholds` and the history that `tasks` measures. `roll` does
+it. `put_away` archives a session that hibernates or closes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Visibility: the search attributes and the memo with which Temporal lists a session."""
+"""Visibility: when a session's search attributes and memo are written, with which Temporal lists it.
+
+`contract.lists` defines the search attributes, `ui.summarize_session` makes their values. The Temporal UI also asks
+here for the session's updates, signals and queries.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +157,7 @@ def _make_update(name: str, value: AttributeValue | None) -> SearchAttributeUpda
     key = _KEYS[name]
     if value is None:
         return key.value_unset()
-    if name == "ClewLastActive":
+    if SEARCH_ATTRIBUTES[name] == "Datetime":
         return key.value_set(datetime.fromisoformat(str(value)))
     return key.value_set(list(value) if isinstance(value, tuple) else value)
 

@@ -1,1 +1,14 @@
-"""The session's decisions: pure functions from state and event to state, entries and effects."""
+"""The session's decisions: pure functions from state and event to state, entries and effects.
+
+| module | content |
+|---|---|
+| `commands` | what an update or a signal does: accepted, refused, or repeated |
+| `decisions` | what the result of an effect does; the begin, hibernation and end of a session |
+| `runs` | the turn: the only module that says what comes next |
+| `requests`, `budgets`, `configuration` | a message's settings, its token budget, and the configuration in force |
+| `tool_rounds`, `outside`, `subagents`, `hooks` | tool calls, and what they wait for: people, programs, sessions |
+| `inputs`, `operations`, `summaries` | steering, context operations, and which model summarizes what |
+| `state`, `drafts`, `advance` | the state, the entries, and the commit of a decision |
+| `carried`, `checkpoints` | the session as JSON for the next workflow run, and as a signed token |
+| `views`, `ui` | the answers to queries, and what the Temporal UI and lists show |
+"""
