@@ -72,7 +72,7 @@ async def replay(handle: WorkflowHandle[Ticks, None]) -> bool:
     """Replay a history; returns whether it can be."""
     try:
         await Replayer(workflows=[Ticks]).replay_workflow(await handle.fetch_history())
-    except RuntimeError as error:
+    except (RuntimeError, workflow.NondeterminismError) as error:
         print(str(error)[:250])
         return False
     return True
