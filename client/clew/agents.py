@@ -25,7 +25,7 @@ from clew_workflows.contract import (
     OnBusy,
     SessionConfig,
 )
-from clew_workflows.contract.config import Steering
+from clew_workflows.contract.config import ProviderTool, Steering
 from clew_workflows.contract.errors import Refusal
 from clew_workflows.contract.names import is_selected
 from clew_workflows.contract.policy import resolve
@@ -66,6 +66,7 @@ class Agent:
         system_prompt: The system prompt; at most 65 536 bytes.
         tools: The tools that the model may call: tools, or their JSON form. A worker that has the agent has them too.
             A string names a tool that the worker has from elsewhere.
+        provider_tools: The tools that the model's provider runs itself: `web_search`, `web_fetch`, `code_execution`.
         require_approval: The names of tools of the agent whose calls wait for approval, beside those that always do.
         approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
             (`round`).
@@ -92,6 +93,7 @@ class Agent:
     fallbacks: Sequence[str] = ()
     system_prompt: str | None = None
     tools: Sequence[ToolForm] = ()
+    provider_tools: Sequence[ProviderTool] = ()
     require_approval: Sequence[str] = ()
     context_policy: ContextPolicy | None = None
     model_options: ModelOptions | Mapping[str, Any] | None = None
@@ -116,7 +118,7 @@ class Agent:
         label: object = self.version
         if label is not None and not (isinstance(label, str) and 0 < len(label) <= MAX_VERSION_CHARACTERS):
             raise TypeError(f"agent {self.name!r}: version has 1 to {MAX_VERSION_CHARACTERS} characters, or is None")
-        for field in ("fallbacks", "tools", "require_approval"):
+        for field in ("fallbacks", "tools", "provider_tools", "require_approval"):
             # A string is a sequence, too: of one-letter names.
             if isinstance(values := getattr(self, field), str) or not isinstance(values, Sequence):
                 raise TypeError(f"agent {self.name!r}: {field} is a list, not {values!r}")

@@ -242,6 +242,10 @@ export interface AssistantMessage {
   thinking?: string;
   /** Blocks that go back to the provider verbatim. */
   provider_data?: ProviderData;
+  /** The calls of tools that the provider ran itself, in order. */
+  provider_calls?: Array<ProviderCall>;
+  /** The sources that the reply names. */
+  citations?: Array<Citation>;
   /** The call was cancelled, or failed, before the reply was complete: `content` is what had arrived. */
   interrupted?: boolean;
   /** The recipe of the model call. */
@@ -284,6 +288,20 @@ export interface CheckpointInput {
 export interface CheckpointReceipt {
   /** The argument of `RestoreSession`: `rt2.<payload>.<signature>`. */
   token: string;
+}
+
+/** A source that a reply names for a part of its text. */
+export interface Citation {
+  /** The address of the page. */
+  url: string;
+  /** Its title. */
+  title?: string;
+  /** The words of the page; at most 500 characters. */
+  quote?: string;
+  /** The first character of the part of the reply's text. */
+  start?: number;
+  /** The character after the last one of that part. */
+  end?: number;
 }
 
 /** Replace older tool results by a marker. A result that is not larger than the marker stays. */
@@ -364,6 +382,8 @@ export interface ConfigPayload {
   metadata: Record<string, string>;
   /** The models that a run tries while its model has an outage. */
   fallbacks?: Array<string>;
+  /** The tools that the model's provider runs itself. */
+  provider_tools?: Array<string>;
   /** Which calls the workers take first: 1 the first, 5 the last. */
   priority?: number;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
@@ -398,6 +418,8 @@ export interface ConfigureInput {
   system_prompt?: string | null;
   /** All tools that the model may call from then on. A worker resolves their schemas anew, also if the session is pinned. */
   tools?: Array<string> | null;
+  /** The tools that the model's provider runs itself. A provider that has none of a name does not get it. */
+  provider_tools?: Array<"web_search" | "web_fetch" | "code_execution"> | null;
   /** The tools whose calls wait for a person's decision, beside those that always do. */
   require_approval?: Array<string> | null;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
@@ -928,16 +950,24 @@ export interface MessageInput {
 export interface ModelOptions {
   /** The randomness of sampling. */
   temperature?: number | null;
+  /** The part of the probability from which tokens are sampled. */
+  top_p?: number | null;
   /** The longest reply, in tokens. Absent: the policy's `reserve_output_tokens`, or 4 096 if that is 0. */
   max_output_tokens?: number | null;
   /** `auto`, `none`, `required`, or the name of a tool. */
   tool_choice?: string | null;
-  /** The amount of reasoning before the reply. */
-  reasoning_effort?: "minimal" | "low" | "medium" | "high" | null;
+  /** The amount of reasoning before the reply; a provider gets the nearest level that it has. */
+  reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
+  /** The length of replies, for models that take it. */
+  verbosity?: "low" | "medium" | "high" | null;
+  /** The provider's name of a tier of its service, such as `flex` or `priority`. */
+  service_tier?: string | null;
   /** Texts that end the reply; it does not contain them. */
   stop?: Array<string> | null;
   /** The seed of sampling, for providers that support it. */
   seed?: number | null;
+  /** Fields of the request's body, by the provider that gets them: an object for each, merged into what Clew sends. At most 4 096 bytes of JSON. A call fails if one is a field that Clew writes. */
+  provider_options?: Record<string, Record<string, unknown>> | null;
 }
 
 /** The argument of the signal `move`, which wakes a session after a deployment of workers with a version. */
@@ -1074,6 +1104,20 @@ export interface Price {
   above?: number;
 }
 
+/** A call of a tool that the provider ran itself. */
+export interface ProviderCall {
+  /** The tool: `web_search`, `web_fetch`, `code_execution`, or the provider's own name of another one. */
+  tool: string;
+  /** What it was called with: the query, the address or the code; at most 4 000 characters. */
+  input?: string;
+  /** What it returned, if that is a text: the output of code; at most 4 000 characters. */
+  output?: string;
+  /** The pages that it has found or read; at most 50. */
+  sources?: Array<Source>;
+  /** Why it failed. */
+  error?: string;
+}
+
 /** The part of a reply that goes back to its provider as it came; no other provider gets it. */
 export interface ProviderData {
   /** The provider. */
@@ -1156,8 +1200,8 @@ export interface Recipe {
   usage: Usage;
   /** The number of the attempt that returned the reply, from 1 on. */
   attempt: number;
-  /** `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools; `interrupted`: the call was cancelled, or failed. */
-  stop_reason: "stop" | "length" | "tool_calls" | "interrupted";
+  /** `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools; `paused`: the provider's own tools take long, and the run's next call goes on with it; `interrupted`: the call was cancelled, or failed. */
+  stop_reason: "stop" | "length" | "tool_calls" | "paused" | "interrupted";
   /** The seqs at which the window of an epoch was truncated; absent for sliding windows. */
   epoch?: Array<number>;
   /** Tokens that the context shares with the beginning of the lane's call before it; absent for sliding windows. */
@@ -1178,8 +1222,12 @@ export interface Recipe {
   output_schema_seq?: number;
   /** The usage of earlier attempts of the call, whose replies were lost or not usable. */
   earlier_usage?: Usage;
+  /** The tools that the provider may run itself. */
+  provider_tools?: Array<string>;
   /** The differences of the request from the context; absent: there are none. */
   fitting?: Fitting;
+  /** What the provider received; absent: the call had ended before it was sent. */
+  request?: SentRequest;
 }
 
 /** The ids of what an entry belongs to. Which of them it has depends on its kind. */
@@ -1336,6 +1384,16 @@ export interface RunPayload {
   reason?: string;
 }
 
+/** What a provider received: enough to encode it again and compare. */
+export interface SentRequest {
+  /** SHA-256 of the body as it was sent. */
+  digest: string;
+  /** The encoder and its version, such as `openai-chat/1`: another one may write other bytes. */
+  encoder: string;
+  /** The dialect, where the encoder has several. */
+  dialect?: string;
+}
+
 /**
  * The configuration of a session, from its start until a `configure` changes it.
  *
@@ -1353,6 +1411,8 @@ export interface SessionConfig {
   system_prompt?: string | null;
   /** The names of the tools that the model may call, each once. */
   tools?: Array<string>;
+  /** The tools that the model's provider runs itself. A provider that has none of a name does not get it. */
+  provider_tools?: Array<"web_search" | "web_fetch" | "code_execution">;
   /** The tools whose calls wait for a person's decision, beside those that always do. */
   require_approval?: Array<string>;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
@@ -1571,6 +1631,14 @@ export interface SnapshotToolCall {
   name: string;
   /** The arguments of the call. */
   arguments: Record<string, unknown>;
+}
+
+/** A page that a provider's tool has read or found. */
+export interface Source {
+  /** Its address. */
+  url: string;
+  /** Its title. */
+  title?: string;
 }
 
 /** The argument of the signals `steer` and `inject`: a message for the run in progress. */

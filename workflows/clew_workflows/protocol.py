@@ -15,9 +15,9 @@ from pydantic import Field, PlainSerializer, field_serializer
 
 from clew_workflows.contract import ModelOptions, SessionConfig
 from clew_workflows.contract.hooks import HookPoint
-from clew_workflows.contract.messages import ProviderData, ToolCall, ToolSpec
+from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, ToolCall, ToolSpec
 from clew_workflows.contract.outcomes import Prices, Usage
-from clew_workflows.contract.payloads import Fitting, StoredResult, Subagent
+from clew_workflows.contract.payloads import Fitting, SentRequest, StopReason, StoredResult, Subagent
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import EncodingName
 from clew_workflows.thread.lane import Layers
@@ -240,6 +240,7 @@ class CallModel(Value):
         at_seq: The newest entry that the context may include.
         model: `provider:model`.
         options: The model's options; `max_output_tokens` is always set.
+        provider_tools: The tools that the provider may run itself.
         context_policy: The request's changes to the session's policy, with a smaller budget where the model takes
             less; None: the session's policy.
         token_ratio: The provider's token counts divided by ours; None where it counts no more than we do.
@@ -267,6 +268,7 @@ class CallModel(Value):
     at_seq: int
     model: str
     options: Annotated[ModelOptions, PlainSerializer(_dump_options, when_used="json")]
+    provider_tools: tuple[str, ...] = ()
     context_policy: Annotated[ContextPolicy, PlainSerializer(_dump_set_fields, when_used="json")] | None = None
     token_ratio: float | None = None
     encoding: EncodingName
@@ -305,7 +307,9 @@ class ModelReply(Value):
         thinking: The model's reasoning, where the provider shows it.
         tool_calls: The tool calls that the model requests.
         provider_data: Data that the same provider wants back with the next call.
-        stop_reason: Why the model stopped; `interrupted`: the call ended before the reply was complete.
+        provider_calls: The calls of tools that the provider ran itself.
+        citations: The sources that the reply names.
+        stop_reason: Why the model stopped, as in a recipe.
         usage: The tokens, and the cost where the prices are known.
     """
 
@@ -313,7 +317,9 @@ class ModelReply(Value):
     thinking: str | None = None
     tool_calls: tuple[RequestedTool, ...] = ()
     provider_data: ProviderData | None = None
-    stop_reason: Literal["stop", "length", "tool_calls", "interrupted"] = "stop"
+    provider_calls: tuple[ProviderCall, ...] = ()
+    citations: tuple[Citation, ...] = ()
+    stop_reason: StopReason = "stop"
     usage: ReportedUsage = Usage()
 
 
@@ -339,6 +345,7 @@ class ModelAnswered(Value):
         tokens: The tokens of the reply's message. None: the session counts them.
         earlier_usage: The usage of earlier attempts of the call, whose replies were lost or not usable.
         fitting: The differences of the request from the context; None: there are none.
+        request: What the provider received.
     """
 
     reply: ModelReply
@@ -356,6 +363,7 @@ class ModelAnswered(Value):
     tokens: int | None = None
     earlier_usage: ReportedUsage | None = None
     fitting: Annotated[Fitting, PlainSerializer(Fitting.as_dict, when_used="json")] | None = None
+    request: Annotated[SentRequest, PlainSerializer(SentRequest.as_dict, when_used="json")] | None = None
 
     @property
     def usage(self) -> Usage:

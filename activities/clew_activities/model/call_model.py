@@ -27,7 +27,7 @@ from clew_activities.providers import (
     Redaction,
     stream,
 )
-from clew_activities.providers.answer_object import is_object_schema, make_object_schema
+from clew_activities.providers.encoders import make_cache_key, wrap_schema
 from clew_activities.providers.errors import ContentRefused, ContextLengthExceeded, Unreachable
 from clew_activities.providers.http import DEFAULT
 from clew_activities.providers.reply import AnswerDecoder
@@ -176,8 +176,9 @@ class ModelActivities:
             messages=context.messages,
             tools=context.tool_spec,
             options=call.options,
+            provider_tools=call.provider_tools,
             output_schema=schema,
-            cache_key=_make_cache_key(call),
+            cache_key=make_cache_key(activity.info().workflow_id or "", call.context_ref),
         )
         request, decoder = prepare_call(provider, request, self._providers.redaction)
         reading.meta, reading.decoder = context.meta, decoder
@@ -289,11 +290,9 @@ def prepare_call(
     schema = request.output_schema
     if schema is None:
         return request, RedactedDecoder(provider.make_decoder(request), redaction)
-    is_wrapped = not is_object_schema(schema)
-    if is_wrapped:
-        request = replace(request, output_schema=make_object_schema(schema))
-    decoder = AnswerDecoder(provider.make_decoder(request), is_wrapped=is_wrapped)
-    return request, RedactedDecoder(decoder, redaction)
+    wrapped = wrap_schema(request)
+    decoder = AnswerDecoder(provider.make_decoder(wrapped), is_wrapped=wrapped is not request)
+    return wrapped, RedactedDecoder(decoder, redaction)
 
 
 async def _fetch_context(call: CallModel) -> Context:
@@ -327,11 +326,6 @@ def _copy_context(posted: Projection) -> Context:
     """Copy a local context: the session's own values never change."""
     messages, tools, schema = from_json(to_json((posted.messages, posted.tool_spec, posted.output_schema)))
     return Context.model_construct(messages=messages, tool_spec=tools, meta=posted.meta, output_schema=schema)
-
-
-def _make_cache_key(call: CallModel) -> str:
-    """Make the cache key of a lane: its calls' contexts have a common prefix. It reveals no id."""
-    return compute_digest([activity.info().workflow_id, call.context_ref])[:32]
 
 
 def _is_lasting(failure: ApplicationError, reading: ReplyInProgress) -> bool:

@@ -92,7 +92,7 @@ class ReplyInProgress:
             return (progress, None, *earlier) if earlier else (progress,)
         answer = self._make_interrupted("", (len(text) + len(thinking)) // CHARACTERS_PER_TOKEN, None)
         # Their size has no bound, and only audits need them.
-        answer = answer.model_copy(update={"truncated_tool_results": None, "fitting": None})
+        answer = answer.model_copy(update={"truncated_tool_results": None, "fitting": None, "request": None})
         return progress, answer.model_dump(mode="json", exclude_defaults=True), *earlier
 
     async def interrupt(self, *, keeps_text: bool = True) -> ModelAnswered | None:
@@ -139,6 +139,7 @@ class ReplyInProgress:
             needs_summary=meta.needs_summary,
             tokens=tokens,
             earlier_usage=self.earlier_usage,
+            request=self.decoder.sent if self.decoder else None,
             fitting=fitting if fitting and fitting != Fitting(dialect=fitting.dialect) else None,
         )
 
@@ -204,11 +205,12 @@ def add_cost(prices: Prices, usage: Usage) -> Usage:
 def fit_reply(reply: ModelReply) -> ModelReply:
     """Reduce a reply until it fits into one payload. A character that JSON escapes takes up to six bytes.
 
-    Dropped in this order: the thinking, the provider's data, the tool calls' arguments. Then the text is truncated,
-    with a mark.
+    Dropped in this order: the thinking, the calls of the provider's tools and the citations, the provider's data, the
+    tool calls' arguments. Then the text is truncated, with a mark.
     """
     reductions: tuple[dict[str, Any], ...] = (
         {"thinking": None},
+        {"provider_calls": (), "citations": ()},
         {"provider_data": None},
         {"tool_calls": tuple(RequestedTool(name=tool.name, malformed="[too large]") for tool in reply.tool_calls)},
         {"content": reply.content[: MAX_REPLY_BYTES // 8] + "[truncated]"},

@@ -38,6 +38,7 @@ from clew_activities.providers.fit_messages import CONTINUE, OMITTED, choose_cal
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
+from clew_activities.providers.options import choose_effort, merge_provider_options
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
 
@@ -46,8 +47,12 @@ _VERSION = "2026-10-21"
 _VERSION_WITH_TEMPERATURE = "2023-06-01"
 _BINDING_BETA = "thinking-binding-controls-2026-08-01"
 
-_EFFORT = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
-_BUDGET = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
+_ENCODER = "anthropic/1"
+_OWNED = frozenset(("model", "messages", "system", "stream", "tools", "tool_choice"))
+"""Fields that `provider_options` cannot set."""
+
+_EFFORTS = ("low", "medium", "high", "max")
+_BUDGET = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 65536}
 _SMALLEST_BUDGET = 1024
 
 _BLOCKS_SENT_BACK = frozenset({"thinking", "redacted_thinking", "text"})
@@ -114,6 +119,7 @@ class Anthropic:
         if tools:
             body["tools"] = tools
         body |= _encode_options(request, fitted, self.name)
+        body = merge_provider_options(body, request, self.name, _OWNED)
         if declared:
             body["tool_choice"] = {"type": "none"}
         version = _VERSION_WITH_TEMPERATURE if "temperature" in body else _VERSION
@@ -131,7 +137,7 @@ class Anthropic:
             tools_left_out=dict(fitted.left_out),
             options=_describe_options(request, body),
         )
-        return HttpRequest("/v1/messages", headers, body, fitting)
+        return HttpRequest("/v1/messages", headers, body, fitting, _ENCODER)
 
     def make_decoder(self, request: ModelRequest) -> AnthropicDecoder:
         """Make a decoder for the reply to a request."""
@@ -173,8 +179,8 @@ def _encode_options(request: ModelRequest, tools: FittedTools, provider: str) ->
     assert max_tokens is not None  # ModelRequest guarantees it
     thinking = _choose_thinking(request, generation, max_tokens, provider)
     output_config: dict[str, Any] = {}
-    if options.reasoning_effort and generation.adaptive:
-        output_config["effort"] = _EFFORT[options.reasoning_effort]
+    if options.reasoning_effort not in (None, "none") and generation.adaptive:
+        output_config["effort"] = choose_effort(options.reasoning_effort, _EFFORTS)
     if schema := _make_answer_schema(request.output_schema):
         output_config["format"] = {"type": "json_schema", "schema": schema}
     options_by_name = {
@@ -223,6 +229,8 @@ def _choose_thinking(
     at most half of them; it is omitted below the API's minimum.
     """
     effort = request.options.reasoning_effort
+    if effort == "none":
+        effort = None
     forced = bool(request.tools) and request.options.tool_choice not in (None, "auto", "none")
     if generation.binds:
         thinking = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}

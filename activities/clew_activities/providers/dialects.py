@@ -179,7 +179,9 @@ class Dialect:
         token_limit: The name of the option that limits the reply.
         temperatures: The least and the highest temperature; others are raised or lowered to them.
         options_left_out: Options of Clew that are refused.
-        efforts: The accepted values of `reasoning_effort`, by Clew's; one that is absent is left out. None: all.
+        efforts: The accepted values of `reasoning_effort`. Another one becomes the nearest of them.
+        verbosity: Whether `verbosity` is accepted.
+        service_tier: Whether `service_tier` is accepted.
         tools_effort: The `reasoning_effort` of requests with tools: as it is, left out, or `none`.
         seed: The name of the option `seed`.
         any_tool: The `tool_choice` that forces some tool.
@@ -222,7 +224,9 @@ class Dialect:
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     temperatures: tuple[float, float] = (0.0, 1.0)
     options_left_out: frozenset[str] = frozenset({"seed", "reasoning_effort"})
-    efforts: Mapping[str, str] | None = None
+    efforts: tuple[str, ...] = ("minimal", "low", "medium", "high")
+    verbosity: bool = False
+    service_tier: bool = False
     tools_effort: Literal["keep", "omit", "none"] = "keep"
     seed: str = "seed"
     any_tool: str = "required"
@@ -237,7 +241,7 @@ class Dialect:
 
 STRICT = Dialect(name="strict")
 
-_THREE_EFFORTS: Mapping[str, str] = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
+_THREE_EFFORTS = ("low", "medium", "high")
 
 _OPENAI = Dialect(
     name="openai",
@@ -258,6 +262,9 @@ _OPENAI = Dialect(
     names_forced_tool=True,
     answer_with_tools=True,
     cache_key=True,
+    efforts=("none", "minimal", "low", "medium", "high", "xhigh"),
+    verbosity=True,
+    service_tier=True,
 )
 """developers.openai.com/api/reference, and the errors of its API."""
 
@@ -321,7 +328,7 @@ DIALECTS: Mapping[str, Dialect] = {
             temperatures=(0.0, 2.0),
             answer="json_object",
             options_left_out=frozenset({"seed"}),
-            efforts={"minimal": "low", "low": "low", "medium": "high", "high": "high"},
+            efforts=("low", "high"),
         ),
         # docs.x.ai: reasoning models refuse `stop`, and most of them `reasoning_effort`.
         replace(
@@ -331,7 +338,7 @@ DIALECTS: Mapping[str, Dialect] = {
             tools=replace(_PLAIN_TOOLS, description_characters=None),
             token_limit="max_tokens",
             options_left_out=frozenset({"stop"}),
-            efforts={"low": "low", "minimal": "low", "high": "high", "medium": "high"},
+            efforts=("low", "high"),
             answer_with_tools=False,
             cache_key=False,
         ),
@@ -496,7 +503,10 @@ class _Family:
 
 _TEMPLATED = frozenset({"strict", "vllm", "llamacpp", "ollama", "litellm", "openrouter"})
 _OF_OPENAI = frozenset({"strict", "openai", "azure", "litellm", "openrouter"})
-_REASONING = {"token_limit": "max_completion_tokens", "options_left_out": frozenset({"temperature", "stop", "seed"})}
+_REASONING = {
+    "token_limit": "max_completion_tokens",
+    "options_left_out": frozenset({"temperature", "top_p", "stop", "seed"}),
+}
 
 _FAMILIES: tuple[_Family, ...] = (
     # OpenAI's reasoning models refuse `max_tokens`, a temperature and `stop`, also behind a gateway.

@@ -10,18 +10,17 @@ in between.
 from __future__ import annotations
 
 import asyncio
-import json
+import hashlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 from httpx_sse import EventSource
-from pydantic_core import PydanticSerializationError, to_json
 
 from clew_activities.offload import MAX_INLINE_SIZE, offload
+from clew_activities.providers.encoders import dump_body
 from clew_activities.providers.errors import (
     BadRequest,
     ErrorAnswer,
@@ -32,7 +31,7 @@ from clew_activities.providers.errors import (
 )
 from clew_activities.providers.interface import ModelRequest, Provider
 from clew_activities.providers.reply import RedactedDecoder
-from clew_workflows.contract.payloads import Fitting
+from clew_workflows.contract.payloads import Fitting, SentRequest
 from clew_workflows.protocol import ModelReply
 
 
@@ -130,7 +129,7 @@ async def _send_and_read(
 ) -> None:
     settings = limits.settings
     with _translate_errors(provider, settings):
-        http_request, decoder.fitting = _build_request(client, provider, request, settings)
+        http_request, decoder.fitting, decoder.sent = _build_request(client, provider, request, settings)
         response = await client.send(http_request, stream=True, follow_redirects=False)
     async with aclosing(response):
         status = response.status_code
@@ -158,11 +157,11 @@ async def _send_and_read(
 
 def _build_request(
     client: httpx.AsyncClient, provider: Provider, request: ModelRequest, settings: HttpSettings
-) -> tuple[httpx.Request, Fitting | None]:
+) -> tuple[httpx.Request, Fitting | None, SentRequest]:
     """Encode the request. A failure of the encoder is final: it is pure, so a retry would fail too."""
     try:
         encoded = provider.encode(request)
-        content = _dump_body(encoded.body)
+        content = dump_body(encoded.body)
     except ProviderError:
         raise
     except Exception as error:
@@ -181,15 +180,8 @@ def _build_request(
         content=content,
         timeout=httpx.Timeout(settings.silence_seconds, connect=settings.connect_seconds),
     )
-    return http_request, encoded.fitting
-
-
-def _dump_body(body: dict[str, Any]) -> bytes:
-    """Write a body as JSON, with lone surrogates replaced."""
-    try:
-        return to_json(body, inf_nan_mode="constants")
-    except PydanticSerializationError:
-        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+    sent = SentRequest(digest=hashlib.sha256(content).hexdigest(), encoder=encoded.encoder, dialect=encoded.dialect)
+    return http_request, encoded.fitting, sent
 
 
 def _name_endpoint(provider: Provider, request: httpx.Request) -> str:

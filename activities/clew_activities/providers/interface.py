@@ -15,6 +15,7 @@ providers are defined in the same way and use the same modules:
 | `dialects` | the table of what each server accepts and sends |
 | `fit_messages` | `fit_messages`, which gives messages an order that a dialect accepts, and `choose_call_ids` |
 | `fit_tools` | `fit_tools`, which makes the tools of any session acceptable to a dialect |
+| `options` | levels of reasoning, and the caller's own fields for a provider |
 | `sanitize` | functions that make texts and JSON values safe to store |
 | `loading` | `read_key` and `read_url`, for the variables that configure a provider |
 
@@ -91,6 +92,7 @@ class ModelRequest:
         messages: The context, oldest message first. Any number of them have the role `system`.
         tools: The tools that the model may call.
         options: `max_output_tokens` is always set. The server chooses the other options that are absent.
+        provider_tools: The tools that the provider may run itself; one that it does not have is left out.
         output_schema: A JSON Schema that the reply's text must match as a JSON value, and whose root is an object;
             None: any text.
         cache_key: Requests with the same key usually share a prefix. It reveals nothing about the session.
@@ -100,6 +102,7 @@ class ModelRequest:
     messages: Sequence[Message]
     tools: Sequence[ToolSpec]
     options: ModelOptions
+    provider_tools: Sequence[str] = ()
     output_schema: dict[str, Any] | None = None
     cache_key: str | None = None
 
@@ -113,12 +116,17 @@ class HttpRequest:
         headers: Names in lower case. `http` adds `accept`, `accept-encoding` and `content-type`.
         body: A JSON object.
         fitting: What the request has otherwise than its context; None: nothing.
+        encoder: The encoder and its version, such as `openai-chat/1`: a new version may write other bytes for the
+            same call. Audits encode the calls of Clew's own encoders again.
+        dialect: The dialect, where the encoder has several.
     """
 
     path: str
     headers: Mapping[str, str] = field(repr=False)
     body: dict[str, Any]
     fitting: Fitting | None = None
+    encoder: str = "unknown"
+    dialect: str | None = None
 
 
 class Decoder(Protocol):

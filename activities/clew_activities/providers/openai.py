@@ -30,6 +30,7 @@ from clew_activities.providers.fit_tools import FittedTools, declare_called_tool
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
 from clew_activities.providers.openai_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
+from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
 from clew_activities.providers.reply import get_member
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.messages import Message, ToolSpec
@@ -65,6 +66,9 @@ _REFUSED = frozenset(
     ]
 )
 _TYPING = frozenset(("type", "anyOf", "enum", "const", "$ref"))
+_OWNED = frozenset(("model", "messages", "stream", "n", "tools", "tool_choice", "response_format"))
+"""Fields that `provider_options` cannot set."""
+_ENCODER = "openai-chat/1"
 NO_OUTPUT = "(no output)"
 """The result of a tool that returned no text, where the dialect wants some."""
 
@@ -158,6 +162,8 @@ class OpenAI:
             body["response_format"] = response_format
         if dialect.cache_key and request.cache_key:
             body["prompt_cache_key"] = request.cache_key
+        body = merge_provider_options(body, request, self.name, _OWNED)
+        _, left_out = describe_provider_tools(request.provider_tools, (), self.name)
         headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         fitting = Fitting(
             dialect=dialect.name,
@@ -165,10 +171,10 @@ class OpenAI:
             added=fitted.added,
             dropped=fitted.dropped,
             tools=dict(tools.changes),
-            tools_left_out=dict(tools.left_out),
+            tools_left_out=dict(tools.left_out) | left_out,
             options=_describe_options(request, body, dialect),
         )
-        return HttpRequest("/chat/completions", headers, body, fitting)
+        return HttpRequest("/chat/completions", headers, body, fitting, _ENCODER, self.dialect.name)
 
     def make_decoder(self, request: ModelRequest) -> OpenAIDecoder:
         """Make a decoder for the reply to a request."""
@@ -288,6 +294,9 @@ def _encode_options(options: ModelOptions, dialect: Dialect, tools: FittedTools)
     """Encode the options under the dialect's names. Options that are not set are left to the server."""
     values = {
         "temperature": _fit_temperature(options.temperature, dialect),
+        "top_p": options.top_p,
+        "verbosity": options.verbosity if dialect.verbosity else None,
+        "service_tier": options.service_tier if dialect.service_tier else None,
         "reasoning_effort": _encode_effort(options.reasoning_effort, dialect, has_tools=bool(tools.by_name)),
         "stop": list(options.stop) if options.stop else None,
         "seed": options.seed,
@@ -309,7 +318,10 @@ def _describe_options(request: ModelRequest, body: Mapping[str, Any], dialect: D
     options = request.options
     names = {
         "temperature": "temperature",
+        "top_p": "top_p",
         "reasoning_effort": "reasoning_effort",
+        "verbosity": "verbosity",
+        "service_tier": "service_tier",
         "stop": "stop",
         "seed": dialect.seed,
     }
@@ -332,7 +344,7 @@ def _describe_options(request: ModelRequest, body: Mapping[str, Any], dialect: D
 def _encode_effort(effort: str | None, dialect: Dialect, *, has_tools: bool) -> str | None:
     if has_tools and dialect.tools_effort != "keep":
         return "none" if dialect.tools_effort == "none" else None
-    return effort if effort is None or dialect.efforts is None else dialect.efforts.get(effort)
+    return choose_effort(effort, dialect.efforts)
 
 
 def _choose_tools(

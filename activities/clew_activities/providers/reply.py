@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Literal
 
 from clew_activities.providers.answer_object import find_value, read_growing_member, read_member
@@ -21,9 +23,9 @@ from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.interface import Decoder
 from clew_activities.providers.redaction import GrowingText, Redaction
 from clew_activities.providers.sanitize import BoundedText, Budget, ObjectEnd, clean, parse_json, parse_object
-from clew_workflows.contract.messages import ProviderData, truncate_utf8
+from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, Source, truncate_utf8
 from clew_workflows.contract.outcomes import Usage
-from clew_workflows.contract.payloads import Fitting
+from clew_workflows.contract.payloads import Fitting, SentRequest
 from clew_workflows.protocol import ModelReply, RequestedTool
 
 ARGUMENTS_LIMIT = 256 * 1024
@@ -32,6 +34,18 @@ TEXT_LIMIT = 256 * 1024
 THINKING_LIMIT = 256 * 1024
 """Largest parts of a reply, in bytes."""
 MAX_TOOL_CALLS = 64
+MAX_PROVIDER_CALLS = 64
+"""Most calls of the provider's own tools that a reply keeps."""
+MAX_SOURCES = 50
+"""Most sources that such a call keeps."""
+MAX_CITATIONS = 200
+"""Most citations that a reply keeps."""
+CALL_TEXT_LIMIT = 4000
+"""Characters of the input, and of the output, of such a call."""
+QUOTE_LIMIT = 500
+"""Characters of a citation's quote."""
+_TITLE_LIMIT = 300
+_URL_LIMIT = 2000
 
 _NAME_LIMIT = 256
 """Longest name of a called tool, in bytes."""
@@ -40,7 +54,7 @@ _ID_LIMIT = 256
 _MOST_OF_EMPTY = 16
 """Characters below which arguments are looked at as those of an empty object."""
 
-StopReason = Literal["stop", "length", "tool_calls"]
+StopReason = Literal["stop", "length", "tool_calls", "paused"]
 
 
 class DraftDecoder:
@@ -55,6 +69,8 @@ class DraftDecoder:
         ended: Whether the provider's end marker has arrived.
         arguments_size: Characters of tool calls' arguments so far.
         calls: The tool calls that are kept.
+        provider_calls: The calls of tools that the provider ran itself.
+        citations: The sources that the reply names.
     """
 
     def __init__(self, tools: FittedTools | None = None) -> None:
@@ -64,6 +80,8 @@ class DraftDecoder:
         self.ended = False
         self.arguments_size = 0
         self.calls: list[Call] = []
+        self.provider_calls: list[ProviderCall] = []
+        self.citations: list[Citation] = []
         self._tools = tools or FittedTools()
         self._own_names = self._tools.own_names
         self._text = BoundedText(Budget(TEXT_LIMIT))
@@ -117,6 +135,52 @@ class DraftDecoder:
         self.arguments_size += len(text)
         call.add(text)
 
+    def add_provider_call(
+        self,
+        tool: str,
+        *,
+        input: object = None,  # noqa: A002 - the name of the field
+        output: object = None,
+        sources: Iterable[Source] = (),
+        error: object = None,
+    ) -> None:
+        """Take a call of a tool that the provider ran itself. Texts are cleaned and cut, empty ones left out."""
+        if len(self.provider_calls) == MAX_PROVIDER_CALLS:
+            return
+        call: ProviderCall = {"tool": limit_name(tool) or "unnamed"}
+        if text := _limit_text(input, CALL_TEXT_LIMIT):
+            call["input"] = text
+        if text := _limit_text(output, CALL_TEXT_LIMIT):
+            call["output"] = text
+        if found := list(islice(filter(None, (_limit_source(source) for source in sources)), MAX_SOURCES)):
+            call["sources"] = found
+        if text := _limit_text(error, CALL_TEXT_LIMIT):
+            call["error"] = text
+        self.provider_calls.append(call)
+
+    def add_citation(
+        self,
+        url: object,
+        title: object = None,
+        quote: object = None,
+        *,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> None:
+        """Take a source that the reply names for its characters from `start` to `end`. It needs a URL."""
+        source = _limit_source({"url": read_string(url), "title": read_string(title)})
+        if source is None or len(self.citations) == MAX_CITATIONS:
+            return
+        citation: Citation = {"url": source["url"]}
+        if "title" in source:
+            citation["title"] = source["title"]
+        if text := _limit_text(quote, QUOTE_LIMIT):
+            citation["quote"] = text
+        if start is not None and end is not None and 0 <= start <= end:
+            citation |= {"start": start, "end": end}
+        if citation not in self.citations[-8:]:
+            self.citations.append(citation)
+
     def make_provider_data(self) -> ProviderData | None:
         """Make what the provider wants back with the reply; None: nothing. A provider's decoder may override it."""
         return None
@@ -135,18 +199,20 @@ class DraftDecoder:
             self._tools.decode_call(call.make_tool_request(reason == "length" and call is self.calls[-1]))
             for call in self.calls
         )
-        if not calls and not text.strip():
+        if not calls and not text.strip() and self.stop_reason != "paused":
             if reason == "length":
                 raise OutputExhausted("the reply reached its limit before any text: raise max_output_tokens")
             raise EmptyReply("the reply has neither text nor a tool call")
         # Servers disagree on the reason that goes with tool calls; that there are some is what counts.
-        if reason != "length":
+        if reason not in ("length", "paused"):
             reason = "tool_calls" if calls else "stop"
         return ModelReply(
             content=text,
             thinking=self._thinking.finish() or None,
             tool_calls=calls,
             provider_data=self.make_provider_data(),
+            provider_calls=tuple(self.provider_calls),
+            citations=tuple(self.citations),
             stop_reason=reason,
             usage=self.usage,
         )
@@ -290,6 +356,7 @@ class RedactedDecoder(_DecoderWrapper):
         redaction: The redaction of the worker's secrets.
         begun_after: Seconds until the reply began; None: it has not begun.
         fitting: What the request had otherwise than its context; None until it is sent.
+        sent: What the provider received; None until it is sent.
     """
 
     def __init__(self, decoder: Decoder, redaction: Redaction) -> None:
@@ -297,6 +364,7 @@ class RedactedDecoder(_DecoderWrapper):
         self.redaction = redaction
         self.begun_after: float | None = None
         self.fitting: Fitting | None = None
+        self.sent: SentRequest | None = None
         self._text = GrowingText(redaction)
         self._thinking = GrowingText(redaction)
         self._made_at = time.monotonic()
@@ -337,6 +405,8 @@ class RedactedDecoder(_DecoderWrapper):
                 "content": self.redaction.redact_text(reply.content),
                 "thinking": None if reply.thinking is None else self.redaction.redact_text(reply.thinking),
                 "tool_calls": tuple(map(self._redact_call, reply.tool_calls)),
+                "provider_calls": tuple(map(self.redaction.redact_value, reply.provider_calls)),
+                "citations": tuple(map(self.redaction.redact_value, reply.citations)),
                 # A provider refuses its data if it was changed, so drop it.
                 "provider_data": data if self.redaction.redact_value(data) == data else None,
             }
@@ -363,6 +433,21 @@ def parse_event(data: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TruncatedStream(f"the provider sent an event that is not a JSON object: {repr(data)[1:-1]}")
     return value
+
+
+def _limit_text(value: object, limit: int) -> str:
+    """Clean a text and cut it; empty: the value is not a text."""
+    text = clean(read_string(value)[: 2 * limit])
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _limit_source(source: Source) -> Source | None:
+    """Clean and cut a source; None: it has no address that can be used."""
+    url = clean(read_string(source.get("url")))
+    if not url or len(url) > _URL_LIMIT:
+        return None
+    title = _limit_text(source.get("title"), _TITLE_LIMIT)
+    return {"url": url, "title": title} if title else {"url": url}
 
 
 def limit_name(name: str) -> str:

@@ -134,6 +134,14 @@ class Changes(TypedDict, total=False):
     tools: Annotated[
         list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool; may be repeated. Replaces the list.")
     ]
+    provider_tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--provider-tool",
+            metavar="NAME",
+            help="A tool that the model's provider runs itself; may be repeated. Replaces the list.",
+        ),
+    ]
     require_approval: Annotated[
         list[str] | None,
         typer.Option(

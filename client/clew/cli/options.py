@@ -173,6 +173,14 @@ class StartOptions(TypedDict, total=False):
     tools: Annotated[
         list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool of a new session; may be repeated.")
     ]
+    provider_tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--provider-tool",
+            metavar="NAME",
+            help="A tool of a new session that the model's provider runs itself; may be repeated.",
+        ),
+    ]
     require_approval: Annotated[
         list[str] | None,
         typer.Option(

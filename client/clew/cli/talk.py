@@ -56,6 +56,7 @@ _OPTION_NAMES = {
     "fallbacks": "--fallback",
     "system_prompt": "--system",
     "tools": "--tool",
+    "provider_tools": "--provider-tool",
     "require_approval": "--require-approval",
 }
 """The option of each field of a new session's configuration."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 from clew.agents import Agent
 from clew.tools import ToolDefinition
 from clew_workflows.contract import ApprovalScope, ContextPolicy, Limits, ModelOptions, OnBusy
-from clew_workflows.contract.config import Steering
+from clew_workflows.contract.config import ProviderTool, Steering
 
 
 class MessageOptions(TypedDict, total=False):
@@ -75,6 +75,7 @@ class ConfigChanges(TypedDict, total=False):
         fallbacks: Models that a run tries, in this order, while its model has an outage.
         system_prompt: The system prompt.
         tools: The tools that the model may call, or their names. The workers must have them.
+        provider_tools: The tools that the model's provider runs itself: `web_search`, `web_fetch`, `code_execution`.
         require_approval: The tools whose calls wait for approval, or their names.
         approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
             (`round`).
@@ -92,6 +93,7 @@ class ConfigChanges(TypedDict, total=False):
     fallbacks: Sequence[str] | None
     system_prompt: str | None
     tools: Sequence[str | ToolDefinition] | None
+    provider_tools: Sequence[ProviderTool] | None
     require_approval: Sequence[str | ToolDefinition] | None
     approval_scope: ApprovalScope | None
     context_policy: ContextPolicy | None

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
 
+from clew_workflows.contract.messages import canonicalize
 from clew_workflows.contract.names import (
     MAX_MESSAGE_BYTES,
     MAX_TOOL_RESULT_BYTES,
@@ -23,28 +24,51 @@ from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import EncodingName
 from clew_workflows.contract.validation import Input
 
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""The levels of reasoning, from none to the most."""
+MAX_PROVIDER_OPTIONS_BYTES = 4096
+"""Largest `provider_options`, in bytes of JSON: each call's recipe has them."""
+ProviderTool = Literal["web_search", "web_fetch", "code_execution"]
+"""The tools that a provider runs itself."""
+
 
 class ModelOptions(Input):
     """Parameters of model calls. An absent one has the provider's default.
 
     Attributes:
         temperature: The randomness of sampling.
+        top_p: The part of the probability from which tokens are sampled.
         max_output_tokens: The longest reply, in tokens. Absent: the policy's `reserve_output_tokens`, or 4 096 if
             that is 0.
         tool_choice: `auto`, `none`, `required`, or the name of a tool.
-        reasoning_effort: The amount of reasoning before the reply.
+        reasoning_effort: The amount of reasoning before the reply; a provider gets the nearest level that it has.
+        verbosity: The length of replies, for models that take it.
+        service_tier: The provider's name of a tier of its service, such as `flex` or `priority`.
         stop: Texts that end the reply; it does not contain them.
         seed: The seed of sampling, for providers that support it.
+        provider_options: Fields of the request's body, by the provider that gets them: an object for each, merged
+            into what Clew sends. At most 4 096 bytes of JSON. A call fails if one is a field that Clew writes.
     """
 
     temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
     max_output_tokens: int | None = Field(default=None, ge=1)
     tool_choice: str | None = Field(default=None, max_length=200)
-    reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    service_tier: str | None = Field(default=None, pattern=r"^[a-z_]{1,40}$")
     stop: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] | None = Field(
         default=None, max_length=4
     )
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    provider_options: dict[str, dict[str, Any]] | None = None
+
+    @field_validator("provider_options")
+    @classmethod
+    def _check_provider_options(cls, value: dict[str, dict[str, Any]] | None) -> dict[str, dict[str, Any]] | None:
+        if value and len(canonicalize(value)) > MAX_PROVIDER_OPTIONS_BYTES:
+            raise ValueError(f"over {MAX_PROVIDER_OPTIONS_BYTES} bytes of JSON")
+        return value
 
 
 class Limits(Input):
@@ -73,6 +97,7 @@ Steering = Literal["terminal", "step"]
 ToolNames = Annotated[
     tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(max_length=128)
 ]
+ProviderTools = Annotated[tuple[ProviderTool, ...], Field(max_length=8)]
 Fallbacks = Annotated[tuple[ModelName, ...], Field(max_length=8)]
 ApprovalScope = Literal["call", "round"]
 PriorityLevel = Annotated[int, Field(ge=1, le=5)]
@@ -89,6 +114,8 @@ class Settings(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_na
             `model` again.
         system_prompt: The system prompt; at most 65 536 bytes.
         tools: The names of the tools that the model may call, each once.
+        provider_tools: The tools that the model's provider runs itself. A provider that has none of a name does not
+            get it.
         require_approval: The tools whose calls wait for a person's decision, beside those that always do.
         approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
             until the last decision (`round`).
@@ -106,6 +133,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_na
     fallbacks: Fallbacks | None = None
     system_prompt: str | None = None
     tools: ToolNames | None = None
+    provider_tools: ProviderTools | None = None
     require_approval: ToolNames | None = None
     approval_scope: ApprovalScope | None = None
     context_policy: ContextPolicy | None = None
@@ -154,6 +182,7 @@ class SessionConfig(Settings, frozen=True):
     # The defaults of the settings that have one.
     fallbacks: Fallbacks = ()
     tools: ToolNames = ()
+    provider_tools: ProviderTools = ()
     require_approval: ToolNames = ()
     approval_scope: ApprovalScope = "call"
     model_options: ModelOptions = ModelOptions()

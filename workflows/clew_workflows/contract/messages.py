@@ -179,6 +179,54 @@ class ProviderData(TypedDict):
     model: NotRequired[str]
 
 
+class Source(TypedDict):
+    """A page that a provider's tool has read or found.
+
+    Attributes:
+        url: Its address.
+        title: Its title.
+    """
+
+    url: str
+    title: NotRequired[str]
+
+
+class ProviderCall(TypedDict):
+    """A call of a tool that the provider ran itself.
+
+    Attributes:
+        tool: The tool: `web_search`, `web_fetch`, `code_execution`, or the provider's own name of another one.
+        input: What it was called with: the query, the address or the code; at most 4 000 characters.
+        output: What it returned, if that is a text: the output of code; at most 4 000 characters.
+        sources: The pages that it has found or read; at most 50.
+        error: Why it failed.
+    """
+
+    tool: str
+    input: NotRequired[str]
+    output: NotRequired[str]
+    sources: NotRequired[list[Source]]
+    error: NotRequired[str]
+
+
+class Citation(TypedDict):
+    """A source that a reply names for a part of its text.
+
+    Attributes:
+        url: The address of the page.
+        title: Its title.
+        quote: The words of the page; at most 500 characters.
+        start: The first character of the part of the reply's text.
+        end: The character after the last one of that part.
+    """
+
+    url: str
+    title: NotRequired[str]
+    quote: NotRequired[str]
+    start: NotRequired[int]
+    end: NotRequired[int]
+
+
 class Message(TypedDict, total=False):
     """One message of a context.
 

@@ -16,7 +16,15 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import to_json
 
 from clew_workflows.contract.config import ApprovalScope, OnBusy, SessionConfig
-from clew_workflows.contract.messages import Message, ProviderData, ToolCall, ToolSpec, canonicalize
+from clew_workflows.contract.messages import (
+    Citation,
+    Message,
+    ProviderCall,
+    ProviderData,
+    ToolCall,
+    ToolSpec,
+    canonicalize,
+)
 from clew_workflows.contract.names import READ_RESULT
 from clew_workflows.contract.outcomes import OutcomeError, Output, Price
 from clew_workflows.contract.outcomes import Usage as UsageOutput
@@ -36,6 +44,8 @@ EntryKind = Literal[
     "session",
 ]
 KINDS: tuple[str, ...] = get_args(EntryKind)
+
+StopReason = Literal["stop", "length", "tool_calls", "paused", "interrupted"]
 
 T = TypeVar("T")
 
@@ -126,6 +136,21 @@ class Fitting(Stored):
 
 
 @stored
+class SentRequest(Stored):
+    """What a provider received: enough to encode it again and compare.
+
+    Attributes:
+        digest: SHA-256 of the body as it was sent.
+        encoder: The encoder and its version, such as `openai-chat/1`: another one may write other bytes.
+        dialect: The dialect, where the encoder has several.
+    """
+
+    digest: str
+    encoder: str
+    dialect: str | None = None
+
+
+@stored
 class Recipe(Stored):
     """How the context of a model call was made: enough to make it again from the thread alone.
 
@@ -142,7 +167,8 @@ class Recipe(Stored):
         earlier_usage: The usage of earlier attempts of the call, whose replies were lost or not usable.
         attempt: The number of the attempt that returned the reply, from 1 on.
         stop_reason: `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools;
-            `interrupted`: the call was cancelled, or failed.
+            `paused`: the provider's own tools take long, and the run's next call goes on with it; `interrupted`: the
+            call was cancelled, or failed.
         epoch: The seqs at which the window of an epoch was truncated; absent for sliding windows.
         shared_prefix_tokens: Tokens that the context shares with the beginning of the lane's call before it; absent
             for sliding windows.
@@ -154,7 +180,9 @@ class Recipe(Stored):
         token_ratio: The ratio of the provider's tokens to those counted here, if it is larger than 1.
         tools: The names of the call's tools, if its request named some of the session's.
         output_schema_seq: The seq of the user message whose `output_schema` the answer was to follow.
+        provider_tools: The tools that the provider may run itself.
         fitting: The differences of the request from the context; absent: there are none.
+        request: What the provider received; absent: the call had ended before it was sent.
     """
 
     context_ref: str
@@ -166,7 +194,7 @@ class Recipe(Stored):
     input_tokens: int
     usage: Usage
     attempt: int
-    stop_reason: Literal["stop", "length", "tool_calls", "interrupted"]
+    stop_reason: StopReason
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     cleared_tool_results: int | None = None
@@ -177,7 +205,9 @@ class Recipe(Stored):
     tools: tuple[str, ...] | None = None
     output_schema_seq: int | None = None
     earlier_usage: Usage | None = None
+    provider_tools: tuple[str, ...] = ()
     fitting: Fitting | None = None
+    request: SentRequest | None = None
 
     @property
     def policy(self) -> ContextPolicy | None:
@@ -283,6 +313,8 @@ class AssistantMessage(MessagePayload):
         tool_calls: The tool calls, with ids that are unique in the thread.
         thinking: The text of the model's reasoning; no context shows it.
         provider_data: Blocks that go back to the provider verbatim.
+        provider_calls: The calls of tools that the provider ran itself, in order.
+        citations: The sources that the reply names.
         interrupted: The call was cancelled, or failed, before the reply was complete: `content` is what had arrived.
         recipe: The recipe of the model call.
     """
@@ -291,6 +323,8 @@ class AssistantMessage(MessagePayload):
     tool_calls: SkipValidation[list[ToolCall]] | None = None
     thinking: str | None = None
     provider_data: SkipValidation[ProviderData] | None = None
+    provider_calls: SkipValidation[list[ProviderCall]] | None = None
+    citations: SkipValidation[list[Citation]] | None = None
     interrupted: bool = False
     recipe: Recipe | None = None
 
@@ -298,15 +332,21 @@ class AssistantMessage(MessagePayload):
     def message(self) -> Message:
         """The message as a context shows it.
 
-        It has `provider_data` only beside tool calls: the provider reads it together with their results.
+        It has `provider_data` only beside tool calls, whose results the provider reads together with it, and of a
+        paused reply, which goes on after it.
         """
         note = INTERRUPTED if self.interrupted else ""
         message: Message = {"role": "assistant", "content": self.content + note}
         if self.tool_calls:
             message["tool_calls"] = self.tool_calls
-            if self.provider_data:
-                message["provider_data"] = self.provider_data
+        if self.provider_data and (self.tool_calls or self.is_paused):
+            message["provider_data"] = self.provider_data
         return message
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the provider has paused the reply, so that the next call goes on with it."""
+        return self.recipe is not None and self.recipe.stop_reason == "paused"
 
     @property
     def call_ids(self) -> list[str]:
@@ -712,6 +752,7 @@ class ConfigPayload(Payload):
         tools: The schemas of the tools, as the worker resolved them.
         tool_names: The names of the tools as the configuration has them; absent: those of the schemas, without
             `read_result`.
+        provider_tools: The tools that the model's provider runs itself.
         require_approval: The tools whose calls wait for a person's decision.
         approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
             until the last decision (`round`).
@@ -751,6 +792,7 @@ class ConfigPayload(Payload):
     idle_timeout_seconds: int | None
     metadata: dict[str, str]
     fallbacks: tuple[str, ...] = ()
+    provider_tools: tuple[str, ...] = ()
     priority: int = 3
     approval_scope: ApprovalScope = "call"
     tool_names: list[str] | None = None

@@ -90,6 +90,8 @@ def draft_assistant_message(run: Run, answer: ModelAnswered, requested: tuple[Re
         tool_calls=calls or None,
         thinking=reply.thinking or None,
         provider_data=reply.provider_data or None,
+        provider_calls=list(reply.provider_calls) or None,
+        citations=list(reply.citations) or None,
         interrupted=reply.stop_reason == "interrupted",
         recipe=_make_recipe(run, answer),
     )
@@ -326,7 +328,9 @@ def _make_recipe(run: Run, answer: ModelAnswered) -> Recipe:
         input_tokens=answer.input_tokens,
         usage=answer.reply.usage,
         earlier_usage=answer.earlier_usage,
+        provider_tools=call.provider_tools,
         fitting=answer.fitting,
+        request=answer.request,
         attempt=answer.attempt,
         stop_reason=answer.reply.stop_reason,
         epoch=answer.epoch,

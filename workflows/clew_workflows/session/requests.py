@@ -200,6 +200,7 @@ def make_request(
         message,
         fallbacks=tuple(remaining),
         tools=tools,
+        provider_tools=config.provider_tools,
     )
 
 

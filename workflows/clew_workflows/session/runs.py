@@ -176,6 +176,7 @@ def _make_call(state: State, at: Moment) -> Decision:
         at_seq=at.rev - 1,
         model=request.model,
         options=request.options,
+        provider_tools=request.provider_tools,
         context_policy=budgets.make_call_policy(settings, request),
         token_ratio=ratio if ratio > 1 else None,
         encoding=settings.config.encoding,
@@ -203,6 +204,10 @@ def call_elsewhere(state: State, declined: Declined) -> Decision:
     return Decision(replace(state, run=replace(run, call=call), settings=settings), (), call)
 
 
+_REASONS = {"length": "max_output_tokens", "paused": "max_iterations"}
+"""The termination reasons of runs whose last reply stopped early."""
+
+
 def take_reply(state: State, at: Moment, answer: ModelAnswered) -> Decision:
     """Commit a reply. If it has tool calls they are next; else the run ends, unless an input waits."""
     run, reply = get_run(state), answer.reply
@@ -215,7 +220,7 @@ def take_reply(state: State, at: Moment, answer: ModelAnswered) -> Decision:
     newest = replace(
         run.answer,
         seq=at.rev if reply.content and answers else run.answer.seq,
-        reason="max_output_tokens" if reply.stop_reason == "length" else "final_answer",
+        reason=_REASONS.get(reply.stop_reason, "final_answer"),
         schema_problem=answer.schema_problem if answers else run.answer.schema_problem,
     )
     cut_replies = run.tried.cut_replies + 1 if any(tool.cut for tool in reply.tool_calls) else 0
@@ -238,6 +243,9 @@ def take_reply(state: State, at: Moment, answer: ModelAnswered) -> Decision:
     committed = Decision(state, (message, *refused))
     if cut_replies >= MAX_CUT_REPLIES:
         return committed.then(fail_run, at, _make_cut_failure(run))
+    if reply.stop_reason == "paused" and not run.is_exhausted:
+        # No input may stand between the parts of the reply.
+        return committed.then(_make_call, at)
     return committed.then(start_tools if calls and not run.is_exhausted else follow_reply, at)
 
 

@@ -227,6 +227,7 @@ class Request:
         tokens: The tokens of its message, counted when it begins to wait.
         fallbacks: The models that are tried next, in order, if the model has an outage.
         tools: The names of the request's tools; None: all of the session's.
+        provider_tools: The tools that the provider may run itself.
     """
 
     request_id: str
@@ -244,6 +245,7 @@ class Request:
     tokens: int | None = None
     fallbacks: tuple[str, ...] = ()
     tools: tuple[str, ...] | None = None
+    provider_tools: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,61 @@
+"""The options of a model call as a provider takes them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, get_args
+
+from clew_activities.providers.errors import BadRequest
+from clew_activities.providers.interface import ModelRequest
+from clew_workflows.contract.config import ReasoningEffort
+
+EFFORTS: tuple[str, ...] = get_args(ReasoningEffort)
+"""The levels of reasoning, from none to the most."""
+
+
+def choose_effort(effort: str | None, accepted: Sequence[str]) -> str | None:
+    """Choose the accepted level that is nearest, the higher one of two; None: there is none, or none is wanted.
+
+    `none` is sent only where it is accepted: another level would reason.
+    """
+    if effort is None or effort in accepted:
+        return effort
+    wanted = EFFORTS.index(effort)
+    known = [level for level in EFFORTS if level in accepted and level != "none"]
+    if effort == "none" or not known:
+        return None
+    return min(reversed(known), key=lambda level: abs(EFFORTS.index(level) - wanted))
+
+
+def merge_provider_options(
+    body: dict[str, Any], request: ModelRequest, provider: str, owned: Collection[str]
+) -> dict[str, Any]:
+    """Merge the caller's own fields for a provider into a request's body. Objects are merged, other values replaced.
+
+    Raises:
+        BadRequest: One of the fields is `owned`: Clew writes it.
+    """
+    options = (request.options.provider_options or {}).get(provider)
+    if not options:
+        return body
+    if taken := sorted(set(options) & set(owned)):
+        raise BadRequest(
+            f"provider_options.{provider} cannot set {', '.join(taken)}: Clew writes these fields itself"
+        )
+    return _merge(body, options)
+
+
+def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(lower)
+    for name, value in upper.items():
+        known = merged.get(name)
+        merged[name] = _merge(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def describe_provider_tools(
+    names: Sequence[str], offered: Collection[str], provider: str
+) -> tuple[list[str], dict[str, str]]:
+    """Divide the provider's tools into those that it offers, and those that are left out, each with the reason."""
+    left_out = {name: f"{provider} does not run it" for name in names if name not in offered}
+    return [name for name in names if name in offered], left_out
