@@ -92,6 +92,8 @@ class Report:
             "live": self.live,
             "calls_verified": self.calls.verified,
             "calls_unverified": self.calls.unverified,
+            "requests_verified": self.calls.sent,
+            "requests_of_other_encoders": dict(self.calls.other_encoders),
             "differences": [difference.as_dict() for difference in self.differences],
             "remarks": self.remarks,
         }

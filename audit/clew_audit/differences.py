@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
+from clew_activities.providers.encoders import compare_request, make_cache_key
+from clew_activities.providers.errors import ProviderError
+from clew_activities.providers.interface import ModelRequest
+from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.errors import Archived, ClewError
 from clew_workflows.contract.payloads import Recipe
 from clew_workflows.thread.context.contexts import find_output_schema, rebuild_context
@@ -122,14 +127,19 @@ class Calls:
     Attributes:
         verified: Number of calls whose contexts were built again.
         unverified: Ids of the calls whose entries are not all at hand.
+        sent: Number of calls whose request, encoded again, is what the provider received, to the byte.
+        other_encoders: Number of calls whose request could not be compared, by the reason: another version of the
+            encoder has written it, or one that is not Clew's own.
     """
 
     verified: int = 0
     unverified: list[str] = field(default_factory=list)
+    sent: int = 0
+    other_encoders: Counter[str] = field(default_factory=Counter)
 
 
 def verify_calls(thread: Thread, calls: Calls) -> Iterator[Difference]:
-    """Build the context of every model call again, and compare it with the call's recipe."""
+    """Build the context of every model call again, encode its request again, and compare both with the recipe."""
     for entry in thread:
         recipe = entry.recipe
         if recipe is None:
@@ -137,7 +147,10 @@ def verify_calls(thread: Thread, calls: Calls) -> Iterator[Difference]:
         call_id = str(entry.refs.get("call_id"))
         try:
             projection = rebuild_context(thread, recipe, find_output_schema(thread, recipe))
-            differences = list(_compare_call(entry, recipe, call_id, projection))
+            differences = [
+                *_compare_call(entry, recipe, call_id, projection),
+                *_compare_request(entry, recipe, call_id, projection, calls),
+            ]
         except Archived:
             calls.unverified.append(call_id)
             continue
@@ -157,3 +170,32 @@ def _compare_call(entry: Entry, recipe: Recipe, call_id: str, projection: Projec
         if recorded != value:
             problem = f"{recorded!r} is recorded, but the entries give {value!r}"
             yield Difference("call", problem, call_id, entry.seq, f"payload.recipe.{name}")
+
+
+def _compare_request(
+    entry: Entry, recipe: Recipe, call_id: str, projection: Projection, calls: Calls
+) -> Iterator[Difference]:
+    """Encode a call's request again, and compare it with the digest of what the provider received."""
+    if recipe.request is None:
+        return
+    provider, _, model = recipe.model.partition(":")
+    request = ModelRequest(
+        model=model,
+        messages=projection.messages,
+        tools=projection.tool_spec,
+        options=ModelOptions.model_validate(recipe.model_options, strict=False),
+        provider_tools=recipe.provider_tools,
+        output_schema=projection.output_schema,
+        cache_key=make_cache_key(entry.refs.get("session_id", ""), recipe.context_ref),
+    )
+    try:
+        comparison = compare_request(request, provider, recipe.request)
+    except ProviderError as error:
+        yield Difference("call", f"its request cannot be encoded: {error}", call_id, entry.seq)
+        return
+    if comparison.status == "same":
+        calls.sent += 1
+    elif comparison.status == "other_encoder":
+        calls.other_encoders[str(comparison.problem)] += 1
+    else:
+        yield Difference("call", str(comparison.problem), call_id, entry.seq, "payload.recipe.request.digest")

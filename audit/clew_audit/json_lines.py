@@ -34,8 +34,8 @@ class FileDamaged(ClewError):
 
 
 def encode_line(value: Mapping[str, Any]) -> bytes:
-    """Encode a JSON value as a line. Equal values give equal bytes, and integers of any size are exact."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """Encode a JSON value as a line. The order of members is kept, and integers of any size are exact."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode() + b"\n"
 
 

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from clew.errors import NotFound
 from clew.local import temporal_server
 from clew_activities.archive import Archive, Store
 from clew_audit.audit import Report, audit_file, audit_session
+from clew_audit.differences import Calls, verify_calls
 from clew_audit.histories import FORMAT, SavedHistories
 from clew_audit.json_lines import LineReader, LineWriter
+from clew_workflows.thread.thread import Thread
 from clew_workflows.values import Packed
 from tests.support.archives import ArchiveInUse
 from tests.support.rolling import make_id
@@ -48,7 +51,25 @@ async def test_a_whole_session_is_clean(clew: Clew, archive: Archive, long_sessi
     assert report.live == status.rev - status.first_live_seq
     assert report.calls.verified > 20
     assert not report.calls.unverified
+    assert report.calls.sent == report.calls.verified
     assert not report.remarks
+
+
+async def test_a_request_that_was_not_the_one_sent_is_named(long_session: Session) -> None:
+    """A recorded digest of another body is a difference of its call; one of another encoder is counted."""
+    entries = await long_session.entries()
+    number = next(number for number, entry in enumerate(entries) if entry.recipe)
+    recipe = entries[number].payload["recipe"]
+
+    def verify(**request: str) -> tuple[list[str | None], Calls]:
+        calls, changed = Calls(), list(entries)
+        payload = {**entries[number].payload, "recipe": {**recipe, "request": {**recipe["request"], **request}}}
+        changed[number] = replace(entries[number], payload=payload)
+        return [difference.field for difference in verify_calls(Thread(changed), calls)], calls
+
+    assert verify(digest="0" * 64)[0] == ["payload.recipe.request.digest"]
+    fields, calls = verify(encoder="openai-chat/0")
+    assert (fields, calls.other_encoders.total()) == ([], 1)
 
 
 async def test_a_file_of_histories_needs_no_server(archive: Archive, saved: bytes) -> None:

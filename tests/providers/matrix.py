@@ -24,10 +24,11 @@ KEY = "key-of-the-tests"
 
 @dataclass
 class Matrix:
-    """A client of the worker, and the servers by the dialects' names."""
+    """A client of the worker, the servers by the dialects' names, and the variables that a user sets for them."""
 
     clew: Clew
     servers: dict[str, StrictServer]
+    environ: dict[str, str]
 
 
 def make_environ(dialect: Dialect, url: str) -> dict[str, str]:
@@ -50,7 +51,7 @@ async def run_matrix(server: TemporalServer) -> AsyncIterator[Matrix]:
         mcp = {name: ProcessSettings(command=sys.executable, args=(program, name)) for name in ("hard", "many")}
         tools = load_tools([toolbox.__name__, __name__])
         async with serve(clew, environ, tools=tools, mcp=McpSettings(mcp)):
-            yield Matrix(clew, servers)
+            yield Matrix(clew, servers, environ)
 
 
 runs: dict[str, list[str]] = {}

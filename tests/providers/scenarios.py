@@ -18,7 +18,9 @@ import jsonschema_rs
 
 from clew import Clew, ContextPolicy, Session
 from clew.session.request import Request
+from clew_audit.differences import Calls, verify_calls
 from clew_workflows.contract.outcomes import RequestOutcome
+from clew_workflows.thread.thread import Thread
 from tests.providers import matrix, mcp_tools
 from tests.providers.strict_server import Call, Dialect, Exchange, Fault, Step, StrictServer, Turn
 from tests.support.toolbox import get_gate
@@ -128,6 +130,18 @@ class Cell:
             assert counted == expected, f"{name}: the usage (input, output) is {counted}, billed were {expected}"
         elif billed:
             assert min(counted) > 0, f"{name}: the usage is {counted}, billed were {expected}"
+
+    async def check_requests(self) -> None:
+        """Check that each recipe names a body that a server has received, and that the thread gives it again."""
+        received = {exchange.digest for server in self.active for exchange in server.exchanges}
+        for session in self._sessions:
+            entries = await session.entries()
+            requests = [entry.recipe.request for entry in entries if entry.recipe]
+            assert {request.digest for request in requests if request} <= received
+            calls = Calls()
+            differences = list(verify_calls(Thread(entries), calls))
+            assert not differences, "\n  ".join(map(str, differences))
+            assert calls.sent == len(requests)
 
     async def end(self) -> None:
         """End the sessions at once, and all their retries."""

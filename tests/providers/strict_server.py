@@ -7,6 +7,7 @@ rules that say what a request has lost although the real server takes it, and th
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 from collections import deque
@@ -105,12 +106,14 @@ class Exchange:
     Attributes:
         body: Its JSON body.
         headers: Its headers, by names in lower case.
+        digest: SHA-256 of the bytes of its body.
         sent: The replies that the server has sent since the test began, oldest first.
     """
 
     body: dict[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
     sent: Sequence[Sent] = ()
+    digest: str = ""
 
     def find_sent(self, call_ids: Iterable[str]) -> Sent | None:
         """Find the reply of this server that has made one of the calls; None: another provider's."""
@@ -250,9 +253,9 @@ class StrictServer:
             problems.append(f"{len(self.steps)} steps of the script were not played")
         assert not problems, f"{self.dialect.name}: " + "\n  ".join(problems)
 
-    def answer(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> tuple[int, list[Any] | Any]:
+    def answer(self, path: str, headers: Mapping[str, str], content: bytes) -> tuple[int, list[Any] | Any]:
         """Judge a request and make the answer: a status, and the events of a stream or the JSON of an error."""
-        exchange = Exchange(body, headers, tuple(self.sent))
+        exchange = Exchange(json.loads(content), headers, tuple(self.sent), hashlib.sha256(content).hexdigest())
         self.exchanges.append(exchange)
         refusals = [refusal for rule in self.dialect.rules for refusal in rule(exchange)]
         expected = self.dialect.base_path + self.dialect.wire.path
@@ -321,8 +324,8 @@ async def _answer_one(server: StrictServer, reader: asyncio.StreamReader, writer
     """
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
     headers = {k.lower(): v.strip() for k, v in (line.split(":", 1) for line in lines)}
-    body = json.loads(await reader.readexactly(int(headers["content-length"])))
-    status, answer = server.answer(first.split()[1], headers, body)
+    content = await reader.readexactly(int(headers["content-length"]))
+    status, answer = server.answer(first.split()[1], headers, content)
     if status == 200:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         for event in answer:

@@ -40,6 +40,7 @@ async def play(cell: Cell, scenario: Scenario) -> None:
         try:
             await scenario.play(cell)
             cell.check(exact_usage=scenario.exact_usage)
+            await cell.check_requests()
         finally:
             await cell.end()
 

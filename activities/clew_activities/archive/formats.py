@@ -153,8 +153,9 @@ def split_entries(entries: Iterable[Entry], max_bytes: int) -> list[list[Entry]]
 
 
 def _encode_line(value: dict[str, Any]) -> bytes:
-    # Not RFC 8785: it rounds integers beyond 2^53, and decoding must return the same value.
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # Not RFC 8785: it rounds integers beyond 2^53 and sorts the members of objects. Models read the members in their
+    # order, and the digests of sent requests are over it.
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode() + b"\n"
 
 

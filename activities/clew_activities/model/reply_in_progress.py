@@ -92,7 +92,7 @@ class ReplyInProgress:
             return (progress, None, *earlier) if earlier else (progress,)
         answer = self._make_interrupted("", (len(text) + len(thinking)) // CHARACTERS_PER_TOKEN, None)
         # Their size has no bound, and only audits need them.
-        answer = answer.model_copy(update={"truncated_tool_results": None, "fitting": None, "request": None})
+        answer = answer.model_copy(update={"truncated_tool_results": None, "fitting": None})
         return progress, answer.model_dump(mode="json", exclude_defaults=True), *earlier
 
     async def interrupt(self, *, keeps_text: bool = True) -> ModelAnswered | None:

@@ -261,6 +261,8 @@ def _describe_report(report: Report) -> Iterator[str]:
     yield f"{report.entries} entries: {sources}; {live}"
     unverified = f", {len(report.calls.unverified)} could not be" if report.calls.unverified else ""
     yield f"{report.calls.verified} contexts of model calls rebuilt{unverified}"
+    yield f"{report.calls.sent} requests to models encoded again, the same to the byte"
+    yield from (f"{count} requests not compared: {reason}" for reason, count in report.calls.other_encoders.items())
     yield from report.remarks
     yield from (f"DIFFERS: {difference}" for difference in report.differences)
     yield "no differences" if report.clean else f"{len(report.differences)} differences"

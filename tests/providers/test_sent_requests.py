@@ -1,0 +1,69 @@
+"""What providers received can be proved: the bytes of each request follow from the thread, long after."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import AsyncExitStack
+
+from clew import Clew, Session
+from clew_activities.archive import Archive, Store
+from clew_activities.tools.registry import load_tools
+from clew_audit.audit import audit_session
+from clew_audit.differences import Calls, verify_calls
+from clew_workflows.thread.thread import Thread
+from tests.providers.dialects import DIALECTS
+from tests.providers.matrix import Matrix
+from tests.providers.scenarios import POLICY, call_add
+from tests.providers.strict_server import Dialect, StrictServer, Turn
+from tests.support import toolbox
+from tests.support.rolling import OFTEN
+from tests.support.stack import serve
+
+HIBERNATE_EVERY = 12
+"""Dialects after which the session is hibernated."""
+
+
+async def add_twice(session: Session, dialect: Dialect, server: StrictServer) -> None:
+    """Have a model think and add in two rounds."""
+    server.play(
+        Turn("I add.", (call_add(1, 2),), thinks=True),
+        Turn("", (call_add(3, 3), call_add(4, 4)), thinks=True),
+        Turn(f"{dialect.name} says six and eight."),
+    )
+    options = dict(dialect.thinking_options) or None
+    await session.ask("Add, please.", model=dialect.full_model, model_options=options)
+    server.check()
+
+
+async def test_the_requests_to_all_dialects_are_proved_over_rollover_and_archive(matrix: Matrix) -> None:
+    """One session talks to every dialect, rolls over and hibernates; its audit encodes each request to the byte."""
+    clew, store = Clew(matrix.clew.temporal, f"proof-{uuid.uuid4().hex}"), Store.from_url("memory://")
+    received: dict[str, str] = {}
+    async with AsyncExitStack() as stack:
+        for name in sorted(matrix.servers):
+            await stack.enter_async_context(matrix.servers[name].free)
+        tools = load_tools([toolbox.__name__])
+        await stack.enter_async_context(serve(clew, matrix.environ, store=store, thresholds=OFTEN, tools=tools))
+        session_id = f"proof-{uuid.uuid4().hex}"
+        session = await clew.open(
+            session_id, model=DIALECTS[0].full_model, tools=["add"], system_prompt="You add.", context_policy=POLICY
+        )
+        for number, dialect in enumerate(DIALECTS):
+            server = matrix.servers[dialect.name]
+            await add_twice(session, dialect, server)
+            received |= {exchange.digest: dialect.full_model for exchange in server.exchanges}
+            if number % HIBERNATE_EVERY == HIBERNATE_EVERY - 1:
+                await session.hibernate()
+                session = await clew.open(session_id)
+        entries = await session.entries()
+        recipes = [entry.recipe for entry in entries if entry.recipe]
+        assert {recipe.request.digest: recipe.model for recipe in recipes if recipe.request} == received
+        calls = Calls()
+        assert list(verify_calls(Thread(entries), calls)) == []
+        assert calls.sent == len(received)
+        report = await audit_session(clew.temporal, Archive(store, "default"), session_id)
+        assert report.clean, report.differences
+        assert {"completed", "continued"} <= {run.ended for run in report.runs}
+        assert report.in_archive > 50
+        assert (report.calls.sent, report.calls.verified) == (len(received), len(received))
+        await session.close()
