@@ -60,7 +60,7 @@ from clew_workflows.contract.inputs import (
     WindowQuery,
 )
 from clew_workflows.contract.lists import ListedStatus, ListSessionsInput, SessionsPage, SessionSummary
-from clew_workflows.contract.messages import Message, ToolCall, ToolSpec
+from clew_workflows.contract.messages import Citation, Message, ProviderCall, Source, ToolCall, ToolSpec
 from clew_workflows.contract.names import (
     DELETE_WORKFLOW,
     FORK_WORKFLOW,

@@ -227,6 +227,16 @@ class Citation(TypedDict):
     end: NotRequired[int]
 
 
+def list_cited_pages(citations: Iterable[Citation]) -> list[Source]:
+    """List the pages of citations, each once, in the order in which a text names them."""
+    pages: dict[str, Source] = {}
+    for citation in citations:
+        page = pages.setdefault(citation["url"], {"url": citation["url"]})
+        if "title" in citation:
+            page.setdefault("title", citation["title"])
+    return list(pages.values())
+
+
 class Message(TypedDict, total=False):
     """One message of a context.
 
