@@ -1,10 +1,10 @@
-"""Reads what servers of Chat Completions say about the pages of a reply, and about the tools that they ran themselves.
+"""Reads the pages that servers of Chat Completions name for a reply, and the calls of tools that they ran themselves.
 
 | server | what it sends |
 | --- | --- |
 | OpenAI's search models, OpenRouter | `annotations` of the type `url_citation` in a message or its deltas |
 | Perplexity, xAI | `citations`, a list of URLs, beside the choices; Perplexity also `search_results`, with titles |
-| Groq's compound systems | `executed_tools` in a message or its deltas; in a stream a call comes in parts, by its `index` |
+| Groq's compound systems | `executed_tools` in a message; in a stream a call comes in parts, by its `index` |
 """
 
 from __future__ import annotations

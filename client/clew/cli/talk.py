@@ -295,11 +295,24 @@ async def _answer(request: Request, as_json: bool, *, in_lines: bool) -> None:
     outcome = await (follow_session(to, request) if live else wait_for_outcome(request, _notify))
     answer = await request.answer()
     if as_json:
-        show.print_document({**outcome.as_dict(), "answer": answer}, in_lines=in_lines)
+        sources = await _read_sources(request)
+        show.print_document({**outcome.as_dict(), "answer": answer, **sources}, in_lines=in_lines)
     elif not live:
         # Unchanged, for a file or another program.
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
+        sources = await _read_sources(request)
+        for line in show.list_source_lines(sources.get("provider_calls"), sources.get("citations")):
+            _notify(line)
+
+
+async def _read_sources(request: Request) -> dict[str, Any]:
+    """Read the provider's own calls and the citations of an answer; empty: there are none, or no worker answers."""
+    try:
+        reply = await wait_for_answer(request.reply(), request.session_id)
+    except (ClewError, TemporalError):
+        return {}  # the answer has been read, and needs them not
+    return {name: value for name in ("provider_calls", "citations") if (value := getattr(reply, name))}
 
 
 # Wait for a reply: show it as it grows on a terminal, with its tool calls and their results.
@@ -383,9 +396,10 @@ class View:
             self.end()
             self._to.print(show.format_tool_result(message.content, self._to.width))
         elif isinstance(message, AssistantMessage):
-            for call in message.tool_calls or ():
+            calls = [show.format_tool_call(call["name"], call["arguments"]) for call in message.tool_calls or ()]
+            for line in (*calls, *show.list_source_lines(message.provider_calls, message.citations)):
                 self.end()
-                show.print_lines(self._to, show.format_tool_call(call["name"], call["arguments"]))
+                show.print_lines(self._to, line)
 
     def print_note(self, text: str) -> None:
         """Print a note on a line of its own; an empty note only begins a new line."""

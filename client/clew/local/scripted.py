@@ -37,8 +37,8 @@ class Reply:
     text: str = ""
     tool_calls: Sequence[ToolCall] = ()
     provider_calls: Sequence[ProviderCall] = ()
-    """Calls of tools that the provider ran itself, before the text. The format has no field for an `error`: it is sent
-    as the output."""
+    """Calls of tools that the provider ran itself, before the text. An `error` is sent as the output: the format has
+    no field for it."""
     citations: Sequence[Citation] = ()
     """The sources of the text."""
     finish_reason: Literal["stop", "tool_calls", "length"] | None = None
@@ -256,12 +256,16 @@ def _make_call_deltas(reply: Reply) -> Iterator[dict[str, Any]]:
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-_PROVIDER_TOOLS = {"web_search": ("search", "query"), "web_fetch": ("visit", "url"), "code_execution": ("python", "code")}
+_PROVIDER_TOOLS = {
+    "web_search": ("search", "query"),
+    "web_fetch": ("visit", "url"),
+    "code_execution": ("python", "code"),
+}
 """Groq's name of each tool that a provider runs, and of the argument that is its input."""
 
 
 def _make_pages(reply: Reply) -> dict[str, Any]:
-    """Make the members of a message for the provider's own calls, as Groq has them, and for citations, as OpenAI has."""
+    """Make the members of a message for the provider's own calls, in Groq's form, and for citations, in OpenAI's."""
     members = {
         "executed_tools": [_make_executed_tool(index, call) for index, call in enumerate(reply.provider_calls)],
         "annotations": [

@@ -147,7 +147,7 @@ class Entry(_ParsedPayload):
 
     @property
     def transcript_message(self) -> TranscriptMessage:
-        """The message of an `ai_message` entry, as transcripts have it: with its seq and what no context shows of it."""
+        """The message of an `ai_message` entry, as transcripts have it: with its seq, and parts that no context shows."""
         body = self.read(MessagePayload)
         shown: dict[str, Any] = {}
         if isinstance(body, UserMessage):
