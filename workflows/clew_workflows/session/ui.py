@@ -149,6 +149,7 @@ def _label_call(effect: CallModel, state: State) -> tuple[str, ...]:
     return (
         f"call {state.counters.calls}",
         effect.model.partition(":")[2][:40],
+        f"may use {', '.join(effect.provider_tools)}" if effect.provider_tools else "",
         _quote_question(state) if effect.iteration == 1 else "",
         f"so far {describe_usage(state.spent.own)}" if state.spent.own.model_calls else "",
     )

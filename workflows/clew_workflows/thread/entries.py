@@ -147,7 +147,7 @@ class Entry(_ParsedPayload):
 
     @property
     def transcript_message(self) -> TranscriptMessage:
-        """The message of an `ai_message` entry, as transcripts have it: with its seq, and parts that no context shows."""
+        """The message of an `ai_message` entry, as transcripts have it: with its seq, and what contexts lack."""
         body = self.read(MessagePayload)
         shown: dict[str, Any] = {}
         if isinstance(body, UserMessage):
