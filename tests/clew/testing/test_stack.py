@@ -259,9 +259,8 @@ async def test_a_script_may_cite_and_search(running: Stack) -> None:
     assert reply.provider_calls == list(FOUNDED.provider_calls)
     view = await running.read(session)
     assert (view.provider_calls, view.citations) == (reply.provider_calls, reply.citations)
-    assert f"assistant: {FOUNDED.text} web_search: where tea grows code_execution: print(1 + 1) [1] {PAGE}" in str(
-        view
-    )
+    ran = "web_search: where tea grows code_execution: print(1 + 1)"
+    assert f"assistant: {FOUNDED.text} {ran} [1] {PAGE}" in str(view)
     assert reply.recipe is not None
     assert reply.recipe.provider_tools == ("web_search", "code_execution")
     assert reply.recipe.request is not None
