@@ -149,7 +149,7 @@ CITED = {"citations": [{"url": "https://a.example", "title": "A"}]}
 def test_a_call_of_the_provider_is_a_tool_call_with_its_result() -> None:
     """It is marked, and nothing of it is sent again to a client that has it."""
     ran = {"tool": "code_execution", "input": "1 + 1", "output": "2"}
-    events = [text(0, "Tea"), reply("Tea", provider_calls=[SEARCH, ran])]
+    events: list[SessionEvent] = [text(0, "Tea"), reply("Tea", provider_calls=[SEARCH, ran])]
     types, messages = run(events)
     calls = ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END"] * 2
     assert types[3:] == [*calls, "TOOL_CALL_RESULT", "TOOL_CALL_RESULT"]
