@@ -56,6 +56,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "pin": st.booleans(),
     "system_prompt": st.none() | st.text(max_size=3),
     "tools": st.lists(st.sampled_from(["add", "look"]), unique=True).map(tuple),
+    "provider_tools": st.lists(st.sampled_from(["web_search", "web_fetch"]), unique=True).map(tuple),
     "require_approval": st.lists(st.sampled_from(["add", "look"]), unique=True).map(tuple),
     "max_iterations": st.integers(1, 9),
     "on_busy": st.sampled_from(["reject", "queue"]),
