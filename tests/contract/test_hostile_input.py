@@ -295,7 +295,9 @@ async def test_options_of_models_out_of_bounds_are_refused_and_leave_nothing(sta
         {"provider_options": {"openai": deep}},
     ]
     before = (await handle.describe()).raw_description.workflow_execution_info.history_length
-    updates = [("message", {"content": "hello", "model_options": options}) for options in wrong]
+    updates: list[tuple[str, dict[str, Any]]] = [
+        ("message", {"content": "hello", "model_options": options}) for options in wrong
+    ]
     updates += [("configure", {"model_options": options}) for options in wrong]
     updates += [("configure", {"provider_tools": tools}) for tools in (["search"], "web_search", [3])]
     for name, argument in updates:

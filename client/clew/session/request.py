@@ -184,7 +184,7 @@ class Request(Generic[T]):
         Raises:
             RequestFailed: The request ended without an answer.
         """
-        outcome = await Request.result(self)
+        outcome = await self.result()
         if outcome.status != "completed" or outcome.answer_seq is None:
             raise RequestFailed(outcome)
         return await self._read_reply(outcome.answer_seq)

@@ -9,12 +9,15 @@ import pytest
 from clew_activities.providers.dialects import DIALECTS
 from clew_activities.providers.openai import OpenAI
 from clew_activities.providers.openai_stream import OpenAIDecoder
+from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.reply import (
     CALL_TEXT_LIMIT,
     MAX_CITATIONS,
     MAX_PROVIDER_CALLS,
     MAX_SOURCES,
     QUOTE_LIMIT,
+    AnswerDecoder,
+    RedactedDecoder,
 )
 from tests.support.provider_server import decode, make_chunk, make_request
 
@@ -109,3 +112,20 @@ def test_every_chat_provider_reads_them() -> None:
     for name, dialect in DIALECTS.items():
         decoder = OpenAI(name, "http://127.0.0.1:1/v1", dialect).make_decoder(make_request())
         assert decode(decoder, [make_chunk("stop", content=TEXT, annotations=[annotate()]), "[DONE]"]).citations
+
+
+def test_a_citation_loses_its_part_of_a_text_that_is_changed() -> None:
+    """The value of an answer stands elsewhere than in its object, and a removed secret is shorter."""
+    events = [
+        make_chunk("stop", content=f'{{"value": "{TEXT}"}}', annotations=[annotate(start_index=11, end_index=33)])
+    ]
+    wrapped = AnswerDecoder(OpenAIDecoder())
+    assert decode(wrapped, [*events, "[DONE]"]).citations == ({"url": URL},)
+    secret = [
+        make_chunk("stop", content=f"sk-secret-key {TEXT}", annotations=[annotate(start_index=14, end_index=36)])
+    ]
+    redacted = decode(RedactedDecoder(OpenAIDecoder(), Redaction(["sk-secret-key"])), [*secret, "[DONE]"])
+    assert "secret" not in redacted.content
+    assert redacted.citations == ({"url": URL},)
+    kept = decode(RedactedDecoder(OpenAIDecoder(), Redaction(["another-key"])), [*secret, "[DONE]"])
+    assert kept.citations == ({"url": URL, "start": 14, "end": 36},)
