@@ -66,8 +66,8 @@ class Pages:
             if index in self._calls or len(self._calls) < MAX_PROVIDER_CALLS:
                 self._calls.setdefault(index, {}).update({name: value for name, value in call.items() if value})
 
-    def finish(self, decoder: DraftDecoder) -> None:
-        """Add the calls and the citations to the reply."""
+    def finish(self, decoder: DraftDecoder, *, has_positions: bool = True) -> None:
+        """Add the calls and the citations to the reply; its text may have lost the thinking that stood before it."""
         for _, call in sorted(self._calls.items()):
             tool = read_string(call.get("type"))
             decoder.add_provider_call(
@@ -86,8 +86,8 @@ class Pages:
                 page.get("url"),
                 page.get("title"),
                 page.get("content"),
-                start=read_count(page.get("start_index")),
-                end=read_count(page.get("end_index")),
+                start=read_count(page.get("start_index")) if has_positions else None,
+                end=read_count(page.get("end_index")) if has_positions else None,
             )
             cited.add(read_string(page.get("url")))
         for url, title in self._listed.items():

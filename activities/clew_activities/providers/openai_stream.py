@@ -110,7 +110,7 @@ class OpenAIDecoder(DraftDecoder):
         if self._refusal:
             self.refusal = self._refusal
         self._take_split(*self._tags.finish())
-        self._pages.finish(self)
+        self._pages.finish(self, has_positions=not self._tags.opening)
         return super().finish()
 
     def make_provider_data(self) -> ProviderData | None:

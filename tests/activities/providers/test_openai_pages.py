@@ -115,7 +115,11 @@ def test_every_chat_provider_reads_them() -> None:
 
 
 def test_a_citation_loses_its_part_of_a_text_that_is_changed() -> None:
-    """The value of an answer stands elsewhere than in its object, and a removed secret is shorter."""
+    """Thinking between tags is no part of it, an answer's value stands within an object, a secret is removed."""
+    tagged = [
+        make_chunk("stop", content=f"<think>Hm</think>{TEXT}", annotations=[annotate(start_index=17, end_index=39)])
+    ]
+    assert decode(OpenAIDecoder(), [*tagged, "[DONE]"]).citations == ({"url": URL},)
     events = [
         make_chunk("stop", content=f'{{"value": "{TEXT}"}}', annotations=[annotate(start_index=11, end_index=33)])
     ]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -363,3 +364,19 @@ async def test_sources_follow_the_answer_on_a_terminal(stack: Stack) -> None:
         for line in (FOUNDED.text, *SOURCE_LINES):
             await terminal.wait_until_shown(line)
         assert await terminal.leave() == 0
+
+
+async def test_what_was_searched_before_a_tool_is_shown_with_the_answer(stack: Stack) -> None:
+    """The provider's calls of all replies of the request, and the citations of the answer alone."""
+
+    def search_and_add(body: dict[str, Any]) -> Reply:
+        if get_last_message(body)["role"] == "user":
+            return replace(FOUNDED, tool_calls=(ToolCall("add", {"a": 40, "b": 2}),))
+        return Reply("It is 42.", citations=[{"url": PAGE}])
+
+    begun = ("founded-3", "Add", "--model", stack.add_model(search_and_add), "--tool", "add")
+    ended = await run_clew("ask", *begun, address=stack.server.address)
+    assert (ended.out, ended.err.splitlines()) == ("It is 42.\n", [*SOURCE_LINES[:2], f"[1] {PAGE}"])
+    again = await run_clew("ask", "founded-3", "Add", "--json", address=stack.server.address)
+    assert again.json["provider_calls"] == list(FOUNDED.provider_calls)
+    assert again.json["citations"] == [{"url": PAGE}]
