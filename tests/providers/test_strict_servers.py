@@ -15,7 +15,7 @@ from tests.providers.strict_server import Call, Dialect, Exchange, Sent, StrictS
 
 KEY = "key-of-the-tests"
 ROWS = {dialect.name: dialect for dialect in DIALECTS}
-CHAT = [name for name in ROWS if name != "anthropic"]
+CHAT = [name for name in ROWS if name not in ("anthropic", "bedrock")]
 ADD = {
     "type": "function",
     "function": {
