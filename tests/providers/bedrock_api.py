@@ -189,7 +189,7 @@ def verify_signature(exchange: Exchange) -> Iterator[Refusal]:
     auth = SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY, SESSION_TOKEN), "bedrock", REGION)
     expected = auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request)
     if expected != match["signature"]:
-        # gh:boto/boto3#3877
+        # gh:BerriAI/litellm#14763
         yield Refusal(
             "The request signature we calculated does not match the signature you provided. Check your AWS Secret "
             "Access Key and signing method. Consult the service documentation for details.",
@@ -308,7 +308,7 @@ def take_tools(exchange: Exchange) -> Iterator[Refusal]:
     for index, tool in enumerate(tools):
         schema = tool["inputSchema"]["json"]
         if schema.get("type") != "object":
-            # gh:strands-agents/harness-sdk#1241 has the same sentence of other values
+            # docs.aws.amazon.com/bedrock/latest/userguide/tool-use-inference-call.html
             yield Refusal(
                 f"The value at toolConfig.tools.{index}.toolSpec.inputSchema.json.type must be one of the following: "
                 "object."
@@ -335,7 +335,7 @@ def refuse_for_nova(exchange: Exchange) -> Iterator[Refusal]:
                 "please reformat your input and try again."
             )
         elif extra := tool["toolSpec"]["inputSchema"]["json"].keys() - {"type", "properties", "required"}:
-            # docs.aws.amazon.com/nova/latest/userguide/tool-use-definition.html
+            # docs.aws.amazon.com/nova/latest/userguide/tool-use.html
             yield Refusal(f"#/toolConfig/tools/{index}: extraneous keys {sorted(extra)} are not permitted")
     fields = exchange.body.get("additionalModelRequestFields", {})
     if extra := fields.keys() - {"reasoningConfig"}:

@@ -21,23 +21,29 @@ from typing import Any
 from urllib.parse import quote
 
 from clew_activities.providers.answer_object import describe_schema
-from clew_activities.providers.anthropic import (
+from clew_activities.providers.anthropic_models import (
     BINDING_BETA,
     choose_thinking,
     find_generation,
-    make_answer_schema,
     round_lacks_thinking,
 )
+from clew_activities.providers.anthropic_schema import make_answer_schema
 from clew_activities.providers.aws import EVENT_STREAM, EXTRA, AwsCredentials, is_installed
 from clew_activities.providers.bedrock_models import Family, find_family
 from clew_activities.providers.bedrock_stream import BedrockDecoder, read_bedrock_error
 from clew_activities.providers.dialects import BEDROCK
 from clew_activities.providers.errors import ErrorAnswer, ProviderError
-from clew_activities.providers.fit_messages import BRIDGE, CONTINUE, OMITTED, choose_call_ids, get_own_data
+from clew_activities.providers.fit_messages import (
+    BRIDGE,
+    CONTINUE,
+    NO_OUTPUT,
+    OMITTED,
+    choose_call_ids,
+    get_own_data,
+)
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
-from clew_activities.providers.openai import NO_OUTPUT
 from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting

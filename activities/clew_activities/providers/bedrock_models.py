@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from clew_activities.providers.anthropic import EFFORTS
+from clew_activities.providers.anthropic_models import EFFORTS
 from clew_activities.providers.dialects import BEDROCK, BEDROCK_OTHERS, Dialect
 
 _THREE_EFFORTS = ("low", "medium", "high")
