@@ -125,10 +125,10 @@ class Bedrock:
         turns = _encode_messages(request.messages, target)
         system = _encode_system(request)
         schema = make_answer_schema(request.output_schema) if family.answers else None
-        if request.output_schema is not None and schema is None:
-            system.append(_make_text(describe_schema(request.output_schema)))
         encoded = [_encode_tool(spec, family) for spec in specs]
         _add_cache_points(system, encoded, turns.encoded, family)
+        if request.output_schema is not None and schema is None:
+            system.append(_make_text(describe_schema(request.output_schema)))
         if not family.system:
             turns.encoded[0]["content"][:0] = system
             system = []
@@ -137,12 +137,14 @@ class Bedrock:
             body["system"] = system
         if encoded:
             body["toolConfig"] = {"tools": encoded}
-            if choice := _encode_tool_choice(request.options.tool_choice, tools, family):
-                body["toolConfig"]["toolChoice"] = choice
         if schema is not None:
             structure = {"jsonSchema": {"name": "reply", "schema": json.dumps(schema)}}
             body["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": structure}}
         body |= _encode_options(request, target)
+        # A model that always thinks cannot be forced to call a tool.
+        choice = _encode_tool_choice(request.options.tool_choice, tools, family)
+        if choice and specs and not declared and "thinking" not in body.get("additionalModelRequestFields", {}):
+            body["toolConfig"]["toolChoice"] = choice
         body = merge_provider_options(body, request, self.name, _OWNED)
         _, not_run = describe_provider_tools(request.provider_tools, (), self.name)
         fitting = Fitting(
