@@ -231,7 +231,7 @@ def test_the_schema_of_an_answer_is_sent_to_models_that_take_one() -> None:
 
 
 def test_what_is_left_out_is_described() -> None:
-    options = {"temperature": 1.5, "top_p": 0.9, "stop": ("END",), "seed": 1, "verbosity": "low"}
+    options: dict[str, Any] = {"temperature": 1.5, "top_p": 0.9, "stop": ("END",), "seed": 1, "verbosity": "low"}
     request = make_request(
         model=OSS, tools=[ADD], tool_choice="add", reasoning_effort="xhigh", service_tier="auto", **options
     )
