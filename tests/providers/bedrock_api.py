@@ -22,7 +22,6 @@ import jsonschema_rs
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from botocore.model import Shape
 from botocore.session import Session
 from botocore.validate import ParamValidator
 
@@ -199,7 +198,7 @@ def verify_signature(exchange: Exchange) -> Iterator[Refusal]:
 
 
 @cache
-def _get_input() -> Shape:
+def _get_input() -> Any:
     return Session().get_service_model("bedrock-runtime").operation_model("ConverseStream").input_shape
 
 
