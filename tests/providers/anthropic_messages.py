@@ -11,23 +11,21 @@ from typing import Any
 import jsonschema_rs
 
 from tests.providers.chat_completions import make_id, make_signature, make_thinking_block
-from tests.providers.strict_server import DROP, Billing, Exchange, Refusal, Rule, Sent, Turn
+from tests.providers.strict_server import DROP, Billing, Exchange, Refusal, Rule, Sent, ServerSentEvents, Turn
 
 Block = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class AnthropicMessages:
+class AnthropicMessages(ServerSentEvents):
     """The Messages API.
 
     Attributes:
         path: The path of a request.
-        data: What begins a line of data.
         cut_reason: The stop reason of a reply that the token limit cuts.
     """
 
     path: str = "/v1/messages"
-    data: str = "data: "
     cut_reason: str = "max_tokens"
 
     def encode_refusal(self, refusal: Refusal) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tests.providers.strict_server import DROP, Billing, Call, Exchange, Refusal, Sent, Turn
+from tests.providers.strict_server import DROP, Billing, Call, Exchange, Refusal, Sent, ServerSentEvents, Turn
 
 Thinking = Literal["reasoning_content", "reasoning", "reasoning_details", "thinking_chunks", "tags"]
 Deltas = Literal["pieces", "whole", "same_index", "no_index", "pieces_without_index", "text_index"]
@@ -23,7 +23,7 @@ def make_error(refusal: Refusal) -> Any:
 
 
 @dataclass(frozen=True)
-class ChatCompletions:
+class ChatCompletions(ServerSentEvents):
     """Chat Completions as one server speaks it.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 A row says what the real server does. Where its documentation does not say it, the comment names who has seen it
 (`gh:owner/repository#number`). To add a row, add it to `DIALECTS`; to add an API, write its wire format and its rules
-beside `chat_completions` and `anthropic_messages`.
+beside `chat_completions`, `anthropic_messages` and `bedrock_api`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 
 from tests.providers import anthropic_messages as messages_api
+from tests.providers import bedrock_api
 from tests.providers.anthropic_messages import AnthropicMessages
 from tests.providers.chat_completions import ChatCompletions, make_error, make_id, make_signature
 from tests.providers.chat_rules import (
@@ -176,6 +177,8 @@ VLLM_WIRE = ChatCompletions(
 )
 LLAMACPP_WIRE = ChatCompletions(make_id=make_id("", 32), refuse=_make_llamacpp_error)
 
+CLAUDE_AT_BEDROCK = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+
 DIALECTS: tuple[Dialect, ...] = (
     _make_dialect(
         "openai",
@@ -237,6 +240,17 @@ DIALECTS: tuple[Dialect, ...] = (
         losses=(*messages_api.LOSSES, find_foreign_thoughts("anthropic")),
         thinking_options={"reasoning_effort": "medium"},
         base_path="",
+    ),
+    Dialect(
+        name="bedrock",
+        provider="bedrock",
+        model=CLAUDE_AT_BEDROCK,
+        wire=bedrock_api.Converse(CLAUDE_AT_BEDROCK),
+        rules=bedrock_api.CLAUDE,
+        losses=(*bedrock_api.CLAUDE_LOSSES, find_foreign_thoughts("bedrock")),
+        thinking_options={"reasoning_effort": "medium"},
+        base_path="",
+        configure=bedrock_api.make_environ,
     ),
     _make_dialect(
         "gemini",

@@ -169,10 +169,13 @@ class Scenario:
 def list_tools(body: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
     """List the tools of a request: the name, the description and the schema, in whatever format."""
     tools = []
-    for tool in body.get("tools") or ():
-        spec = tool.get("function", tool)
+    for tool in body.get("tools") or body.get("toolConfig", {}).get("tools") or ():
+        spec = tool.get("function") or tool.get("toolSpec") or tool
+        if "name" not in spec:
+            continue
         # Without a schema a tool has no arguments.
-        schema = spec.get("parameters") or spec.get("input_schema") or {"type": "object"}
+        schema = spec.get("parameters") or spec.get("input_schema") or spec.get("inputSchema", {}).get("json")
+        schema = schema or {"type": "object"}
         tools.append((spec["name"], spec.get("description") or "", schema))
     return tools
 
@@ -604,7 +607,7 @@ def iterate_pairs(dialects: Mapping[str, Dialect]) -> Iterator[tuple[Dialect, Di
 
     A row that differs little from another has one partner, the others have two.
     """
-    strict = ("deepseek", "gemini", "mistral", "anthropic", "openrouter", "unknown")
+    strict = ("deepseek", "gemini", "mistral", "anthropic", "bedrock", "openrouter", "unknown")
     for number, dialect in enumerate(dialects.values()):
         others = [name for name in strict if name != dialect.name]
         for offset in (0,) if dialect.left_out else (0, len(others) // 2):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from anthropic import AsyncAnthropic
+from botocore.session import Session
 from openai import AsyncOpenAI
 
-from tests.providers.dialects import DIALECTS
+from tests.providers import bedrock_api
+from tests.providers.dialects import CLAUDE_AT_BEDROCK, DIALECTS
 from tests.providers.strict_server import Call, Dialect, Exchange, Sent, StrictServer, Turn, run_strict_servers
 
 KEY = "key-of-the-tests"
 ROWS = {dialect.name: dialect for dialect in DIALECTS}
-CHAT = [name for name in ROWS if name != "anthropic"]
+CHAT = [name for name in ROWS if name not in ("anthropic", "bedrock")]
 ADD = {
     "type": "function",
     "function": {
@@ -84,6 +87,22 @@ def make_anthropic_body() -> dict[str, Any]:
         ],
         "tools": [json.loads(json.dumps(ANTHROPIC_ADD))],
         "stream": True,
+    }
+
+
+def make_bedrock_body() -> dict[str, Any]:
+    call = {"toolUse": {"toolUseId": "tooluse_1", "name": "add", "input": {"a": 1, "b": 2}}}
+    result = {"toolResult": {"toolUseId": "tooluse_1", "content": [{"text": "3"}]}}
+    schema = json.loads(json.dumps(ADD["function"]["parameters"]))  # type: ignore[index]
+    return {
+        "system": [{"text": "You add."}],
+        "messages": [
+            {"role": "user", "content": [{"text": "Add 1 and 2."}]},
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [result]},
+        ],
+        "toolConfig": {"tools": [{"toolSpec": {"name": "add", "inputSchema": {"json": schema}}}]},
+        "inferenceConfig": {"maxTokens": 2000},
     }
 
 
@@ -331,6 +350,66 @@ def test_an_invalid_request_is_refused_by_anthropic(change: Change, words: str) 
     assert words in list_refusals(ROWS["anthropic"], body)
 
 
+def list_bedrock_refusals(body: dict[str, Any]) -> str:
+    """List what Bedrock says of a body, whoever has signed it."""
+    rules = (rule for rule in bedrock_api.CLAUDE if rule is not bedrock_api.verify_signature)
+    return "\n".join(refusal.message for rule in rules for refusal in rule(Exchange(body)))
+
+
+def test_a_valid_conversation_is_taken_by_bedrock() -> None:
+    assert not list_bedrock_refusals(make_bedrock_body())
+
+
+def _set_tool(**fields: Any) -> Change:
+    return lambda body: body["toolConfig"]["tools"][0]["toolSpec"].update(fields)
+
+
+def _rename_use(call_id: str) -> Change:
+    def change(body: dict[str, Any]) -> None:
+        body["messages"][1]["content"][0]["toolUse"]["toolUseId"] = call_id
+        body["messages"][2]["content"][0]["toolResult"]["toolUseId"] = call_id
+
+    return change
+
+
+REASONING = {"reasoningContent": {"reasoningText": {"text": "x", "signature": "c2ln"}}}
+THINKING = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+
+BEDROCK_REFUSED: list[tuple[Change, str]] = [
+    (lambda body: body.pop("toolConfig"), "The toolConfig field must be defined when using toolUse and toolResult"),
+    (lambda body: body["messages"].pop(0), "A conversation must start with a user message"),
+    (_append("user", [{"text": "more"}]), "must alternate between user and assistant roles"),
+    (_set_message(2, content=[{"text": "no"}]), "Expected toolResult blocks at messages.2.content for the following"),
+    (_set_message(1, content=[{"text": "no"}]), "exceeds the number of toolUse blocks of previous turn"),
+    (_set_message(0, content=[{"text": " "}]), "at messages.0.content.0 is blank"),
+    (_set_message(0, content=[]), "The content field in the Message object at messages.0 is empty"),
+    (_set_message(0, name="x"), 'Unknown parameter in messages[0]: "name"'),
+    (_set_message(0, role="tool"), "satisfy enum value set"),
+    (_set(stream=True), 'Unknown parameter in input: "stream"'),
+    (_set(inferenceConfig={"maxTokens": 0}), "Invalid value for parameter inferenceConfig.maxTokens"),
+    (_set(inferenceConfig={"maxTokens": 9, "temperature": 1.5}), "have value less than or equal to 1"),
+    (_set(inferenceConfig={"maxTokens": 9, "temperature": 0.5, "topP": 0.5}), "cannot both be specified"),
+    (_set_tool(name="a.b"), "satisfy regular expression pattern: [a-zA-Z0-9_-]+"),
+    (_set_tool(name="a" * 65), "have length less than or equal to 64"),
+    (_set_tool(description=""), "Invalid length for parameter toolConfig.tools[0].toolSpec.description"),
+    (_set_tool(inputSchema={"json": {"type": "array"}}), "must be one of the following: object"),
+    (lambda body: body["toolConfig"]["tools"].append(body["toolConfig"]["tools"][0]), "duplicate tool names"),
+    (_rename_use("functions add"), "satisfy regular expression pattern"),
+    (_rename_use("functions.add:0"), "'^[a-zA-Z0-9_-]+$'"),
+    (lambda body: body["system"].extend([{"cachePoint": {"type": "default"}}] * 5), "A maximum of 4 blocks"),
+    (lambda body: body["messages"][1]["content"].insert(0, REASONING), "Invalid `signature`"),
+    (_set(additionalModelRequestFields=THINKING), "Expected `thinking` or `redacted_thinking`"),
+    (_set(additionalModelRequestFields={"reasoning_effort": "low"}), "reasoning_effort: Extra inputs"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), BEDROCK_REFUSED)
+def test_an_invalid_request_is_refused_by_bedrock(change: Change, words: str) -> None:
+    body = make_bedrock_body()
+    change(body)
+    assert words in list_bedrock_refusals(body)
+
+
 def test_what_a_server_sent_must_come_back_unchanged() -> None:
     """Missing, changed, under another id, or at another provider: each is said."""
     deepseek, thinking = ROWS["deepseek"], "[deepseek thinks 1] I add."
@@ -389,3 +468,32 @@ async def test_the_official_client_reads_anthropics_stream(servers: dict[str, St
     kinds = [block.type for block in message.content]
     assert kinds == ["thinking", "redacted_thinking", "text", "tool_use", "tool_use"]
     assert message.content[-1].input == {"a": 3, "b": 4}  # type: ignore[union-attr]
+
+
+async def test_the_official_client_reads_bedrocks_stream(servers: dict[str, StrictServer]) -> None:
+    """Botocore signs the request as the server wants it, and verifies the checksums of every frame."""
+    server = servers["bedrock"]
+    server.play(TURN)
+    client = Session().create_client(
+        "bedrock-runtime",
+        bedrock_api.REGION,
+        endpoint_url=server.url,
+        aws_access_key_id=bedrock_api.ACCESS_KEY,
+        aws_secret_access_key=bedrock_api.SECRET_KEY,
+        aws_session_token=bedrock_api.SESSION_TOKEN,
+    )
+    body = make_bedrock_body()
+    body["messages"] = body["messages"][:1]
+    body["additionalModelRequestFields"] = THINKING
+
+    def read() -> list[dict[str, Any]]:
+        return list(client.converse_stream(modelId=CLAUDE_AT_BEDROCK, **body)["stream"])
+
+    events = await asyncio.to_thread(read)
+    client.close()
+    server.check()
+    deltas = [event["contentBlockDelta"]["delta"] for event in events if "contentBlockDelta" in event]
+    assert "".join(delta.get("text", "") for delta in deltas) == "I add."
+    arguments = "".join(delta["toolUse"]["input"] for delta in deltas if "toolUse" in delta)
+    assert arguments == '{"a": 1, "b": 2}{"a": 3, "b": 4}'
+    assert next(event for event in events if "messageStop" in event)["messageStop"]["stopReason"] == "tool_use"

@@ -15,6 +15,7 @@ other sizes in its `context_policy`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -115,6 +116,11 @@ FAMILIES: tuple[Family, ...] = (
     Family("deepseek-", 128_000, 8_192),
     Family("deepseek-v4-flash", 1_000_000),
     Family("deepseek-v4-pro", 1_000_000),
+    Family("nova-lite", 300_000, 10_000),
+    Family("nova-micro", 128_000, 10_000),
+    Family("nova-premier", 1_000_000, 10_000),
+    Family("nova-pro", 300_000, 10_000),
+    Family("nova-2-lite", 1_000_000, 64_000),
     # Open weights, by their names on Ollama and Hugging Face. Servers often allow less than the model: a session
     # learns the limit when a call is refused.
     Family("llama3.1", 128_000),
@@ -243,11 +249,17 @@ def _find_own(entries: Mapping[str, E], name: str) -> E | None:
     return entries[max(fitting, key=len)] if fitting else None
 
 
+# Amazon Bedrock names a model with its vendor, often after a part of the world: `us.anthropic.claude-opus-5`.
+_VENDOR = re.compile(
+    r"^(?:(?:us|us-gov|eu|apac|jp|au|ca|global)\.)?(?:amazon|anthropic|deepseek|meta|mistral|openai)\."
+)
+
+
 def find_family(name: str, own: OwnModels = NO_OWN_MODELS) -> Family | None:
     """Find the family of `provider:model`; None: neither the team's models nor the table have it."""
     if family := own.find_family(name):
         return family
-    bare = name.partition(":")[2].lower().rpartition("/")[2]
+    bare = _VENDOR.sub("", name.partition(":")[2].lower().rpartition("/")[2])
     fitting = (family for family in FAMILIES if bare.startswith(family.prefix))
     return max(fitting, key=lambda family: len(family.prefix), default=None)
 

@@ -1,36 +1,26 @@
 """Anthropic's Messages API.
 
-The features of a model depend on its generation, `_Generation`, which `_find_generation` reads from the model's name:
-
-| models              | thinking               | `reasoning_effort`     | temperature | thinking blocks are bound |
-|---------------------|------------------------|------------------------|-------------|---------------------------|
-| before 4.6          | `enabled`, with budget | the budget             | yes         | no                        |
-| 4.6                 | `adaptive`             | `output_config.effort` | yes         | no                        |
-| 4.7 to 5.0          | `adaptive`             | `output_config.effort` | no          | no                        |
-| 5.1 and later       | `adaptive`             | `output_config.effort` | no          | to all earlier messages   |
-| Claude, unversioned | `adaptive`             | `output_config.effort` | no          | no                        |
-| other names         | `adaptive`             | `output_config.effort` | yes         | no                        |
-
-Options that the API does not support are omitted: `seed` always; `temperature` where the table says no, and in
-requests with thinking. API version 2026-10-21 has no temperature, so a request with one is sent under the version
-before it.
-
-Where thinking blocks are bound, the API refuses a request whose earlier messages have changed. A sliding context
-changes them in normal operation, so requests tell the API to drop such blocks instead.
+`anthropic_models` says what each generation of models takes.
 
 `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL` are read as the official client reads them: the key or the URL is enough.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from clew_activities.providers.answer_object import describe_schema
-from clew_activities.providers.anthropic_schema import find_loss, make_closed_schema
+from clew_activities.providers.anthropic_models import (
+    BINDING_BETA,
+    EFFORTS,
+    choose_thinking,
+    find_generation,
+    round_lacks_thinking,
+)
+from clew_activities.providers.anthropic_schema import make_answer_schema
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
 from clew_activities.providers.dialects import ANTHROPIC
 from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
@@ -45,15 +35,11 @@ from clew_workflows.contract.payloads import Fitting
 _OFFICIAL_URL = "https://api.anthropic.com"
 _VERSION = "2026-10-21"
 _VERSION_WITH_TEMPERATURE = "2023-06-01"
-_BINDING_BETA = "thinking-binding-controls-2026-08-01"
 
 _ENCODER = "anthropic/1"
 _OWNED = frozenset(("model", "messages", "system", "stream", "tools", "tool_choice"))
 """Fields that `provider_options` cannot set."""
 
-_EFFORTS = ("low", "medium", "high", "max")
-_BUDGET = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 65536}
-_SMALLEST_BUDGET = 1024
 
 _BLOCKS_SENT_BACK = frozenset({"thinking", "redacted_thinking", "text"})
 
@@ -125,7 +111,7 @@ class Anthropic:
         version = _VERSION_WITH_TEMPERATURE if "temperature" in body else _VERSION
         headers = {"anthropic-version": version}
         if "block_binding" in body.get("thinking", {}):
-            headers["anthropic-beta"] = _BINDING_BETA
+            headers["anthropic-beta"] = BINDING_BETA
         if self.api_key:
             headers["x-api-key"] = self.api_key
         fitting = Fitting(
@@ -148,40 +134,17 @@ class Anthropic:
         return classify_response(answer)
 
 
-@dataclass(frozen=True)
-class _Generation:
-    """The features of a model's generation; the module's docstring has the table.
-
-    Attributes:
-        adaptive: The model takes `adaptive` thinking and `effort`, not a budget.
-        temperature: The model takes a temperature.
-        binds: Thinking blocks are bound to the earlier messages.
-    """
-
-    adaptive: bool
-    temperature: bool
-    binds: bool
-
-
-def _find_generation(model: str) -> _Generation:
-    """Parse `claude-sonnet-4-5-20250929`, `claude-opus-5`, `claude-3-7-sonnet-latest`, also with a prefix."""
-    match = re.search(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)", model)
-    if match is None:
-        return _Generation(adaptive=True, temperature="claude" not in model, binds=False)
-    version = (int(match[1]), int(match[2] or 0))
-    return _Generation(adaptive=version >= (4, 6), temperature=version < (4, 7), binds=version >= (5, 1))
-
-
 def _encode_options(request: ModelRequest, tools: FittedTools, provider: str) -> dict[str, Any]:
     options = request.options
-    generation = _find_generation(request.model)
+    generation = find_generation(request.model)
     max_tokens = options.max_output_tokens
     assert max_tokens is not None  # ModelRequest guarantees it
-    thinking = _choose_thinking(request, generation, max_tokens, provider)
+    lacks_thinking = round_lacks_thinking(request.messages, lambda message: bool(_find_own_blocks(message, provider)))
+    thinking = choose_thinking(request, generation, max_tokens, lacks_thinking=lacks_thinking)
     output_config: dict[str, Any] = {}
     if options.reasoning_effort not in (None, "none") and generation.adaptive:
-        output_config["effort"] = choose_effort(options.reasoning_effort, _EFFORTS)
-    if schema := _make_answer_schema(request.output_schema):
+        output_config["effort"] = choose_effort(options.reasoning_effort, EFFORTS)
+    if schema := make_answer_schema(request.output_schema):
         output_config["format"] = {"type": "json_schema", "schema": schema}
     options_by_name = {
         "max_tokens": max_tokens,
@@ -220,58 +183,14 @@ def _fit_temperature(temperature: float | None) -> float | None:
     return None if temperature is None else min(temperature, ANTHROPIC.temperatures[1])
 
 
-def _choose_thinking(
-    request: ModelRequest, generation: _Generation, max_tokens: int, provider: str
-) -> dict[str, Any] | None:
-    """Choose the `thinking` parameter; None omits it.
-
-    The API refuses thinking together with a forced tool call. A thinking budget counts towards `max_tokens`, so it is
-    at most half of them; it is omitted below the API's minimum.
-    """
-    effort = request.options.reasoning_effort
-    if effort == "none":
-        effort = None
-    forced = bool(request.tools) and request.options.tool_choice not in (None, "auto", "none")
-    if generation.binds:
-        thinking = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-        return thinking | ({"display": "summarized"} if effort else {})
-    if effort is None or forced:
-        return None
-    if generation.adaptive:
-        return {"type": "adaptive", "display": "summarized"}
-    budget = min(_BUDGET[effort], max_tokens // 2)
-    if budget < _SMALLEST_BUDGET or _round_lacks_thinking(request.messages, provider):
-        return None
-    return {"type": "enabled", "budget_tokens": budget}
-
-
-def _round_lacks_thinking(messages: Sequence[Message], provider: str) -> bool:
-    """Whether an assistant's message since the newest user's message has no blocks of this provider.
-
-    With a thinking budget, the API refuses an assistant's message of an open tool round that does not begin with
-    thinking.
-    """
-    since_user: list[Message] = []
-    for message in reversed(messages):
-        if message["role"] == "user":
-            break
-        since_user.append(message)
-    return any(message["role"] == "assistant" and not _find_own_blocks(message, provider) for message in since_user)
-
-
 def _encode_system(messages: Iterable[Message]) -> list[dict[str, Any]]:
     texts = (message["content"] for message in messages if message["role"] == "system")
     return [_make_text(text) for text in texts if text.strip()]
 
 
-def _make_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Make the schema that the API gets; None: there is none, or it has no form that the API accepts."""
-    return None if schema is None or find_loss(schema) else make_closed_schema(schema)
-
-
 def _describe_schema(schema: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Describe, for the model, a schema that the API does not accept in any form."""
-    return [] if schema is None or _make_answer_schema(schema) else [_make_text(describe_schema(schema))]
+    return [] if schema is None or make_answer_schema(schema) else [_make_text(describe_schema(schema))]
 
 
 @dataclass(frozen=True)

@@ -277,6 +277,13 @@ ANTHROPIC = Dialect(
 )
 """The Messages API, whose codec makes the order of messages itself."""
 
+BEDROCK = replace(
+    ANTHROPIC, name="bedrock", fills_results=True, tools=replace(_ANTHROPIC_TOOLS, name=_NAME, name_characters=64)
+)
+"""Converse with Anthropic's models, whose schemas it passes on; its codec makes the order of messages itself."""
+BEDROCK_OTHERS = replace(BEDROCK, tools=_STRICT_TOOLS)
+"""Converse with all other models."""
+
 DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect
     for dialect in (

@@ -271,6 +271,8 @@ _OVERFLOWS = tuple(
         r"context size has been exceeded",
         r"input is too long for requested model",
         r"ContextWindowExceededError",
+        # Amazon's Nova
+        r"number of input tokens exceeds maximum length",
     )
 )
 
@@ -308,7 +310,11 @@ _BY_BODY: tuple[_Rule, ...] = (
         not_statuses=frozenset({401, 404}),
     ),
     # A quota of a day is not there again in minutes.
-    _Rule(InsufficientQuota, wording=_match_any(r"per-?day"), not_statuses=frozenset(range(600)) - {429}),
+    _Rule(
+        InsufficientQuota,
+        wording=_match_any(r"per-?day", r"too many tokens per day"),
+        not_statuses=frozenset(range(600)) - {429},
+    ),
     _Rule(ContextLengthExceeded, wording=_TOO_LARGE_FOR_A_MINUTE),
     _Rule(
         ContextLengthExceeded,
@@ -382,6 +388,11 @@ _BY_BODY: tuple[_Rule, ...] = (
             r"is not a valid model",
             r"^unknown model\b",
             r"no endpoints found for\b",
+            # Bedrock
+            r"could not resolve the foundation model",
+            r"model identifier is invalid",
+            r"id or arn of an inference profile",
+            r"model version has reached the end of its life",
         ),
         not_statuses=frozenset({401, 429, *range(500, 600)}),
     ),
@@ -392,7 +403,9 @@ _BY_BODY: tuple[_Rule, ...] = (
         wording=_match_any(r"incorrect api key", r"api key not valid"),
         not_statuses=frozenset({429, *range(500, 600)}),
     ),
-    _Rule(Overloaded, frozenset({"engine_overloaded_error"})),
+    _Rule(Overloaded, frozenset({"engine_overloaded_error", "ModelNotReadyException"})),
+    # Bedrock answers 424 if a model fails.
+    _Rule(ProviderUnavailable, frozenset({"ModelErrorException", "ModelStreamErrorException"})),
 )
 
 # Rules by status alone. A response that matches no rule is a `BadRequest`.
@@ -408,6 +421,7 @@ _BY_STATUS: tuple[_Rule, ...] = (
 
 # An error inside a stream has no status; infer it from the error's type.
 _STATUS_OF_TYPE = {
+    "AccessDeniedException": 403,
     "authentication_error": 401,
     "BadRequestError": 400,
     "billing_error": 402,
@@ -420,6 +434,9 @@ _STATUS_OF_TYPE = {
     "rate_limit_exceeded": 429,
     "request_too_large": 413,
     "timeout_error": 504,
+    "ServiceUnavailableException": 503,
+    "ThrottlingException": 429,
+    "ValidationException": 400,
 }
 
 

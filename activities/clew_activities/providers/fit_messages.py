@@ -22,6 +22,8 @@ BRIDGE = "(the conversation goes on)"
 """An assistant's message between a tool's result and a user's message."""
 CONTINUE = "(continue)"
 """The last message of a conversation whose own last one, an assistant's, must not be the last."""
+NO_OUTPUT = "(no output)"
+"""The result of a tool that returned no text, where the dialect wants some."""
 
 _SEPARATOR = "\n\n"
 _SHORT_ID_CHARACTERS = 9

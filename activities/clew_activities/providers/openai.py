@@ -20,6 +20,7 @@ from clew_activities.providers.answer_object import describe_schema, list_subsch
 from clew_activities.providers.dialects import Dialect, find_dialect, specialize
 from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
 from clew_activities.providers.fit_messages import (
+    NO_OUTPUT,
     FittedMessages,
     choose_call_ids,
     fit_messages,
@@ -69,8 +70,6 @@ _TYPING = frozenset(("type", "anyOf", "enum", "const", "$ref"))
 _OWNED = frozenset(("model", "messages", "stream", "n", "tools", "tool_choice", "response_format"))
 """Fields that `provider_options` cannot set."""
 _ENCODER = "openai-chat/1"
-NO_OUTPUT = "(no output)"
-"""The result of a tool that returned no text, where the dialect wants some."""
 
 
 def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI]:

@@ -66,6 +66,8 @@ def test_every_line_says_something() -> None:
         ("anthropic:claude-sonnet-4-5-20250929", "claude-"),
         ("anthropic:claude-sonnet-4-6", "claude-sonnet-4-6"),
         ("router:anthropic/Claude-Opus-5-5", "claude-opus-5"),
+        ("bedrock:us.anthropic.claude-sonnet-4-6", "claude-sonnet-4-6"),
+        ("bedrock:arn:aws:bedrock:us-east-1:1:inference-profile/eu.amazon.nova-pro-v1:0", "nova-pro"),
         ("openai:unheard-of", None),
         ("gpt-4o", None),
     ],

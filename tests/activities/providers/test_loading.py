@@ -118,9 +118,12 @@ def test_two_providers_of_one_name_are_refused_with_both_modules(module: Any) ->
     assert f"makes a provider 'openai', and so does {BUILT_IN[1]!r}" in get_refusal(OPENAI_API_KEY="sk-1")
 
 
-PARTS = tuple(
-    f"clew_activities.providers.{name}"
-    for name in ("anthropic_schema", "anthropic_stream", "openai_pages", "openai_stream")
+FOLDER = Path(interface.__file__ or "").parent
+NAMES = {module.rpartition(".")[2] for module in BUILT_IN}
+PARTS = sorted(
+    f"clew_activities.providers.{path.stem}"
+    for path in FOLDER.glob("*.py")
+    if path.stem == "aws" or (path.stem.partition("_")[0] in NAMES and path.stem not in NAMES)
 )
 """The modules that the built-in ones are made of."""
 
