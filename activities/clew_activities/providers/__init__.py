@@ -12,6 +12,8 @@ A new provider is a module beside these, with the members that `interface` defin
 |---|---|
 | `interface`, `loading` | what a provider is, and which ones a worker has |
 | `openai`, `openai_stream`, `dialects` | Chat Completions, and what each server takes of it |
+| `responses`, `responses_stream` | OpenAI's Responses |
+| `openai_schema` | what OpenAI's strict mode takes of schemas |
 | `anthropic`, `anthropic_stream`, `anthropic_schema` | Anthropic's Messages |
 | `fit_messages`, `fit_tools`, `options`, `sanitize`, `answer_object` | what a session has, as a server takes it |
 | `encoders` | the encoders by their names, which encode a call again for an audit |

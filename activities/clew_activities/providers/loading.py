@@ -130,8 +130,10 @@ def _make_error(module: str, problem: str) -> ProvidersUnusable:
 
 
 def _describe_remedy(name: str) -> str:
-    if name in ("openai", "anthropic"):
-        return f"set {name.upper()}_API_KEY"
+    if name in ("openai", "openai-chat"):
+        return "set OPENAI_API_KEY"
+    if name == "anthropic":
+        return "set ANTHROPIC_API_KEY"
     if re.fullmatch(_VARIABLE_NAME, name):
         return (
             f"set CLEW_PROVIDER_{name.upper()}_BASE_URL to add an OpenAI-compatible server of that name, or name the "
