@@ -7,8 +7,8 @@ what a server of any dialect sends.
 `CLEW_PROVIDER_<NAME>_BASE_URL` adds a compatible server under the name in lower case; `CLEW_PROVIDER_<NAME>_API_KEY`
 sets its key, if it needs one, and `CLEW_PROVIDER_<NAME>_DIALECT` its dialect.
 
-The dialect `responses` makes any of them a server of `responses`, which is another API. Without a dialect, `openai` is
-one if its URL is OpenAI's own. `openai-chat` is the same server, always with Chat Completions.
+The dialect `responses` makes any of them a server of `responses`, which is another API. Without a dialect, `openai`
+is one if its URL is OpenAI's own. `openai-chat` is the same server, always with Chat Completions.
 """
 
 from __future__ import annotations

@@ -214,7 +214,8 @@ def _encode_messages(
     items: list[dict[str, Any]] = []
     for message, call_ids in zip(messages, ids, strict=True):
         if message["role"] == "assistant":
-            items += _encode_assistant(message, call_ids, tools, family, provider, model)
+            own = _find_own_items(message, provider, model)
+            items += _encode_assistant(message, _encode_calls(message, call_ids, tools), own, family)
         elif message["role"] == "tool":
             items.append({"type": "function_call_output", "call_id": call_ids[0], "output": message["content"]})
         else:
@@ -223,16 +224,20 @@ def _encode_messages(
     return items
 
 
-def _encode_assistant(
-    message: Message, call_ids: Sequence[str], tools: FittedTools, family: _Family, provider: str, model: str
-) -> list[dict[str, Any]]:
-    """Encode an assistant's message: as the items that the model sent, or as plain ones without their ids."""
+def _encode_calls(message: Message, call_ids: Sequence[str], tools: FittedTools) -> list[dict[str, Any]]:
     calls = []
     for call, call_id in zip(message.get("tool_calls", []), call_ids, strict=True):
         name, arguments = tools.encode_call(call["name"], call["arguments"], RESPONSES.tools)
         text = json.dumps(arguments, ensure_ascii=False)
         calls.append({"type": "function_call", "call_id": call_id, "name": name, "arguments": text})
-    if own := _find_own_items(message, provider, model):
+    return calls
+
+
+def _encode_assistant(
+    message: Message, calls: list[dict[str, Any]], own: list[dict[str, Any]], family: _Family
+) -> list[dict[str, Any]]:
+    """Encode an assistant's message: as the items that the model sent, or as plain ones without their ids."""
+    if own:
         rest = iter(calls)
         items = [item | next(rest) if item["type"] == "function_call" else item for item in own]
         # "Item 'rs_…' of type 'reasoning' was provided without its required following item."

@@ -1,9 +1,9 @@
 """Folds the event stream of OpenAI's Responses into a reply.
 
 A reply is a list of items: reasoning, messages, function calls, calls of the server's own tools. Its `provider_data`
-holds them in their order, as the server sent them when each was done. Of a function call it holds the item's id alone:
-the thread has the rest. The API refuses reasoning without the item after it, and some items without the reasoning
-before them, so of a list that is incomplete nothing is kept but the ids of the calls.
+holds them in their order, as the server sent them when each was done. Of a function call it holds the item's id
+alone: the thread has the rest. The API refuses reasoning without the item after it, and some items without the
+reasoning before them, so of a list that is incomplete nothing is kept but the ids of the calls.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ MAX_ITEMS = 4096
 """Most items of a reply that are kept for the provider; of a reply with more none is kept."""
 SEPARATOR = "\n\n"
 """Stands between the messages of a reply, and between the parts of its thinking."""
+_ENDS = ("completed", "failed", "incomplete", "cancelled")
+"""The states of a response that has ended."""
 _REFUSAL_LIMIT = 4000
 """Characters of a refusal that are kept."""
 
@@ -87,7 +89,7 @@ class ResponsesDecoder(DraftDecoder):
         response = payload if payload.get("object") == "response" else payload.get("response")
         if kind == "error" or payload.get("error"):
             raise classify_event(payload)
-        if get_member(response, "status") in ("completed", "failed", "incomplete", "cancelled"):
+        if isinstance(response, dict) and response.get("status") in _ENDS:
             self._take_response(response)
             return
         index = payload.get("output_index")
@@ -209,8 +211,10 @@ class ResponsesDecoder(DraftDecoder):
         )
         url = read_string(get_member(action, "url"))
         sources: list[Source] = [{"url": url}] if url else []
-        for source in _list_members(action, "sources"):
-            sources.append({"url": read_string(source.get("url")), "title": read_string(source.get("title"))})
+        sources += [
+            {"url": read_string(source.get("url")), "title": read_string(source.get("title"))}
+            for source in _list_members(action, "sources")
+        ]
         failed = "the search failed" if end.get("status") == "failed" else None
         self.add_provider_call("web_search", input=query or url, sources=sources, error=failed)
 
