@@ -165,7 +165,7 @@ class _Events:
         self.all.append(event)
 
     def make_response(self, status: str, **fields: Any) -> dict[str, Any]:
-        empty = {"error": None, "incomplete_details": None, "output": [], "usage": None}
+        empty: dict[str, Any] = {"error": None, "incomplete_details": None, "output": [], "usage": None}
         return {
             "id": "resp_1",
             "object": "response",
@@ -265,7 +265,7 @@ def know_items(exchange: Exchange) -> Iterator[Refusal]:
         if kind not in _MADE or item_id is None:
             continue
         if not item_id.startswith(_PREFIXES[kind]):
-            # gh:openai/openai-agents-python#1660
+            # gh:jlcodes99/cockpit-tools#2090
             yield _refuse_input(
                 f"Invalid 'input[0].id': '{item_id}'. Expected an ID that begins with '{_PREFIXES[kind][:-1]}'."
             )
@@ -286,7 +286,7 @@ def verify_reasoning(exchange: Exchange) -> Iterator[Refusal]:
         found = _find_item(exchange, item["id"])
         sealed = found and found[0].returns["items"][found[1]].get("encrypted_content")
         if not found or item["encrypted_content"] != sealed or found[0].returns["model"] != exchange.body["model"]:
-            # gh:openai/codex#25290
+            # gh:Wei-Shaw/sub2api#3138
             yield _refuse_input(
                 f"The encrypted content for item {item['id']} could not be verified. Reason: Encrypted content could "
                 "not be decrypted or parsed.",
@@ -314,7 +314,7 @@ def keep_reasoning_in_place(exchange: Exchange) -> Iterator[Refusal]:
         thoughts = [one["id"] for one in sent.returns["items"][:place] if one["type"] == "reasoning"]
         known = {one.get("id") for one in items[:index]}
         if thoughts and thoughts[-1] not in known:
-            # gh:0xPlaygrounds/rig#751, gh:mastra-ai/mastra#14666
+            # gh:0xPlaygrounds/rig#751
             yield _refuse_input(
                 f"Item '{item['id']}' of type '{item['type']}' was provided without its required 'reasoning' item: "
                 f"'{thoughts[-1]}'."
@@ -330,7 +330,7 @@ def pair_calls(exchange: Exchange) -> Iterator[Refusal]:
             continue
         call_id = item["call_id"]
         if not 1 <= len(call_id) <= 64:
-            # gh:openai/openai-agents-python#1291
+            # gh:AnswerDotAI/fastllm#45
             yield _refuse_input(
                 f"Invalid 'input[{index}].call_id': string too long. Expected a string with maximum length 64, but "
                 f"got a string with length {len(call_id)} instead.",
@@ -357,7 +357,6 @@ def name_calls(exchange: Exchange) -> Iterator[Refusal]:
         if item.get("type") != "function_call":
             continue
         if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", item["name"]):
-            # gh:openai/openai-agents-python#1104
             yield _refuse_input(
                 f"Invalid 'input[{index}].name': string does not match pattern. Expected a string that matches the "
                 "pattern '^[a-zA-Z0-9_-]+$'.",
@@ -376,7 +375,6 @@ def choose_known_tool(exchange: Exchange) -> Iterator[Refusal]:
     choice = exchange.body.get("tool_choice")
     names = [tool.get("name") for tool in exchange.body.get("tools") or ()]
     if isinstance(choice, dict) and choice.get("name") not in names:
-        # gh:openai/openai-python#2356
         yield Refusal(f"Tool choice '{choice.get('name')}' not found in 'tools' parameter.", param="tool_choice")
 
 
@@ -404,7 +402,7 @@ def take_options(efforts: tuple[str, ...], model: str) -> Rule:
                 code="unsupported_value",
             )
         if not efforts and effort is not None:
-            # gh:crewAIInc/crewAI#2738
+            # gh:BoundaryML/baml#2708
             yield Refusal(
                 "Unsupported parameter: 'reasoning.effort' is not supported with this model.",
                 param="reasoning.effort",
@@ -415,22 +413,22 @@ def take_options(efforts: tuple[str, ...], model: str) -> Rule:
             yield Refusal("Encrypted content is not supported with this model.", param="include")
         for name in ("temperature", "top_p"):
             if efforts and effort != "none" and name in body:
-                # gh:Sefaria/AppliedAI#47
+                # gh:griptape-ai/griptape#1915
                 yield Refusal(
                     f"Unsupported parameter: '{name}' is not supported with this model.",
                     param=name,
                     code="unsupported_parameter",
                 )
         if not efforts and (body.get("text") or {}).get("verbosity") not in (None, "medium"):
-            # gh:openai/openai-python#2512
+            # gh:google-deepmind/concordia#164, gh:enricoros/big-AGI#947
             yield Refusal(
-                f"Unsupported value: 'low' is not supported with the '{model}' model. Supported values are: "
+                "Unsupported value: 'verbosity' does not support 'low' with this model. Supported values are: "
                 "'medium'.",
                 param="text.verbosity",
                 code="unsupported_value",
             )
         if body.get("max_output_tokens", 16) < 16:
-            # gh:BerriAI/litellm#11346
+            # gh:vectorize-io/hindsight#58
             yield Refusal(
                 "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got "
                 f"{body['max_output_tokens']} instead.",

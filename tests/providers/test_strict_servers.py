@@ -10,12 +10,13 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
+from tests.providers.chat_completions import ChatCompletions
 from tests.providers.dialects import DIALECTS
 from tests.providers.strict_server import Call, Dialect, Exchange, Sent, StrictServer, Turn, run_strict_servers
 
 KEY = "key-of-the-tests"
 ROWS = {dialect.name: dialect for dialect in DIALECTS}
-CHAT = [name for name in ROWS if name != "anthropic"]
+CHAT = [name for name, row in ROWS.items() if isinstance(row.wire, ChatCompletions)]
 ADD = {
     "type": "function",
     "function": {

@@ -34,6 +34,8 @@ MAX_ITEMS = 4096
 """Most items of a reply that are kept for the provider; of a reply with more none is kept."""
 SEPARATOR = "\n\n"
 """Stands between the messages of a reply, and between the parts of its thinking."""
+_ID_LIMIT = 64
+"""The longest id of a call that the API takes back."""
 _ENDS = ("completed", "failed", "incomplete", "cancelled")
 """The states of a response that has ended."""
 _REFUSAL_LIMIT = 4000
@@ -281,7 +283,8 @@ class ResponsesDecoder(DraftDecoder):
 
     def make_provider_data(self) -> ProviderData | None:
         """Make what goes back to the provider: the ids of the calls, and the items; None: there are none."""
-        calls = [{"id": limit_id(call.id)} if call.id else {} for call in self.calls]
+        # A server may send a longer id than it takes back; then the call gets another one.
+        calls = [{"id": limit_id(call.id)} if 0 < len(call.id) <= _ID_LIMIT else {} for call in self.calls]
         blocks = [block for _, block in sorted(self._blocks.items())] if self._is_complete and not self._open else []
         if sum(block["type"] == "function_call" for block in blocks) != len(calls):
             blocks = []

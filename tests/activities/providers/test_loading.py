@@ -49,7 +49,7 @@ def test_a_module_that_is_named_makes_providers_beside_the_built_in_ones() -> No
     """White space, empty names and repetitions do no harm."""
     environ = PARROT | {"OPENAI_API_KEY": "sk-1", "CLEW_PROVIDERS": " tests.support.parrot,, tests.support.parrot"}
     providers = load_providers(environ)
-    assert providers.names == ("openai", "parrot")
+    assert providers.names == ("openai", "openai-chat", "parrot")
     assert providers.get("parrot") == parrot.Parrot("parrot", "http://localhost:1", "polly-1234")
 
 
@@ -118,10 +118,16 @@ def test_two_providers_of_one_name_are_refused_with_both_modules(module: Any) ->
     assert f"makes a provider 'openai', and so does {BUILT_IN[1]!r}" in get_refusal(OPENAI_API_KEY="sk-1")
 
 
-STREAMS = ("clew_activities.providers.anthropic_stream", "clew_activities.providers.openai_stream")
+PARTS = (
+    "clew_activities.providers.anthropic_stream",
+    "clew_activities.providers.openai_stream",
+    "clew_activities.providers.responses",
+    "clew_activities.providers.responses_stream",
+)
+"""The other modules of the built-in providers' codecs."""
 
 
-@pytest.mark.parametrize("name", [*BUILT_IN, *STREAMS, "tests.support.parrot"])
+@pytest.mark.parametrize("name", [*BUILT_IN, *PARTS, "tests.support.parrot"])
 def test_every_provider_is_built_of_what_users_have(name: str) -> None:
     """The built-in ones import nothing of the worker but the modules that the interface lists for authors."""
     file = Path(sys.modules[name].__file__ or "")
@@ -129,4 +135,5 @@ def test_every_provider_is_built_of_what_users_have(name: str) -> None:
         node.module or "" for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)
     }
     own = {module.rpartition(".")[2] for module in imported if module.startswith("clew_activities.")}
-    assert own - {"anthropic_schema", "anthropic_stream", "openai_stream"} <= FOR_AUTHORS
+    codecs = {"anthropic_schema", "anthropic_stream", "openai_schema", "openai_stream"}
+    assert own - codecs - {"responses", "responses_stream"} <= FOR_AUTHORS
