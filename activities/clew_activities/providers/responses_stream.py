@@ -213,12 +213,12 @@ class ResponsesDecoder(DraftDecoder):
         )
         url = read_string(get_member(action, "url"))
         sources: list[Source] = [{"url": url}] if url else []
-        sources += [
+        found: list[Source] = [
             {"url": read_string(source.get("url")), "title": read_string(source.get("title"))}
             for source in _list_members(action, "sources")
         ]
         failed = "the search failed" if end.get("status") == "failed" else None
-        self.add_provider_call("web_search", input=query or url, sources=sources, error=failed)
+        self.add_provider_call("web_search", input=query or url, sources=[*sources, *found], error=failed)
 
     def _take_code(self, end: Mapping[str, Any]) -> None:
         logs = "\n".join(filter(None, (read_string(one.get("logs")) for one in _list_members(end, "outputs"))))

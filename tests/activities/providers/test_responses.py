@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 
+from clew_activities.providers.encoders import compare_request, dump_body
 from clew_activities.providers.errors import (
     BadRequest,
     ContentRefused,
@@ -30,6 +32,7 @@ from clew_activities.providers.reply import MAX_TOOL_CALLS
 from clew_activities.providers.responses import Responses
 from clew_activities.providers.responses_stream import MAX_ITEMS, ResponsesDecoder
 from clew_workflows.contract.messages import Message, ProviderData
+from clew_workflows.contract.payloads import SentRequest
 from tests.support.provider_server import (
     ADD,
     HELLO,
@@ -244,6 +247,14 @@ def test_tools_of_the_providers_own_are_offered_and_others_are_named() -> None:
     assert call.fitting
     assert list(call.fitting.tools_left_out) == ["web_fetch"]
     assert_accepted(ResponseCreateParamsStreaming, call.body)
+
+
+def test_an_audit_encodes_a_call_again_to_the_same_bytes() -> None:
+    request = make_request(HELLO, make_own(REASONING, COMMENTARY, CALL), make_result("3"), model=MODEL, tools=[ADD])
+    digest = hashlib.sha256(dump_body(OFFICIAL.encode(request).body)).hexdigest()
+    sent = SentRequest(digest=digest, encoder="openai-responses/1", dialect=None)
+    assert compare_request(request, "openai", sent).status == "same"
+    assert compare_request(make_request(model=MODEL), "openai", sent).status == "different"
 
 
 def test_a_callers_own_fields_are_merged_but_for_those_that_clew_writes() -> None:
