@@ -6,6 +6,7 @@
 | `server_rules` | what each server refuses |
 | `chat_rules` | functions that make the rules of Chat Completions |
 | `chat_completions`, `anthropic_messages` | the wire formats with their quirks; the latter with the API's rules |
+| `responses_api` | OpenAI's Responses, with the rules of the API |
 | `bedrock_api` | Converse of Amazon Bedrock: frames, signatures and rules |
 | `strict_server` | the server of all dialects, over real HTTP, and what the model behind it does |
 | `scenarios` | the columns |

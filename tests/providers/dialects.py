@@ -14,7 +14,7 @@ from typing import Any
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 
 from tests.providers import anthropic_messages as messages_api
-from tests.providers import bedrock_api
+from tests.providers import bedrock_api, responses_api
 from tests.providers.anthropic_messages import AnthropicMessages
 from tests.providers.chat_completions import ChatCompletions, make_error, make_id, make_signature
 from tests.providers.chat_rules import (
@@ -28,6 +28,7 @@ from tests.providers.chat_rules import (
     refuse_when,
     take_formats,
 )
+from tests.providers.responses_api import ResponsesApi
 from tests.providers.server_rules import (
     ARGUMENTS_TEXT,
     CEREBRAS,
@@ -179,6 +180,26 @@ LLAMACPP_WIRE = ChatCompletions(make_id=make_id("", 32), refuse=_make_llamacpp_e
 
 CLAUDE_AT_BEDROCK = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 
+
+def _make_responses(
+    name: str, model: str, efforts: tuple[str, ...] = (), *, phases: bool = False, **fields: Any
+) -> Dialect:
+    """Make a row of Responses, for a model that takes these levels of reasoning."""
+    provider = name.replace("-", "_").replace(".", "_")
+    losses = (*responses_api.LOSSES, *((responses_api.keep_phases,) if phases else ()), find_foreign_thoughts(name))
+    return Dialect(
+        name=name,
+        provider=provider,
+        model=model,
+        wire=ResponsesApi(efforts, phases),
+        rules=responses_api.make_rules(efforts, model),
+        losses=losses,
+        thinks=bool(efforts),
+        environ={f"CLEW_PROVIDER_{provider.upper()}_DIALECT": "responses"},
+        **fields,
+    )
+
+
 DIALECTS: tuple[Dialect, ...] = (
     _make_dialect(
         "openai",
@@ -208,6 +229,16 @@ DIALECTS: tuple[Dialect, ...] = (
         environ={"CLEW_PROVIDER_OPENAI_NEWEST_DIALECT": "openai"},
         left_out=_leave_to("openai"),
     ),
+    _make_responses(
+        "openai-responses",
+        "gpt-5.6-sol",
+        ("none", "low", "medium", "high", "xhigh", "max"),
+        phases=True,
+        thinking_options={"reasoning_effort": "high", "verbosity": "low"},
+    ),
+    # No level is set, so there are no summaries; the reasoning comes back all the same.
+    _make_responses("openai-responses-o3", "o3", ("low", "medium", "high")),
+    _make_responses("azure-responses", "gpt-4.1", base_path="/openai/v1"),
     _make_dialect(
         "azure",
         "gpt-4.1",

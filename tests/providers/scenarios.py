@@ -172,6 +172,7 @@ def list_tools(body: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]
     for tool in body.get("tools") or body.get("toolConfig", {}).get("tools") or ():
         spec = tool.get("function") or tool.get("toolSpec") or tool
         if "name" not in spec:
+            # A tool of the provider's own, or a cache point.
             continue
         # Without a schema a tool has no arguments.
         schema = spec.get("parameters") or spec.get("input_schema") or spec.get("inputSchema", {}).get("json")
@@ -338,7 +339,8 @@ async def play_failed_run(cell: Cell) -> None:
         assert outcome.status == "failed", cell.describe(outcome)
     await cell.ask(session, "Please!")
     assert_has(cell.server.exchanges[-1], "Are you there?", "Really?", "Please!")
-    users = [one["content"] for one in cell.server.last["messages"] if one["role"] == "user"]
+    messages = cell.server.last.get("messages") or cell.server.last["input"]
+    users = [one["content"] for one in messages if one.get("role") == "user"]
     if len(users) < 3 and isinstance(users[-1], str):
         # In the Messages API they are parts of one message.
         assert (await read_fitting(session)).get("merged"), "messages were merged, and no recipe says so"
@@ -536,6 +538,36 @@ async def play_many_tools(cell: Cell) -> None:
     assert missing <= set(left_out), "tools were left out, and no recipe names them"
 
 
+# Tools of the provider's own
+
+
+async def play_provider_tools(cell: Cell) -> None:
+    """A reply that the provider has searched for keeps its searches, their sources and what it cites."""
+    cell.play(
+        Turn("I look it up.", (call_add(1, 2),), thinks=True, searches=("people of Rome",)),
+        Turn("Three million.", searches=("people of Rome", "area of Rome")),
+        Turn("You are welcome."),
+    )
+    session = await cell.open(tools=["add"], provider_tools=["web_search"])
+    await cell.ask(session, "How many live in Rome?")
+    await cell.ask(session, "Thank you.")
+    left_out = (await read_fitting(session)).get("tools_left_out", {})
+    if not getattr(cell.dialect.wire, "runs_searches", False):
+        assert "web_search" in left_out, f"{cell.dialect.name} runs no searches, and no recipe says so"
+        return
+    assert "web_search" not in left_out
+    payloads = [entry.payload for entry in await session.entries(kind="ai_message")]
+    first, second, last = [one for one in payloads if one["role"] == "assistant"]
+    assert [call["input"] for call in first["provider_calls"]] == ["people of Rome"]
+    assert [call["tool"] for call in second["provider_calls"]] == ["web_search", "web_search"]
+    sources = [source["url"] for call in second["provider_calls"] for source in call["sources"]]
+    assert sources == ["https://example.com/1", "https://example.com/2"]
+    cited = [(one["url"], one["title"], one.get("start", 0)) for one in second["citations"]]
+    assert cited == [("https://example.com/1", "Example 1", 0), ("https://example.com/2", "Example 2", 0)]
+    assert not last.get("provider_calls")
+    assert not last.get("citations")
+
+
 # Options and faults
 
 
@@ -593,6 +625,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "hard tools": Scenario(play_hard_tools),
     "many tools": Scenario(play_many_tools),
     "options": Scenario(play_options),
+    "provider tools": Scenario(play_provider_tools),
     "faults": Scenario(play_faults, exact_usage=False, waits=True),
     "break": Scenario(play_break, exact_usage=False, waits=True),
 }
@@ -607,7 +640,7 @@ def iterate_pairs(dialects: Mapping[str, Dialect]) -> Iterator[tuple[Dialect, Di
 
     A row that differs little from another has one partner, the others have two.
     """
-    strict = ("deepseek", "gemini", "mistral", "anthropic", "bedrock", "openrouter", "unknown")
+    strict = ("deepseek", "gemini", "mistral", "anthropic", "bedrock", "openrouter", "unknown", "openai-responses")
     for number, dialect in enumerate(dialects.values()):
         others = [name for name in strict if name != dialect.name]
         for offset in (0,) if dialect.left_out else (0, len(others) // 2):

@@ -56,6 +56,8 @@ class Turn:
         thinks: Whether it thinks first; the server chooses a text that no other reply has.
         ending: Why it ends; `length`: at the token limit.
         fault: The failure that takes the reply's place, or breaks it.
+        searches: The queries that the server runs itself before the text, where it does. Each has one source, which
+            the text cites.
     """
 
     text: str = ""
@@ -63,6 +65,7 @@ class Turn:
     thinks: bool = False
     ending: Ending = "stop"
     fault: Fault | None = None
+    searches: tuple[str, ...] = ()
 
 
 DROP = object()

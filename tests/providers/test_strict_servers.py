@@ -13,12 +13,13 @@ from botocore.session import Session
 from openai import AsyncOpenAI
 
 from tests.providers import bedrock_api
+from tests.providers.chat_completions import ChatCompletions
 from tests.providers.dialects import CLAUDE_AT_BEDROCK, DIALECTS
 from tests.providers.strict_server import Call, Dialect, Exchange, Sent, StrictServer, Turn, run_strict_servers
 
 KEY = "key-of-the-tests"
 ROWS = {dialect.name: dialect for dialect in DIALECTS}
-CHAT = [name for name in ROWS if name not in ("anthropic", "bedrock")]
+CHAT = [name for name, row in ROWS.items() if isinstance(row.wire, ChatCompletions)]
 ADD = {
     "type": "function",
     "function": {
@@ -497,3 +498,102 @@ async def test_the_official_client_reads_bedrocks_stream(servers: dict[str, Stri
     arguments = "".join(delta["toolUse"]["input"] for delta in deltas if "toolUse" in delta)
     assert arguments == '{"a": 1, "b": 2}{"a": 3, "b": 4}'
     assert next(event for event in events if "messageStop" in event)["messageStop"]["stopReason"] == "tool_use"
+
+
+# Responses
+
+
+REASONING_ITEM = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "sealed"}
+FUNCTION = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "add", "arguments": "{}"}
+RETURNED = Sent(
+    "", {"items": [REASONING_ITEM, FUNCTION], "model": "gpt-5.6-sol"}, {"call_1": {}}, "", {"call_1": "add"}
+)
+
+
+def make_responses_body() -> dict[str, Any]:
+    """Make a body of Responses in the middle of a tool loop."""
+    function: dict[str, Any] = ADD["function"]  # type: ignore[assignment]
+    items = [
+        {"role": "user", "content": "Add 1 and 2."},
+        REASONING_ITEM,
+        FUNCTION,
+        {"type": "function_call_output", "call_id": "call_1", "output": "3"},
+    ]
+    return {
+        "model": "gpt-5.6-sol",
+        "input": json.loads(json.dumps(items)),
+        "tools": [{"type": "function", "strict": False, **json.loads(json.dumps(function))}],
+        "include": ["reasoning.encrypted_content"],
+        "reasoning": {"effort": "high", "summary": "auto"},
+        "max_output_tokens": 2000,
+        "store": False,
+        "stream": True,
+    }
+
+
+def test_a_valid_conversation_is_taken_by_responses() -> None:
+    assert not list_refusals(ROWS["openai-responses"], make_responses_body(), RETURNED)
+
+
+def _change_item(index: int, **fields: Any) -> Change:
+    return lambda body: body["input"][index].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda body: body["input"].pop(1), "without its required 'reasoning' item: 'rs_1'"),
+        (lambda body: body["input"].pop(2), "without its required following item"),
+        (lambda body: body["input"].pop(2), "No tool call found for function call output with call_id call_1"),
+        (lambda body: body["input"].pop(3), "No tool output found for function call call_1"),
+        (_change_item(1, encrypted_content="other"), "could not be verified"),
+        (lambda body: body["input"][1].pop("encrypted_content"), "Item with id 'rs_1' not found"),
+        (_change_item(2, id="fc_2"), "Item with id 'fc_2' not found"),
+        (_change_item(2, arguments='{"a": 1}'), "came back as"),
+        (_change_item(2, arguments="{"), "not the JSON text of an object"),
+        (_change_item(2, name="my tool"), "does not match pattern"),
+        (_change_item(0, name="user"), "Unknown parameter: 'input[0].name'"),
+        (lambda body: body.update(stop=["END"]), "Unknown parameter: 'stop'"),
+        (lambda body: body.update(store=True), "would be stored"),
+        (lambda body: body.update(temperature=1), "'temperature' is not supported with this model"),
+        (lambda body: body.update(max_output_tokens=5), "Expected a value >= 16"),
+        (lambda body: body.update(reasoning={"effort": "minimal"}), "'minimal' is not supported"),
+        (lambda body: body.update(tool_choice={"type": "function", "name": "other"}), "not found in 'tools'"),
+        (lambda body: body["tools"][0].update(strict=True), "'additionalProperties' is required"),
+        (lambda body: body["tools"][0]["parameters"].update(anyOf=[]), "at the top level"),
+        (
+            lambda body: body["input"].append({"type": "message", "role": "assistant", "content": "Three."}),
+            "has no phase",
+        ),
+    ],
+)
+def test_what_responses_refuse_or_lose_is_said(change: Change, words: str) -> None:
+    body = make_responses_body()
+    change(body)
+    assert words in list_refusals(ROWS["openai-responses"], body, RETURNED)
+
+
+def test_a_model_without_reasoning_refuses_what_is_about_it() -> None:
+    body = make_responses_body() | {"model": "gpt-4.1"}
+    said = list_refusals(ROWS["azure-responses"], body, RETURNED)
+    for words in ("'reasoning.effort' is not supported", "Encrypted content is not supported", "not be verified"):
+        assert words in said
+
+
+@pytest.mark.parametrize("name", ["openai-responses", "azure-responses"])
+async def test_the_official_client_reads_the_stream_of_responses(servers: dict[str, StrictServer], name: str) -> None:
+    server = servers[name]
+    server.play(TURN)
+    client = AsyncOpenAI(base_url=server.url, api_key=KEY, max_retries=0)
+    body = make_responses_body()
+    body |= {"model": server.dialect.model, "input": body["input"][:1]}
+    if not server.dialect.thinks:
+        del body["reasoning"], body["include"]
+    del body["stream"]
+    async with client.responses.stream(**body) as stream:
+        response = await stream.get_final_response()
+    await client.close()
+    kinds = [item.type for item in response.output]
+    assert kinds == [*(["reasoning"] if server.dialect.thinks else []), "message", "function_call", "function_call"]
+    assert response.output_text == "I add."
+    server.check()

@@ -283,6 +283,8 @@ BEDROCK = replace(
 """Converse with Anthropic's models, whose schemas it passes on; its codec makes the order of messages itself."""
 BEDROCK_OTHERS = replace(BEDROCK, tools=_STRICT_TOOLS)
 """Converse with all other models."""
+RESPONSES = replace(_OPENAI, name="responses", ids=re.compile(r"[a-zA-Z0-9_-]{1,64}"))
+"""OpenAI's Responses, which have a codec of their own; `CLEW_PROVIDER_<NAME>_DIALECT` names it like the others."""
 
 DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect
@@ -589,7 +591,9 @@ def find_dialect(name: str, base_url: str, configured: str | None = None) -> Dia
     if configured:
         known = configured.strip().lower().replace("-", "_").replace("llama.cpp", "llamacpp")
         if (dialect := DIALECTS.get(_ALIASES.get(known, known))) is None:
-            raise ValueError(f"no dialect {configured[:40]!r}: one of {', '.join(sorted(DIALECTS))}")
+            raise ValueError(
+                f"no dialect {configured[:40]!r}: one of {', '.join(sorted((*DIALECTS, RESPONSES.name)))}"
+            )
         return dialect
     host = f".{urlsplit(base_url).hostname or ''}"
     by_host = next((dialect for suffix, dialect in _HOSTS.items() if host.endswith(f".{suffix}")), None)

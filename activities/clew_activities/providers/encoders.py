@@ -20,6 +20,7 @@ from clew_activities.providers.bedrock import Bedrock
 from clew_activities.providers.dialects import DIALECTS, STRICT
 from clew_activities.providers.interface import ModelRequest, Provider
 from clew_activities.providers.openai import OpenAI
+from clew_activities.providers.responses import Responses
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.payloads import SentRequest
 
@@ -29,6 +30,7 @@ ENCODERS: Mapping[str, Callable[[str, str | None], Provider]] = {
     "anthropic": lambda name, _dialect: Anthropic(name, _URL),
     "bedrock": lambda name, _dialect: Bedrock(name, _URL),
     "openai-chat": lambda name, dialect: OpenAI(name, _URL, DIALECTS.get(dialect or "", STRICT)),
+    "openai-responses": lambda name, _dialect: Responses(name, _URL),
 }
 """Makes the provider of an encoder, by the provider's name and its dialect. Its URL is not in a body."""
 

@@ -363,7 +363,10 @@ _BY_BODY: tuple[_Rule, ...] = (
                 "content_policy_violation",
                 "data_inspection_failed",
                 "DataInspectionFailed",
+                "bio_policy",
+                "cyber_policy",
                 "invalid_prompt",
+                "misalignment_policy_violation",
             }
         ),
         wording=_match_any(
@@ -403,7 +406,10 @@ _BY_BODY: tuple[_Rule, ...] = (
         wording=_match_any(r"incorrect api key", r"api key not valid"),
         not_statuses=frozenset({429, *range(500, 600)}),
     ),
-    _Rule(Overloaded, frozenset({"engine_overloaded_error", "ModelNotReadyException"})),
+    _Rule(
+        Overloaded,
+        frozenset({"engine_overloaded_error", "server_is_overloaded", "slow_down", "ModelNotReadyException"}),
+    ),
     # Bedrock answers 424 if a model fails.
     _Rule(ProviderUnavailable, frozenset({"ModelErrorException", "ModelStreamErrorException"})),
 )
@@ -425,7 +431,12 @@ _STATUS_OF_TYPE = {
     "authentication_error": 401,
     "BadRequestError": 400,
     "billing_error": 402,
+    "bio_policy": 400,
+    "cyber_policy": 400,
+    "invalid_encrypted_content": 400,
+    "invalid_prompt": 400,
     "invalid_request_error": 400,
+    "misalignment_policy_violation": 400,
     "not_found_error": 404,
     "NotFoundError": 404,
     "overloaded_error": 529,

@@ -208,7 +208,7 @@ def _name_setting(provider: Provider) -> str:
         return setting
     if not type(provider).__module__.startswith(f"{__package__}."):
         return f"the base URL of provider {provider.name!r}"
-    prefix = provider.name.upper()
+    prefix = "OPENAI" if provider.name == "openai-chat" else provider.name.upper()
     return f"{prefix}_BASE_URL" if prefix in ("OPENAI", "ANTHROPIC") else f"CLEW_PROVIDER_{prefix}_BASE_URL"
 
 

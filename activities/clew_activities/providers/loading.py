@@ -135,8 +135,8 @@ def _make_error(module: str, problem: str) -> ProvidersUnusable:
 
 
 def _describe_remedy(name: str) -> str:
-    if name in ("openai", "anthropic"):
-        return f"set {name.upper()}_API_KEY"
+    if name in ("openai", "openai-chat", "anthropic"):
+        return f"set {name.partition('-')[0].upper()}_API_KEY"
     if name == "bedrock":
         install = "" if is_installed() else f"install the extra `bedrock` ({EXTRA}), and "
         return f"{install}set CLEW_BEDROCK_REGION"

@@ -49,7 +49,7 @@ def test_a_module_that_is_named_makes_providers_beside_the_built_in_ones() -> No
     """White space, empty names and repetitions do no harm."""
     environ = PARROT | {"OPENAI_API_KEY": "sk-1", "CLEW_PROVIDERS": " tests.support.parrot,, tests.support.parrot"}
     providers = load_providers(environ)
-    assert providers.names == ("openai", "parrot")
+    assert providers.names == ("openai", "openai-chat", "parrot")
     assert providers.get("parrot") == parrot.Parrot("parrot", "http://localhost:1", "polly-1234")
 
 
@@ -123,7 +123,8 @@ NAMES = {module.rpartition(".")[2] for module in BUILT_IN}
 PARTS = sorted(
     f"clew_activities.providers.{path.stem}"
     for path in FOLDER.glob("*.py")
-    if path.stem == "aws" or (path.stem.partition("_")[0] in NAMES and path.stem not in NAMES)
+    if path.stem in ("aws", "responses", "responses_stream")
+    or (path.stem.partition("_")[0] in NAMES and path.stem not in NAMES)
 )
 """The modules that the built-in ones are made of."""
 
