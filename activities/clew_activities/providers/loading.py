@@ -19,7 +19,11 @@ from clew_activities.user_modules import NotImportable, import_user_module
 from clew_workflows.contract.names import PROVIDER_NAME
 
 VARIABLE = "CLEW_PROVIDERS"
-BUILT_IN = ("clew_activities.providers.anthropic", "clew_activities.providers.openai")
+BUILT_IN = (
+    "clew_activities.providers.anthropic",
+    "clew_activities.providers.google",
+    "clew_activities.providers.openai",
+)
 
 _NAMES = "name must have 1 to 64 lower-case letters, digits, '_' and '-'"
 # A name that a variable of the built-in module `openai` can carry.
@@ -130,6 +134,8 @@ def _make_error(module: str, problem: str) -> ProvidersUnusable:
 
 
 def _describe_remedy(name: str) -> str:
+    if name == "google":
+        return "set GEMINI_API_KEY"
     if name in ("openai", "anthropic"):
         return f"set {name.upper()}_API_KEY"
     if re.fullmatch(_VARIABLE_NAME, name):
