@@ -2,7 +2,7 @@
 
 A row says what the real server does. Where its documentation does not say it, the comment names who has seen it
 (`gh:owner/repository#number`). To add a row, add it to `DIALECTS`; to add an API, write its wire format and its rules
-beside `chat_completions` and `anthropic_messages`.
+beside `chat_completions`, `anthropic_messages` and `gemini_api`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 
 from tests.providers import anthropic_messages as messages_api
+from tests.providers import gemini_api
 from tests.providers.anthropic_messages import AnthropicMessages
 from tests.providers.chat_completions import ChatCompletions, make_error, make_id, make_signature
 from tests.providers.chat_rules import (
@@ -27,6 +28,7 @@ from tests.providers.chat_rules import (
     refuse_when,
     take_formats,
 )
+from tests.providers.gemini_api import GeminiApi
 from tests.providers.server_rules import (
     ARGUMENTS_TEXT,
     CEREBRAS,
@@ -237,6 +239,29 @@ DIALECTS: tuple[Dialect, ...] = (
         losses=(*messages_api.LOSSES, find_foreign_thoughts("anthropic")),
         thinking_options={"reasoning_effort": "medium"},
         base_path="",
+    ),
+    Dialect(
+        name="google",
+        provider="google",
+        model="gemini-3-pro",
+        wire=GeminiApi("/v1beta/models/gemini-3-pro:streamGenerateContent"),
+        rules=gemini_api.GEMINI_3,
+        losses=(*gemini_api.LOSSES, find_foreign_thoughts("google")),
+        thinking_options={"reasoning_effort": "high"},
+        base_path="",
+        provider_tools=True,
+    ),
+    Dialect(
+        name="google-2.5",
+        provider="second_google",
+        model="gemini-2.5-flash",
+        wire=GeminiApi("/v1beta/models/gemini-2.5-flash:streamGenerateContent", signs="first", has_ids=False),
+        rules=gemini_api.GEMINI_2_5,
+        losses=(*gemini_api.LOSSES, find_foreign_thoughts("google-2.5")),
+        environ={"CLEW_PROVIDERS": "tests.providers.second_google"},
+        thinking_options={"reasoning_effort": "medium"},
+        base_path="",
+        provider_tools=True,
     ),
     _make_dialect(
         "gemini",

@@ -33,7 +33,7 @@ class Matrix:
 def make_environ(dialect: Dialect, url: str) -> dict[str, str]:
     """Make the variables that a user sets for a server."""
     name = dialect.provider.upper()
-    prefix = name if name in ("OPENAI", "ANTHROPIC") else f"CLEW_PROVIDER_{name}"
+    prefix = name if name in ("OPENAI", "ANTHROPIC", "GOOGLE", "SECOND_GOOGLE") else f"CLEW_PROVIDER_{name}"
     return {f"{prefix}_BASE_URL": url, f"{prefix}_API_KEY": KEY, **dialect.environ}
 
 

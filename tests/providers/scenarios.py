@@ -156,10 +156,13 @@ def list_tools(body: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]
     """List the tools of a request: the name, the description and the schema, in whatever format."""
     tools = []
     for tool in body.get("tools") or ():
-        spec = tool.get("function", tool)
-        # Without a schema a tool has no arguments.
-        schema = spec.get("parameters") or spec.get("input_schema") or {"type": "object"}
-        tools.append((spec["name"], spec.get("description") or "", schema))
+        # The provider's own tools have no name.
+        for spec in tool.get("functionDeclarations", [tool.get("function", tool)]):
+            # Without a schema a tool has no arguments.
+            schemas = (spec.get(name) for name in ("parameters", "input_schema", "parametersJsonSchema"))
+            schema = next(filter(None, schemas), {"type": "object"})
+            if "name" in spec:
+                tools.append((spec["name"], spec.get("description") or "", schema))
     return tools
 
 
@@ -321,9 +324,10 @@ async def play_failed_run(cell: Cell) -> None:
         assert outcome.status == "failed", cell.describe(outcome)
     await cell.ask(session, "Please!")
     assert_has(cell.server.exchanges[-1], "Are you there?", "Really?", "Please!")
-    users = [one["content"] for one in cell.server.last["messages"] if one["role"] == "user"]
+    messages = cell.server.last.get("messages") or cell.server.last["contents"]
+    users = [one.get("content") or one["parts"] for one in messages if one["role"] == "user"]
     if len(users) < 3 and isinstance(users[-1], str):
-        # In the Messages API they are parts of one message.
+        # In the Messages API and in Gemini's they are parts of one message.
         assert (await read_fitting(session)).get("merged"), "messages were merged, and no recipe says so"
 
 
@@ -558,6 +562,30 @@ async def play_break(cell: Cell) -> None:
     assert not matrix.runs.get(session.id)
 
 
+# The provider's own tools
+
+
+async def play_provider_tools(cell: Cell) -> None:
+    """The provider searches the web itself: its searches and what the text cites are in the thread."""
+    text = "Zürich has 436 000 inhabitants."
+    queries = ("how large is Zürich", "inhabitants of Zürich") if cell.dialect.provider_tools else ()
+    cell.play(Turn(text, thinks=True, searches=queries), Turn("You are welcome."))
+    session = await cell.open(provider_tools=["web_search"])
+    await cell.ask(session, "How large is Zürich?")
+    if not cell.dialect.provider_tools:
+        assert "web_search" in (await read_fitting(session))["tools_left_out"]
+    else:
+        replies = [e.payload for e in await session.entries(kind="ai_message") if e.payload["role"] == "assistant"]
+        calls = replies[-1]["provider_calls"]
+        assert [(call["tool"], call["input"]) for call in calls] == [("web_search", query) for query in queries]
+        sources = [source for call in calls for source in call.get("sources", ())]
+        assert sources == [{"url": f"https://example.com/{n}", "title": f"Example {n}"} for n in (1, 2)]
+        (citation,) = replies[-1]["citations"]
+        assert (citation["url"], citation["title"]) == ("https://example.com/1", "Example 1")
+        assert text[citation["start"] : citation["end"]] == text
+    await cell.ask(session, "Thank you.")
+
+
 SCENARIOS: Mapping[str, Scenario] = {
     "plain turns": Scenario(play_plain_turns),
     "tool loop": Scenario(play_tool_loop, is_fast=True),
@@ -576,6 +604,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "hard tools": Scenario(play_hard_tools),
     "many tools": Scenario(play_many_tools),
     "options": Scenario(play_options),
+    "provider tools": Scenario(play_provider_tools),
     "faults": Scenario(play_faults, exact_usage=False, waits=True),
     "break": Scenario(play_break, exact_usage=False, waits=True),
 }
@@ -590,7 +619,7 @@ def iterate_pairs(dialects: Mapping[str, Dialect]) -> Iterator[tuple[Dialect, Di
 
     A row that differs little from another has one partner, the others have two.
     """
-    strict = ("deepseek", "gemini", "mistral", "anthropic", "openrouter", "unknown")
+    strict = ("deepseek", "gemini", "mistral", "anthropic", "openrouter", "google", "unknown")
     for number, dialect in enumerate(dialects.values()):
         others = [name for name in strict if name != dialect.name]
         for offset in (0,) if dialect.left_out else (0, len(others) // 2):

@@ -55,6 +55,9 @@ class Turn:
         thinks: Whether it thinks first; the server chooses a text that no other reply has.
         ending: Why it ends; `length`: at the token limit.
         fault: The failure that takes the reply's place, or breaks it.
+        searches: The queries that the server itself searches the web for before its text. The search of a number,
+            from 1 on, has the source `https://example.com/<number>` titled `Example <number>`; the text cites the
+            first one.
     """
 
     text: str = ""
@@ -62,6 +65,7 @@ class Turn:
     thinks: bool = False
     ending: Ending = "stop"
     fault: Fault | None = None
+    searches: tuple[str, ...] = ()
 
 
 DROP = object()
@@ -174,6 +178,7 @@ class Dialect:
         thinking_options: The model options with which it does.
         reports_usage: Whether the server sends usage.
         left_out: The scenarios without a cell, each with the reason.
+        provider_tools: Whether the server searches the web itself.
     """
 
     name: str
@@ -188,6 +193,7 @@ class Dialect:
     thinking_options: Mapping[str, Any] = field(default_factory=dict)
     reports_usage: bool = True
     left_out: Mapping[str, str] = field(default_factory=dict)
+    provider_tools: bool = False
 
     @property
     def full_model(self) -> str:
