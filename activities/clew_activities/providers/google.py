@@ -61,7 +61,7 @@ _PROVIDER_TOOLS = {"web_search": "googleSearch", "web_fetch": "urlContext", "cod
 _FOREIGN_SIGNATURE = "skip_thought_signature_validator"
 _SIGNATURE = "thoughtSignature"
 _TIERS = ("flex", "standard", "priority")
-_SEEDS = range(-(2**31), 2**31)
+_MOST_OF_SEED = 2**31
 # The budgets of ai.google.dev/gemini-api/docs/openai#thinking.
 _BUDGET = {"minimal": 1024, "low": 1024, "medium": 8192, "high": 24_576, "xhigh": 32_768, "max": 32_768}
 
@@ -313,13 +313,13 @@ def _choose_answer(request: ModelRequest, tools: _Tools, generation: _Generation
 
 
 def _encode_options(request: ModelRequest, generation: _Generation) -> dict[str, Any]:
-    options = request.options
+    options, seed = request.options, request.options.seed
     values = {
         "maxOutputTokens": options.max_output_tokens,
         "temperature": options.temperature,
         "topP": options.top_p,
         "stopSequences": list(options.stop) if options.stop else None,
-        "seed": options.seed if options.seed in _SEEDS else None,
+        "seed": seed if seed is not None and -_MOST_OF_SEED <= seed < _MOST_OF_SEED else None,
         "thinkingConfig": _choose_thinking(options.reasoning_effort, options.max_output_tokens or 0, generation),
     }
     return {name: value for name, value in values.items() if value is not None}
