@@ -14,6 +14,7 @@ from typing import Any
 from clew_activities.providers.errors import BadRequest, TruncatedStream, classify_event
 from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.reply import (
+    MAX_CITATIONS,
     PROVIDER_DATA_LIMIT,
     DraftDecoder,
     StopReason,
@@ -52,6 +53,14 @@ _BROKEN = frozenset(("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MAN
 _KEPT = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
 """Parts that go back as they came."""
 _SIGNATURE = "thoughtSignature"
+_COUNTS = (
+    "promptTokenCount",
+    "toolUsePromptTokenCount",
+    "cachedContentTokenCount",
+    "candidatesTokenCount",
+    "thoughtsTokenCount",
+    "totalTokenCount",
+)
 MAX_BLOCKS = 4096
 """Most parts in a reply's provider data; a reply with more has none."""
 _REFUSAL_LIMIT = 4000
@@ -193,8 +202,8 @@ class GoogleDecoder(DraftDecoder):
         """Store token counts. Each is of the complete reply so far; some chunks leave some of them out."""
         if not isinstance(usage, dict):
             return
-        for name, value in usage.items():
-            if (count := read_count(value)) is not None:
+        for name in _COUNTS:
+            if (count := read_count(usage.get(name))) is not None:
                 self._counts[name] = max(count, self._counts.get(name, 0))
         get = self._counts.get
         prompt = get("promptTokenCount", 0) + get("toolUsePromptTokenCount", 0)
@@ -228,8 +237,9 @@ class GoogleDecoder(DraftDecoder):
             failed = status not in ("", "URL_RETRIEVAL_STATUS_SUCCESS")
             self.add_provider_call("web_fetch", input=url, sources=[{"url": url}], error=status if failed else None)
         text = self.text
-        for support in _list_objects(self._grounding.get("groundingSupports")):
-            start, end = _find_segment(text, support.get("segment"))
+        data = text.encode("utf-8", "replace")
+        for support in _list_objects(self._grounding.get("groundingSupports"))[:MAX_CITATIONS]:
+            start, end = _find_segment(text, data, support.get("segment"))
             for index in _list(support.get("groundingChunkIndices")):
                 if isinstance(index, int) and 0 <= index < len(sources):
                     source = sources[index]
@@ -268,11 +278,10 @@ class GoogleDecoder(DraftDecoder):
             self._blocks.append(block)
 
 
-def _find_segment(text: str, segment: object) -> tuple[int | None, int | None]:
-    """Find the characters of a segment, whose indices count bytes of UTF-8; None: it is not in the text."""
+def _find_segment(text: str, data: bytes, segment: object) -> tuple[int | None, int | None]:
+    """Find the characters of a segment, whose indices count bytes of the text in UTF-8; None: it is not in it."""
     start, end = read_count(get_member(segment, "startIndex")) or 0, read_count(get_member(segment, "endIndex"))
     words = read_string(get_member(segment, "text"))
-    data = text.encode("utf-8", "replace")
     if end is not None and start <= end <= len(data):
         cut = data[start:end].decode("utf-8", "ignore")
         if not words or cut == words:
