@@ -68,7 +68,8 @@ class GeminiApi:
         number = sum(max(len(sent.calls), 1) for sent in exchange.sent)
         config = exchange.body["generationConfig"].get("thinkingConfig") or {}
         has_thought = bool(thinking)
-        thinking = thinking if config.get("includeThoughts") else ""
+        # The official client writes the name of the protocol buffer.
+        thinking = thinking if config.get("includeThoughts", config.get("include_thoughts")) else ""
         parts = list(self._make_parts(turn, thinking, number, has_thought=has_thought))
         is_broken = any(isinstance(call.arguments, str) for call in turn.calls)
         reason = "MAX_TOKENS" if turn.ending == "length" else "STOP"
@@ -493,16 +494,12 @@ GEMINI_2_5: tuple[Rule, ...] = (*RULES, take_levels(), limit_budget(1, 24_576), 
 
 
 def keep_signatures(exchange: Exchange) -> Iterator[Refusal]:
-    """Say that a signature of an earlier reply is missing, or that a dummy stands for it."""
+    """Say that a signature of an earlier reply with calls is missing, or that a dummy stands for it."""
     contents = [content for content in _get_contents(exchange) if content.get("role") == "model"]
     for sent in exchange.sent:
         for content in contents:
-            keys = {
-                part["functionCall"].get("id") or make_key(part["functionCall"])
-                for part in _list_parts(content, "functionCall")
-            }
-            text = "".join(part["text"] for part in _list_parts(content, "text") if not part.get("thought"))
-            if not (keys & set(sent.calls) if sent.calls else sent.text and sent.text in text):
+            calls = (part["functionCall"] for part in _list_parts(content, "functionCall"))
+            if not {call.get("id") or make_key(call) for call in calls} & set(sent.calls):
                 continue
             received = {part.get("thoughtSignature") for part in content["parts"]}
             if lost := [part for part in sent.returns["signed"] if part["thoughtSignature"] not in received]:
