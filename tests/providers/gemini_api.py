@@ -352,7 +352,7 @@ def take_tools(exchange: Exchange) -> Iterator[Refusal]:
         yield Refusal(f"allowed_function_names contains {sorted(missing)}, which is not declared")
 
 
-def _check_schema(schema: Mapping[str, Any], where: str) -> Iterator[Refusal]:
+def _check_schema(schema: dict[str, Any], where: str) -> Iterator[Refusal]:
     try:
         jsonschema_rs.Draft202012Validator(schema)
     except (jsonschema_rs.ValidationError, ValueError) as error:

@@ -193,7 +193,7 @@ class _Generation:
 def _find_generation(model: str) -> _Generation:
     """Parse `gemini-2.5-flash`, `models/gemini-3-pro-preview`, `gemini-flash-latest`."""
     match = re.search(r"gemini-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)", model)
-    version = (int(match[1]), int(match[2] or 0)) if match else (99, 0)
+    version: tuple[int, ...] = (int(match[1]), int(match[2] or 0)) if match else (99,)
     is_flash, is_lite = "flash" in model, "lite" in model
     if version < (2, 5) or (match is None and "gemini" not in model):
         return _Generation()

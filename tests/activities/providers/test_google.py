@@ -152,7 +152,7 @@ def test_parts_with_signatures_go_back_in_their_places() -> None:
         {**make_function(id="f_1"), "thoughtSignature": "c2lnMw=="},
         make_function("more", id="f_2"),
     ]
-    reply = read(*map(make_chunk, parts), make_chunk(finish="STOP"))
+    reply = read(*(make_chunk(part) for part in parts), make_chunk(finish="STOP"))
     assert (reply.content, reply.thinking, reply.stop_reason) == ("First. Second.", "I think", "tool_calls")
     message = keep(reply)
     assert encode_reply(message) == parts
@@ -176,7 +176,7 @@ def test_a_text_that_was_changed_stands_before_the_calls() -> None:
     reply = read(
         make_chunk({"text": "Secret"}, {**make_function(), "thoughtSignature": "eA=="}, {"text": "!"}, finish="STOP")
     )
-    message = keep(reply) | {"content": "[redacted]!"}
+    message: Message = {**keep(reply), "content": "[redacted]!"}
     assert encode_reply(message) == [{"text": "[redacted]!"}, {**make_function(), "thoughtSignature": "eA=="}]
 
 
@@ -220,7 +220,12 @@ def test_own_fields_are_merged_and_those_of_clew_are_refused() -> None:
     body = encode(provider_options={"google": own}, temperature=1.0)
     assert body["generationConfig"] == {"maxOutputTokens": 4096, "temperature": 1.0, "topK": 3}
     assert body["safetySettings"] == []
-    for refused in ({"contents": []}, {"tool_config": {}}, {"generationConfig": {"candidateCount": 2}}):
+    refusals: list[dict[str, Any]] = [
+        {"contents": []},
+        {"tool_config": {}},
+        {"generationConfig": {"candidateCount": 2}},
+    ]
+    for refused in refusals:
         with pytest.raises(BadRequest):
             encode(provider_options={"google": refused})
 
@@ -386,7 +391,7 @@ def test_code_that_was_run_is_kept_and_goes_back() -> None:
         {"executableCode": {"language": "PYTHON", "code": "1/0"}},
         {"codeExecutionResult": {"outcome": "OUTCOME_FAILED", "output": "ZeroDivisionError"}},
     ]
-    reply = read(*map(make_chunk, parts), make_chunk({"text": "It is 1."}, finish="STOP"))
+    reply = read(*(make_chunk(part) for part in parts), make_chunk({"text": "It is 1."}, finish="STOP"))
     assert reply.provider_calls == (
         {"tool": "code_execution", "input": "print(1)", "output": "1\n"},
         {"tool": "code_execution", "input": "1/0", "output": "ZeroDivisionError", "error": "OUTCOME_FAILED"},
@@ -403,7 +408,7 @@ def test_calls_of_the_apis_own_tools_go_back_while_both_kinds_are_declared() -> 
         {"toolResponse": {"toolType": "GOOGLE_SEARCH_WEB", "response": {}, "id": "x"}},
         {"text": "Found.", "thoughtSignature": "eQ=="},
     ]
-    reply = read(*map(make_chunk, parts), make_chunk(finish="STOP"))
+    reply = read(*(make_chunk(part) for part in parts), make_chunk(finish="STOP"))
     assert [(call["tool"], call["input"]) for call in reply.provider_calls] == [("web_search", "q")]
     message = keep(reply)
     request = make_tool_request(GEMINI, tools=[ADD])
