@@ -193,7 +193,9 @@ class _Generation:
 def _find_generation(model: str) -> _Generation:
     """Parse `gemini-2.5-flash`, `models/gemini-3-pro-preview`, `gemini-flash-latest`."""
     match = re.search(r"gemini-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)", model)
-    version: tuple[int, ...] = (int(match[1]), int(match[2] or 0)) if match else (99,)
+    # A name without a version, such as `gemini-pro-latest`, is that of a newer model.
+    major, minor = (int(match[1]), int(match[2] or 0)) if match else (99, 0)
+    version = (major, minor)
     is_flash, is_lite = "flash" in model, "lite" in model
     if version < (2, 5) or (match is None and "gemini" not in model):
         return _Generation()
