@@ -38,7 +38,7 @@ from clew_activities.providers.fit_messages import CONTINUE, OMITTED, choose_cal
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
-from clew_activities.providers.options import choose_effort, merge_provider_options
+from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
 
@@ -128,13 +128,14 @@ class Anthropic:
             headers["anthropic-beta"] = _BINDING_BETA
         if self.api_key:
             headers["x-api-key"] = self.api_key
+        _, left_out = describe_provider_tools(request.provider_tools, (), self.name)
         fitting = Fitting(
             dialect=ANTHROPIC.name,
             merged=turns.merged,
             added=turns.added,
             dropped=turns.dropped + sum(_is_blank_system(message) for message in request.messages),
             tools=dict(fitted.changes),
-            tools_left_out=dict(fitted.left_out),
+            tools_left_out=dict(fitted.left_out) | left_out,
             options=_describe_options(request, body),
         )
         return HttpRequest("/v1/messages", headers, body, fitting, _ENCODER)
