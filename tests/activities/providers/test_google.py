@@ -145,7 +145,7 @@ def test_a_call_of_another_model_gets_the_documented_signature(model: str, signa
 
 def test_parts_with_signatures_go_back_in_their_places() -> None:
     """To the model that has sent them; another one gets the text and the calls."""
-    parts = [
+    parts: list[dict[str, Any]] = [
         {"text": "I think", "thought": True, "thoughtSignature": "c2ln"},
         {"text": "First. "},
         {"text": "Second.", "thoughtSignature": "c2lnMg=="},
@@ -385,7 +385,7 @@ def test_pages_that_were_read_are_kept() -> None:
 
 
 def test_code_that_was_run_is_kept_and_goes_back() -> None:
-    parts = [
+    parts: list[dict[str, Any]] = [
         {"executableCode": {"language": "PYTHON", "code": "print(1)"}, "thoughtSignature": "eA=="},
         {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1\n"}},
         {"executableCode": {"language": "PYTHON", "code": "1/0"}},
@@ -400,7 +400,7 @@ def test_code_that_was_run_is_kept_and_goes_back() -> None:
 
 
 def test_calls_of_the_apis_own_tools_go_back_while_both_kinds_are_declared() -> None:
-    parts = [
+    parts: list[dict[str, Any]] = [
         {
             "toolCall": {"toolType": "GOOGLE_SEARCH_WEB", "args": {"queries": ["q"]}, "id": "x"},
             "thoughtSignature": "eA==",
