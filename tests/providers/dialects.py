@@ -14,7 +14,7 @@ from typing import Any
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 
 from tests.providers import anthropic_messages as messages_api
-from tests.providers import bedrock_api, responses_api
+from tests.providers import bedrock_api, gemini_api, responses_api
 from tests.providers.anthropic_messages import AnthropicMessages
 from tests.providers.chat_completions import ChatCompletions, make_error, make_id, make_signature
 from tests.providers.chat_rules import (
@@ -28,6 +28,7 @@ from tests.providers.chat_rules import (
     refuse_when,
     take_formats,
 )
+from tests.providers.gemini_api import GeminiApi
 from tests.providers.responses_api import ResponsesApi
 from tests.providers.server_rules import (
     ARGUMENTS_TEXT,
@@ -196,6 +197,7 @@ def _make_responses(
         losses=losses,
         thinks=bool(efforts),
         environ={f"CLEW_PROVIDER_{provider.upper()}_DIALECT": "responses"},
+        runs_searches=True,
         **fields,
     )
 
@@ -282,6 +284,28 @@ DIALECTS: tuple[Dialect, ...] = (
         thinking_options={"reasoning_effort": "medium"},
         base_path="",
         configure=bedrock_api.make_environ,
+    ),
+    Dialect(
+        name="google",
+        provider="google",
+        model="gemini-3-pro",
+        wire=GeminiApi("/v1beta/models/gemini-3-pro:streamGenerateContent"),
+        rules=gemini_api.GEMINI_3,
+        losses=(*gemini_api.LOSSES, find_foreign_thoughts("google")),
+        thinking_options={"reasoning_effort": "high"},
+        base_path="",
+        runs_searches=True,
+    ),
+    Dialect(
+        name="google-2.5",
+        provider="second_google",
+        model="gemini-2.5-flash",
+        wire=GeminiApi("/v1beta/models/gemini-2.5-flash:streamGenerateContent", signs="first", has_ids=False),
+        rules=gemini_api.GEMINI_2_5,
+        losses=(*gemini_api.LOSSES, find_foreign_thoughts("google-2.5")),
+        environ={"CLEW_PROVIDERS": "tests.providers.second_google"},
+        thinking_options={"reasoning_effort": "medium"},
+        base_path="",
     ),
     _make_dialect(
         "gemini",

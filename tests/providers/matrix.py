@@ -36,7 +36,7 @@ def make_environ(dialect: Dialect, url: str) -> dict[str, str]:
     if dialect.configure:
         return {**dialect.configure(url), **dialect.environ}
     name = dialect.provider.upper()
-    prefix = name if name in ("OPENAI", "ANTHROPIC") else f"CLEW_PROVIDER_{name}"
+    prefix = name if name in ("OPENAI", "ANTHROPIC", "GOOGLE", "SECOND_GOOGLE") else f"CLEW_PROVIDER_{name}"
     return {f"{prefix}_BASE_URL": url, f"{prefix}_API_KEY": KEY, **dialect.environ}
 
 

@@ -43,14 +43,12 @@ class ResponsesApi(ServerSentEvents):
     Attributes:
         efforts: The levels of reasoning that the model takes; none: it does not reason.
         phases: Whether its messages have a phase.
-        runs_searches: Whether the server searches itself.
         path: The path of a request.
         cut_reason: The status of a reply that the token limit cuts.
     """
 
     efforts: tuple[str, ...] = ()
     phases: bool = False
-    runs_searches: bool = True
     path: str = "/responses"
     cut_reason: str = "incomplete"
 

@@ -170,14 +170,13 @@ def list_tools(body: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]
     """List the tools of a request: the name, the description and the schema, in whatever format."""
     tools = []
     for tool in body.get("tools") or body.get("toolConfig", {}).get("tools") or ():
-        spec = tool.get("function") or tool.get("toolSpec") or tool
-        if "name" not in spec:
-            # A tool of the provider's own, or a cache point.
-            continue
-        # Without a schema a tool has no arguments.
-        schema = spec.get("parameters") or spec.get("input_schema") or spec.get("inputSchema", {}).get("json")
-        schema = schema or {"type": "object"}
-        tools.append((spec["name"], spec.get("description") or "", schema))
+        for spec in tool.get("functionDeclarations", [tool.get("function") or tool.get("toolSpec") or tool]):
+            # Without a schema a tool has no arguments.
+            names = ("parameters", "input_schema", "parametersJsonSchema", "inputSchema")
+            schema: dict[str, Any] = next(filter(None, map(spec.get, names)), {"type": "object"})
+            # A tool of the provider's own, and a cache point, have no name.
+            if "name" in spec:
+                tools.append((spec["name"], spec.get("description") or "", schema.get("json", schema)))
     return tools
 
 
@@ -339,10 +338,11 @@ async def play_failed_run(cell: Cell) -> None:
         assert outcome.status == "failed", cell.describe(outcome)
     await cell.ask(session, "Please!")
     assert_has(cell.server.exchanges[-1], "Are you there?", "Really?", "Please!")
-    messages = cell.server.last.get("messages") or cell.server.last["input"]
-    users = [one["content"] for one in messages if one.get("role") == "user"]
+    body = cell.server.last
+    messages = body.get("messages") or body.get("input") or body["contents"]
+    users = [one.get("content") or one["parts"] for one in messages if one.get("role") == "user"]
     if len(users) < 3 and isinstance(users[-1], str):
-        # In the Messages API they are parts of one message.
+        # In the Messages API and in Gemini's they are parts of one message.
         assert (await read_fitting(session)).get("merged"), "messages were merged, and no recipe says so"
 
 
@@ -542,30 +542,35 @@ async def play_many_tools(cell: Cell) -> None:
 
 
 async def play_provider_tools(cell: Cell) -> None:
-    """A reply that the provider has searched for keeps its searches, their sources and what it cites."""
+    """The provider's own searches are recorded with their sources, and go back with the calls of other tools."""
     cell.play(
-        Turn("I look it up.", (call_add(1, 2),), thinks=True, searches=("people of Rome",)),
-        Turn("Three million.", searches=("people of Rome", "area of Rome")),
-        Turn("You are welcome."),
+        Turn("It rains in Paris.", thinks=True, searches=("weather in Paris",)),
+        Turn("I add.", (call_add(1, 2),), thinks=True, searches=("one", "two")),
+        Turn("Three."),
+        *([Turn("", searches=("late",), ending="pause"), Turn("Now I know.")] if cell.dialect.pauses else ()),
+        Turn("Bye."),
     )
     session = await cell.open(tools=["add"], provider_tools=["web_search"])
-    await cell.ask(session, "How many live in Rome?")
-    await cell.ask(session, "Thank you.")
-    left_out = (await read_fitting(session)).get("tools_left_out", {})
-    if not getattr(cell.dialect.wire, "runs_searches", False):
-        assert "web_search" in left_out, f"{cell.dialect.name} runs no searches, and no recipe says so"
+    await cell.ask(session, "Does it rain?")
+    await cell.ask(session, "Add.")
+    if cell.dialect.pauses:
+        outcome = await cell.ask(session, "Take your time.")
+        assert outcome.iterations == 2, cell.describe(outcome)
+    await cell.ask(session, "Bye.")
+    assert await read_texts(session) == ["3"]
+    if not cell.dialect.runs_searches:
+        assert "web_search" in (await read_fitting(session)).get("tools_left_out", {})
         return
-    assert "web_search" not in left_out
     payloads = [entry.payload for entry in await session.entries(kind="ai_message")]
-    first, second, last = [one for one in payloads if one["role"] == "assistant"]
-    assert [call["input"] for call in first["provider_calls"]] == ["people of Rome"]
-    assert [call["tool"] for call in second["provider_calls"]] == ["web_search", "web_search"]
-    sources = [source["url"] for call in second["provider_calls"] for source in call["sources"]]
-    assert sources == ["https://example.com/1", "https://example.com/2"]
-    cited = [(one["url"], one["title"], one.get("start", 0)) for one in second["citations"]]
-    assert cited == [("https://example.com/1", "Example 1", 0), ("https://example.com/2", "Example 2", 0)]
-    assert not last.get("provider_calls")
-    assert not last.get("citations")
+    replies = [payload for payload in payloads if payload["role"] == "assistant"]
+    queries = [[call.get("input") for call in reply.get("provider_calls") or ()] for reply in replies]
+    paused = [[], ["late"]] if cell.dialect.pauses else []
+    assert queries == [["weather in Paris"], ["one", "two"], [], *paused, []]
+    source = {"url": "https://example.com/1", "title": "Example 1"}
+    assert replies[0]["provider_calls"][0]["sources"] == [source]
+    (citation,) = replies[0]["citations"]
+    assert (citation["url"], citation["title"]) == (source["url"], source["title"])
+    assert replies[0]["content"][citation["start"] : citation["end"]] == "It rains in Paris."
 
 
 # Options and faults
@@ -640,7 +645,17 @@ def iterate_pairs(dialects: Mapping[str, Dialect]) -> Iterator[tuple[Dialect, Di
 
     A row that differs little from another has one partner, the others have two.
     """
-    strict = ("deepseek", "gemini", "mistral", "anthropic", "bedrock", "openrouter", "unknown", "openai-responses")
+    strict = (
+        "deepseek",
+        "gemini",
+        "mistral",
+        "anthropic",
+        "bedrock",
+        "openrouter",
+        "unknown",
+        "google",
+        "openai-responses",
+    )
     for number, dialect in enumerate(dialects.values()):
         others = [name for name in strict if name != dialect.name]
         for offset in (0,) if dialect.left_out else (0, len(others) // 2):

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-Ending = Literal["stop", "length"]
+Ending = Literal["stop", "length", "pause"]
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,9 @@ class Turn:
         thinks: Whether it thinks first; the server chooses a text that no other reply has.
         ending: Why it ends; `length`: at the token limit.
         fault: The failure that takes the reply's place, or breaks it.
-        searches: The queries that the server runs itself before the text, where it does. Each has one source, which
-            the text cites.
+        searches: The queries that the server itself searches the web for before its text. The search of a number,
+            from 1 on, has the source `https://example.com/<number>` titled `Example <number>`; the text cites the
+            first one.
     """
 
     text: str = ""
@@ -219,6 +220,8 @@ class Dialect:
         thinking_options: The model options with which it does.
         reports_usage: Whether the server sends usage.
         left_out: The scenarios without a cell, each with the reason.
+        runs_searches: Whether the server searches the web itself, beside the session's tools.
+        pauses: Whether it pauses a reply whose searches take long.
     """
 
     name: str
@@ -234,6 +237,8 @@ class Dialect:
     thinking_options: Mapping[str, Any] = field(default_factory=dict)
     reports_usage: bool = True
     left_out: Mapping[str, str] = field(default_factory=dict)
+    runs_searches: bool = False
+    pauses: bool = False
 
     @property
     def full_model(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from anthropic import AsyncAnthropic
 from botocore.session import Session
+from google.genai import Client, types
 from openai import AsyncOpenAI
 
 from tests.providers import bedrock_api
@@ -109,7 +110,8 @@ def make_bedrock_body() -> dict[str, Any]:
 
 def list_refusals(dialect: Dialect, body: dict[str, Any], *sent: Sent) -> str:
     """List what a dialect says of a body, whether it refuses it or takes it with a loss."""
-    headers = {"authorization": f"Bearer {KEY}", "x-api-key": KEY, "anthropic-version": "2026-10-21"}
+    headers = {"authorization": f"Bearer {KEY}", "anthropic-version": "2026-10-21"}
+    headers |= dict.fromkeys(("x-api-key", "x-goog-api-key"), KEY)
     exchange = Exchange(body, headers, sent)
     rules = (*dialect.rules, *dialect.losses)
     return "\n".join(refusal.message for rule in rules for refusal in rule(exchange))
@@ -411,6 +413,95 @@ def test_an_invalid_request_is_refused_by_bedrock(change: Change, words: str) ->
     assert words in list_bedrock_refusals(body)
 
 
+def make_gemini_body(**fields: Any) -> dict[str, Any]:
+    function = {"name": "add", "args": {"a": 1, "b": 2}, "id": "f_1"}
+    result = {"name": "add", "id": "f_1", "response": {"result": "3"}}
+    call: dict[str, Any] = {"functionCall": function, "thoughtSignature": "skip_thought_signature_validator"}
+    declaration = {"name": "add", "description": "Adds.", "parametersJsonSchema": ADD["function"]["parameters"]}  # type: ignore[index]
+    body = {
+        "systemInstruction": {"parts": [{"text": "You add."}]},
+        "contents": [
+            {"role": "user", "parts": [{"text": "Add 1 and 2."}]},
+            {"role": "model", "parts": [call]},
+            {"role": "user", "parts": [{"functionResponse": result}]},
+        ],
+        "tools": [{"functionDeclarations": [declaration]}],
+        "generationConfig": {"maxOutputTokens": 100},
+        **fields,
+    }
+    return json.loads(json.dumps(body))  # type: ignore[no-any-return]
+
+
+GEMINI_SENT = Sent(
+    "", {"signed": []}, {"f_1": {"functionCall": {"name": "add", "args": {"a": 1, "b": 2}, "id": "f_1"}}}
+)
+
+
+@pytest.mark.parametrize("name", ["google", "google-2.5"])
+def test_a_valid_conversation_is_taken_by_gemini(name: str) -> None:
+    assert not list_refusals(ROWS[name], make_gemini_body(), GEMINI_SENT)
+
+
+def _declare(**fields: Any) -> Change:
+    return lambda body: body["tools"][0]["functionDeclarations"][0].update(fields)
+
+
+def _configure(**fields: Any) -> Change:
+    return lambda body: body["generationConfig"].update(fields)
+
+
+def _add_part(index: int, part: dict[str, Any]) -> Change:
+    return lambda body: body["contents"][index]["parts"].append(part)
+
+
+REFERENCE = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A", "type": "string"}}, "$defs": {"A": {}}}
+LEVEL, BUDGET = {"thinkingLevel": "MINIMAL"}, {"thinkingBudget": 10**6}
+GEMINI_REFUSED: list[tuple[str, Change, str]] = [
+    ("google", _set(messages=[]), 'Unknown name "messages"'),
+    ("google", _add_part(0, {"text": "x", "role": "user"}), "Unknown name \"role\" at 'contents[0].parts[1]'"),
+    ("google", _set(contents=[]), "contents is not specified"),
+    ("google", lambda body: body["contents"].append({"role": "user", "parts": []}), "parts must not be empty"),
+    ("google", _add_part(0, {"text": ""}), "required oneof field 'data'"),
+    ("google", lambda body: body["contents"].append({"role": "tool", "parts": [{"text": "x"}]}), "valid role"),
+    ("google", lambda body: body["contents"].pop(0), "function call turn comes immediately after"),
+    ("google", lambda body: body["contents"].pop(1), "function response turn comes immediately after"),
+    (
+        "google",
+        lambda body: body["contents"][1]["parts"].append(body["contents"][1]["parts"][0]),
+        "number of function",
+    ),
+    ("google", lambda body: body["contents"].pop(), "ending with a model turn"),
+    ("google", lambda body: body["contents"][1]["parts"][0].pop("thoughtSignature"), "missing a thought_signature"),
+    ("google", lambda body: body["contents"][1]["parts"][0].update(thoughtSignature="c2ln"), "Corrupted thought"),
+    ("google", lambda body: body["contents"][2]["parts"][0]["functionResponse"].pop("id"), "have the ids"),
+    ("google", _declare(name="3d"), "Must start with a letter or an underscore"),
+    ("google", _declare(parametersJsonSchema=REFERENCE), "was set alongside unsupported fields"),
+    ("google", _declare(parametersJsonSchema={"type": "string"}), "must be of type OBJECT"),
+    ("google", _set(toolConfig={"functionCallingConfig": {"allowedFunctionNames": ["add"]}}), "mode is ANY"),
+    ("google", lambda body: body["tools"].append({"googleSearch": {}}), "include_server_side_tool_invocations"),
+    ("google", _configure(seed=2**40), "TYPE_INT32"),
+    ("google", _configure(responseJsonSchema={"type": "object"}), "only supported with response mime type"),
+    ("google", _configure(thinkingConfig=LEVEL), "MINIMAL is not supported for this model"),
+    ("google-2.5", _configure(thinkingConfig=LEVEL), "Thinking level is not supported"),
+    ("google-2.5", _configure(thinkingConfig=BUDGET), "thinking budget"),
+    ("google-2.5", lambda body: body["tools"].append({"googleSearch": {}}), "Tool use with function calling"),
+    ("google-2.5", _configure(responseMimeType="application/json"), "Function calling with a response mime type"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "words"), GEMINI_REFUSED)
+def test_an_invalid_request_is_refused_by_gemini(name: str, change: Change, words: str) -> None:
+    body = make_gemini_body()
+    change(body)
+    assert words in list_refusals(ROWS[name], body, GEMINI_SENT)
+
+
+def test_gemini_says_which_signature_did_not_come_back() -> None:
+    body = make_gemini_body()
+    sent = Sent("", {"signed": [{"functionCall": {"name": "add"}, "thoughtSignature": "c2ln"}]}, GEMINI_SENT.calls)
+    assert "did not come back" in list_refusals(ROWS["google"], body, sent)
+
+
 def test_what_a_server_sent_must_come_back_unchanged() -> None:
     """Missing, changed, under another id, or at another provider: each is said."""
     deepseek, thinking = ROWS["deepseek"], "[deepseek thinks 1] I add."
@@ -597,3 +688,29 @@ async def test_the_official_client_reads_the_stream_of_responses(servers: dict[s
     assert kinds == [*(["reasoning"] if server.dialect.thinks else []), "message", "function_call", "function_call"]
     assert response.output_text == "I add."
     server.check()
+
+
+@pytest.mark.parametrize("name", ["google", "google-2.5"])
+async def test_the_official_client_reads_geminis_stream(servers: dict[str, StrictServer], name: str) -> None:
+    server = servers[name]
+    server.play(TURN)
+    client = Client(
+        api_key=KEY, vertexai=False, http_options=types.HttpOptions(base_url=server.url, api_version="v1beta")
+    )
+    config = types.GenerateContentConfig(thinking_config=types.ThinkingConfig(include_thoughts=True))
+    parts: list[types.Part] = []
+    stream = await client.aio.models.generate_content_stream(
+        model=server.dialect.model, contents="Add 1 and 2.", config=config
+    )
+    async for chunk in stream:
+        assert chunk.candidates
+        content = chunk.candidates[0].content
+        parts += (content.parts or []) if content else []
+    await client.aio.aclose()
+    server.check()
+    texts = "".join(part.text or "" for part in parts if not part.thought)
+    calls = [part.function_call.args for part in parts if part.function_call]
+    assert texts == "I add."
+    assert calls == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+    assert any(part.thought for part in parts), server.last
+    assert sum(part.thought_signature is not None for part in parts) == 1

@@ -108,6 +108,9 @@ FAMILIES: tuple[Family, ...] = (
     Family("gemini-2.5-pro", 1_048_576, 65_536),
     Family("gemini-3-flash", 1_048_576, 65_536),
     Family("gemini-3-pro", 1_048_576, 65_536),
+    Family("gemini-3.1-pro", 1_048_576, 65_536),
+    Family("gemini-3.1-flash-lite", 1_048_576, 65_536),
+    Family("gemini-3.5-flash", 1_048_576, 65_536),
     # Mistral: docs.mistral.ai/getting-started/models. DeepSeek: api-docs.deepseek.com/quick_start/pricing.
     Family("mistral-large", 128_000),
     Family("mistral-large-2512", 256_000),

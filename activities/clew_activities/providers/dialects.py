@@ -134,6 +134,17 @@ _GEMINI_TOOLS = replace(
     empty_parameters=False,
 )
 
+# Gemini's own API, whose `parametersJsonSchema` takes JSON Schema: ai.google.dev/api/caching#FunctionDeclaration.
+# A reference that has something beside it is refused: "$ref was set alongside unsupported fields".
+_GOOGLE_TOOLS = ToolLimits(
+    count=512,
+    name=re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}"),
+    description_characters=None,
+    property_name=re.compile(r"[a-zA-Z0-9_.-]{1,64}"),
+    refused=frozenset({"items as a list"}),
+    references=False,
+)
+
 # Anthropic: platform.claude.com/docs/en/agents-and-tools/tool-use, and the pattern that its errors quote.
 _ANTHROPIC_TOOLS = ToolLimits(
     count=10_000,
@@ -285,6 +296,11 @@ BEDROCK_OTHERS = replace(BEDROCK, tools=_STRICT_TOOLS)
 """Converse with all other models."""
 RESPONSES = replace(_OPENAI, name="responses", ids=re.compile(r"[a-zA-Z0-9_-]{1,64}"))
 """OpenAI's Responses, which have a codec of their own; `CLEW_PROVIDER_<NAME>_DIALECT` names it like the others."""
+GOOGLE = Dialect(name="google", fills_results=False, tools=_GOOGLE_TOOLS, temperatures=(0.0, 2.0))
+"""Gemini's own API, whose codec makes the order of messages itself."""
+
+VERTEX = replace(GOOGLE, name="vertex")
+"""The same at Vertex AI, which does not combine its own tools with those of a session."""
 
 DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect

@@ -209,7 +209,7 @@ def _name_setting(provider: Provider) -> str:
     if not type(provider).__module__.startswith(f"{__package__}."):
         return f"the base URL of provider {provider.name!r}"
     prefix = "OPENAI" if provider.name == "openai-chat" else provider.name.upper()
-    return f"{prefix}_BASE_URL" if prefix in ("OPENAI", "ANTHROPIC") else f"CLEW_PROVIDER_{prefix}_BASE_URL"
+    return f"{prefix}_BASE_URL" if prefix in ("OPENAI", "ANTHROPIC", "GOOGLE") else f"CLEW_PROVIDER_{prefix}_BASE_URL"
 
 
 async def _read_reply(

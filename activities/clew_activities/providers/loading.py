@@ -22,8 +22,9 @@ from clew_workflows.contract.names import PROVIDER_NAME
 VARIABLE = "CLEW_PROVIDERS"
 BUILT_IN = (
     "clew_activities.providers.anthropic",
-    "clew_activities.providers.openai",
     "clew_activities.providers.bedrock",
+    "clew_activities.providers.google",
+    "clew_activities.providers.openai",
 )
 
 _NAMES = "name must have 1 to 64 lower-case letters, digits, '_' and '-'"
@@ -137,6 +138,8 @@ def _make_error(module: str, problem: str) -> ProvidersUnusable:
 def _describe_remedy(name: str) -> str:
     if name in ("openai", "openai-chat", "anthropic"):
         return f"set {name.partition('-')[0].upper()}_API_KEY"
+    if name == "google":
+        return "set GEMINI_API_KEY"
     if name == "bedrock":
         install = "" if is_installed() else f"install the extra `bedrock` ({EXTRA}), and "
         return f"{install}set CLEW_BEDROCK_REGION"

@@ -66,6 +66,11 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI | Responses]:
     for prefix in prefixes:
         name, variable = prefix.lower(), f"CLEW_PROVIDER_{prefix}"
         url = read_url(environ, f"{variable}_BASE_URL")
+        if name == "google":
+            raise ValueError(
+                f"{variable}_BASE_URL: google is Gemini's own API, which is configured with GEMINI_API_KEY and "
+                "GOOGLE_BASE_URL; give an OpenAI-compatible server another name, such as gemini"
+            )
         if name in ("openai", "anthropic"):
             if url or read_key(environ, f"{variable}_API_KEY"):
                 raise ValueError(

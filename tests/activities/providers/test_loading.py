@@ -115,7 +115,7 @@ def test_an_object_that_is_no_provider_is_told_what_it_lacks(module: Any) -> Non
 
 def test_two_providers_of_one_name_are_refused_with_both_modules(module: Any) -> None:
     module.make_providers = lambda environ: [parrot.Parrot("openai", "http://localhost:1")]
-    assert f"makes a provider 'openai', and so does {BUILT_IN[1]!r}" in get_refusal(OPENAI_API_KEY="sk-1")
+    assert f"makes a provider 'openai', and so does {BUILT_IN[-1]!r}" in get_refusal(OPENAI_API_KEY="sk-1")
 
 
 FOLDER = Path(interface.__file__ or "").parent
