@@ -298,10 +298,12 @@ class Lane:
             return
         self.groups.append(Group([entry]))
         self.group_starts.append(entry.seq)
-        self._open_calls = set(message.call_ids)
-        if isinstance(message, AssistantMessage) and message.recipe:
-            self.replies.append(entry)
-        if isinstance(message, UserMessage):
+        self._open_calls = set()
+        if isinstance(message, AssistantMessage):
+            self._open_calls.update(message.call_ids)
+            if message.recipe:
+                self.replies.append(entry)
+        elif isinstance(message, UserMessage):
             self.turn_starts.append(entry.seq)
             run_id = entry.refs.get("run_id")
             if run_id is None or run_id != self._run_id:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
 from clew_workflows.contract.policy import ContextPolicy
@@ -89,16 +90,12 @@ def _fill_newest_first(
     """
     filling = _SlidingFilling(view, room, required)
     rows = iter(blocks)
-    filling.add_blocks(_take_last_turns(rows, view.policy.keep_last_turns))
+    filling.add_blocks(rows, view.policy.keep_last_turns)
     if summary:
         filling.add_summary(summary)
     if not filling.window.truncated:
         filling.add_blocks(rows)
-    filling.add_overflowing()
-    filling.add_missing_required()
-    filling.extend_truncated_results()
-    filling.window.blocks.reverse()
-    return filling.window
+    return filling.finish()
 
 
 class _SlidingFilling:
@@ -106,29 +103,33 @@ class _SlidingFilling:
 
     def __init__(self, view: View, room: int, required: Sequence[Block]) -> None:
         self.window = Window(tokens=sum(block.tokens for block in required))
-        self._max_messages, self._truncator, self._room = view.policy.max_messages, view.truncator, room
+        self._view, self._max_messages, self._room = view, view.policy.max_messages, room
         self._messages = sum(len(block.messages) for block in required)
         self._required = {block.start: block for block in required}
         self._overflowing: Block | None = None
 
-    def add_blocks(self, blocks: Iterable[Block]) -> None:
-        """Add blocks up to the first that exceeds `max_messages` or does not fit even truncated to its share."""
+    def add_blocks(self, blocks: Iterator[Block], turns: float = inf) -> None:
+        """Add the blocks of the newest `turns` turns; older ones stay in `blocks`.
+
+        It stops at the first block that exceeds `max_messages` or does not fit even truncated to its share.
+        """
         window = self.window
-        for block in blocks:
-            required = self._required.pop(block.start, None)
-            if required is not None:
-                window.blocks.append(required)
+        while turns and (block := next(blocks, None)):
+            turns -= block.opens_turn
+            if block.start in self._required:
+                window.blocks.append(self._required.pop(block.start))
                 continue
             self._messages += len(block.messages)
             if self._max_messages and self._messages > self._max_messages:
                 window.truncated = True
                 return
             room_left = self._room - window.tokens
-            candidate = block if block.tokens <= room_left else self._truncator.truncate_to_share(block)
+            candidate = block if block.tokens <= room_left else self._view.truncator.truncate_to_share(block)
             if candidate.tokens > room_left:
                 window.truncated, self._overflowing = True, block
                 return
-            self._append(candidate)
+            window.blocks.append(candidate)
+            window.tokens += candidate.tokens
 
     def add_summary(self, summary: Block) -> None:
         """Count the summary if it fits."""
@@ -138,37 +139,27 @@ class _SlidingFilling:
         else:
             self.window.truncated = True
 
-    def add_overflowing(self) -> None:
-        """Add the block that did not fit if its results can be truncated to the room that is left."""
-        if self._overflowing:
-            room_left = self._room - self.window.tokens
-            (block,) = self._truncator.truncate_to_room([self._overflowing], room_left)
-            if block.tokens <= room_left:
-                self._append(block)
+    def finish(self) -> Window:
+        """Add the block that did not fit, truncated, and the required blocks that are older than the window.
 
-    def add_missing_required(self) -> None:
-        """Add the required blocks that are older than the window."""
-        self.window.blocks += reversed(self._required.values())
-
-    def extend_truncated_results(self) -> None:
-        """Give the room that is left to results that were truncated, the newest block first."""
+        Room that is left then goes to results that were truncated, the newest block first.
+        """
         window = self.window
+        if self._overflowing:
+            room_left = self._room - window.tokens
+            (block,) = self._view.truncator.truncate_to_room([self._overflowing], room_left)
+            if block.tokens <= room_left:
+                window.blocks.append(block)
+                window.tokens += block.tokens
+        window.blocks += reversed(self._required.values())
         for index, block in enumerate(window.blocks):
             if block.full:
-                (longer,) = self._truncator.truncate_to_room([block], self._room - window.tokens + block.tokens)
+                room_left = self._room - window.tokens + block.tokens
+                (longer,) = self._view.truncator.truncate_to_room([block], room_left)
                 window.blocks[index] = longer
                 window.tokens += longer.tokens - block.tokens
-
-    def _append(self, block: Block) -> None:
-        self.window.tokens += block.tokens
-        self.window.blocks.append(block)
-
-
-def _take_last_turns(rows: Iterator[Block], count: int) -> Iterator[Block]:
-    """Take the blocks of the newest `count` turns; older blocks stay in `rows`."""
-    while count and (block := next(rows, None)):
-        yield block
-        count -= block.opens_turn
+        window.blocks.reverse()
+        return window
 
 
 def fill_epoch_window(view: View, room: int, required: Sequence[Block], summary: Block | None) -> Window:
