@@ -133,10 +133,10 @@ def project_within_budget(inputs: ProjectionInput) -> Projection:
     if inputs.request_must_fit:
         # Pending messages are a request of their own, so the current run is not required then.
         required = view.list_pinned() if inputs.pending else view.list_required()
-    blocks = view.fit_required(required, room)
+    fitted = view.fit_required(required, room)
     summary = _render_summary(view) if view.is_summarized else None
     fill_window = fill_epoch_window if policy.window == "epoch" else fill_sliding_window
-    window = fill_window(view, room, blocks, summary)
+    window = fill_window(view, room, fitted, summary)
     blocks = window.blocks
     if summary and window.keeps_summary:
         blocks = [summary, *blocks]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Protocol
 
-from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context.blocks import Block, Truncator, clear_in_steps, clear_older
+from clew_workflows.thread.context.blocks import Block, clear_in_steps, clear_older
+from clew_workflows.thread.context.lane_view import LaneView
 
 
 @dataclass(slots=True)
@@ -39,34 +38,7 @@ class Window:
     epoch: tuple[int, ...] | None = None
 
 
-class View(Protocol):
-    """The part of a lane that a window is filled from."""
-
-    @property
-    def policy(self) -> ContextPolicy:
-        """The policy that chooses the window."""
-        ...
-
-    @property
-    def truncator(self) -> Truncator:
-        """Truncates tool results."""
-        ...
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Number of messages, and their tokens."""
-        ...
-
-    def iterate_blocks(self) -> Iterator[Block]:
-        """Iterate over the blocks, the newest first."""
-        ...
-
-    def iterate_measured_blocks(self) -> Iterator[tuple[Block, int, int]]:
-        """Iterate over the blocks, the newest first, with the messages and tokens from each block's start on."""
-        ...
-
-
-def fill_sliding_window(view: View, room: int, required: Sequence[Block], summary: Block | None) -> Window:
+def fill_sliding_window(view: LaneView, room: int, required: Sequence[Block], summary: Block | None) -> Window:
     """Fill a window with the newest blocks that fit.
 
     If the policy clears tool results and that frees enough, the tokens freed make room for older blocks.
@@ -80,7 +52,7 @@ def fill_sliding_window(view: View, room: int, required: Sequence[Block], summar
 
 
 def _fill_newest_first(
-    view: View, blocks: Iterable[Block], room: int, required: Sequence[Block], summary: Block | None
+    view: LaneView, blocks: Iterable[Block], room: int, required: Sequence[Block], summary: Block | None
 ) -> Window:
     """Fill a sliding window with blocks that come newest first.
 
@@ -101,7 +73,7 @@ def _fill_newest_first(
 class _SlidingFilling:
     """A sliding window while it is filled, its blocks newest first. The room of required blocks is reserved."""
 
-    def __init__(self, view: View, room: int, required: Sequence[Block]) -> None:
+    def __init__(self, view: LaneView, room: int, required: Sequence[Block]) -> None:
         self.window = Window(tokens=sum(block.tokens for block in required))
         self._view, self._max_messages, self._room = view, view.policy.max_messages, room
         self._messages = sum(len(block.messages) for block in required)
@@ -162,7 +134,7 @@ class _SlidingFilling:
         return window
 
 
-def fill_epoch_window(view: View, room: int, required: Sequence[Block], summary: Block | None) -> Window:
+def fill_epoch_window(view: LaneView, room: int, required: Sequence[Block], summary: Block | None) -> Window:
     """Fill a window whose beginning stays in place until the window overflows, and then moves to the low-water mark.
 
     The beginning depends only on the size of the lane. If that exceeds the room, whole steps are dropped from the
@@ -213,7 +185,7 @@ class _Recent:
     overflows: bool = False
 
 
-def _select_epoch(view: View, room: int, required: Sequence[Block]) -> tuple[list[Block], _Recent]:
+def _select_epoch(view: LaneView, room: int, required: Sequence[Block]) -> tuple[list[Block], _Recent]:
     """Select the blocks of an epoch's window: the required blocks before it, oldest first, and the newest blocks."""
     limits = _Limits(view, room)
     turns = view.policy.keep_last_turns
@@ -237,7 +209,7 @@ def _select_epoch(view: View, room: int, required: Sequence[Block]) -> tuple[lis
             turns = min(turns - 1, recent.turns)
 
 
-def _select_recent(view: View, limits: _Limits, required: Sequence[Block], turns: int) -> _Recent:
+def _select_recent(view: LaneView, limits: _Limits, required: Sequence[Block], turns: int) -> _Recent:
     """Select the newest blocks that fit and are within the steps or belong to the newest `turns` turns."""
     required_by_start = {block.start: block for block in required}
     recent = _Recent()
@@ -262,7 +234,7 @@ def _identify_beginning(older: Sequence[Block], recent: Sequence[Block]) -> tupl
 class _Limits:
     """The limits of an epoch's window: the room and `max_messages`, and below them the steps."""
 
-    def __init__(self, view: View, room: int) -> None:
+    def __init__(self, view: LaneView, room: int) -> None:
         policy = view.policy
         messages, tokens = view.size
         self._room, self._max_messages = room, policy.max_messages
