@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
 from clew_workflows.contract.errors import InvalidInput, InvalidOperation, Refusal
-from clew_workflows.contract.messages import find_data_url
+from clew_workflows.contract.messages import MIN_DATA_CHARACTERS, find_data_url
 
 
 class Input(BaseModel):
@@ -24,7 +24,7 @@ class Input(BaseModel):
 
 
 def _refuse_data(text: str) -> str:
-    if data := find_data_url(text):
+    if len(text) >= MIN_DATA_CHARACTERS and (data := find_data_url(text)):
         raise PydanticCustomError(
             "data_url",
             "it holds a data URL ({data}): sessions take text only, so send a description or a link",
