@@ -12,7 +12,8 @@ A new provider is a module beside these, with the members that `interface` defin
 |---|---|
 | `interface`, `loading` | what a provider is, and which ones a worker has |
 | `openai`, `openai_stream`, `dialects` | Chat Completions, and what each server takes of it |
-| `anthropic`, `anthropic_stream`, `anthropic_schema` | Anthropic's Messages |
+| `anthropic`, `anthropic_messages`, `anthropic_models`, `anthropic_tools` | Anthropic's Messages: requests |
+| `anthropic_stream`, `anthropic_schema` | Anthropic's Messages: replies, and schemas of answers |
 | `fit_messages`, `fit_tools`, `options`, `sanitize`, `answer_object` | what a session has, as a server takes it |
 | `encoders` | the encoders by their names, which encode a call again for an audit |
 | `http`, `reply`, `errors`, `redaction` | the HTTP boundary, replies as they grow, errors, removed keys |
