@@ -519,6 +519,41 @@ async def play_many_tools(cell: Cell) -> None:
     assert missing <= set(left_out), "tools were left out, and no recipe names them"
 
 
+# The provider's own tools
+
+
+async def play_provider_tools(cell: Cell) -> None:
+    """The provider's own searches are recorded with their sources, and go back with the calls of other tools."""
+    cell.play(
+        Turn("It rains in Paris.", thinks=True, searches=("weather in Paris",)),
+        Turn("I add.", (call_add(1, 2),), thinks=True, searches=("one", "two")),
+        Turn("Three."),
+        *([Turn("", searches=("late",), ending="pause"), Turn("Now I know.")] if cell.dialect.pauses else ()),
+        Turn("Bye."),
+    )
+    session = await cell.open(tools=["add"], provider_tools=["web_search"])
+    await cell.ask(session, "Does it rain?")
+    await cell.ask(session, "Add.")
+    if cell.dialect.pauses:
+        outcome = await cell.ask(session, "Take your time.")
+        assert outcome.iterations == 2, cell.describe(outcome)
+    await cell.ask(session, "Bye.")
+    assert await read_texts(session) == ["3"]
+    if not cell.dialect.runs_searches:
+        assert "web_search" in (await read_fitting(session)).get("tools_left_out", {})
+        return
+    payloads = [entry.payload for entry in await session.entries(kind="ai_message")]
+    replies = [payload for payload in payloads if payload["role"] == "assistant"]
+    queries = [[call.get("input") for call in reply.get("provider_calls") or ()] for reply in replies]
+    paused = [[], ["late"]] if cell.dialect.pauses else []
+    assert queries == [["weather in Paris"], ["one", "two"], [], *paused, []]
+    source = {"url": "https://example.com/0", "title": "Example 0"}
+    assert replies[0]["provider_calls"][0]["sources"] == [source]
+    (citation,) = replies[0]["citations"]
+    assert (citation["url"], citation["title"]) == (source["url"], source["title"])
+    assert replies[0]["content"][citation["start"] : citation["end"]] == "It rains in Paris."
+
+
 # Options and faults
 
 
@@ -575,6 +610,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "empty replies": Scenario(play_empty_replies, waits=True),
     "hard tools": Scenario(play_hard_tools),
     "many tools": Scenario(play_many_tools),
+    "provider tools": Scenario(play_provider_tools),
     "options": Scenario(play_options),
     "faults": Scenario(play_faults, exact_usage=False, waits=True),
     "break": Scenario(play_break, exact_usage=False, waits=True),

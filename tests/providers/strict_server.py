@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-Ending = Literal["stop", "length"]
+Ending = Literal["stop", "length", "pause"]
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,16 @@ class Turn:
         text: Its text.
         calls: Its tool calls.
         thinks: Whether it thinks first; the server chooses a text that no other reply has.
-        ending: Why it ends; `length`: at the token limit.
+        searches: The queries that the server runs itself before the text. Each finds one source,
+            `https://example.com/<n>` with the title `Example <n>`, which the text names.
+        ending: Why it ends; `length`: at the token limit; `pause`: in the middle of its last search.
         fault: The failure that takes the reply's place, or breaks it.
     """
 
     text: str = ""
     calls: tuple[Call, ...] = ()
     thinks: bool = False
+    searches: tuple[str, ...] = ()
     ending: Ending = "stop"
     fault: Fault | None = None
 
@@ -171,6 +174,8 @@ class Dialect:
         losses: What the server takes, although it has lost what the provider or the user needs.
         environ: Further variables that a user sets.
         thinks: Whether the model thinks.
+        runs_searches: Whether the provider runs searches of the web itself.
+        pauses: Whether it may pause a reply in the middle of them.
         thinking_options: The model options with which it does.
         reports_usage: Whether the server sends usage.
         left_out: The scenarios without a cell, each with the reason.
@@ -185,6 +190,8 @@ class Dialect:
     base_path: str = "/v1"
     environ: Mapping[str, str] = field(default_factory=dict)
     thinks: bool = True
+    runs_searches: bool = False
+    pauses: bool = False
     thinking_options: Mapping[str, Any] = field(default_factory=dict)
     reports_usage: bool = True
     left_out: Mapping[str, str] = field(default_factory=dict)

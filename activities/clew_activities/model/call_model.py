@@ -195,7 +195,7 @@ class ModelActivities:
                 record_first_token(call.model, decoder.begun_after)
         reply = await reading.complete_usage(fit_reply(reply))
         problem = None
-        if schema is not None and not reply.tool_calls:
+        if schema is not None and not reply.tool_calls and reply.stop_reason != "paused":
             problem = await self._validation.find_problem(reply.content, schema)
         self._warn_of_tools(call.model, decoder.fitting)
         tokens = await count_reply(reply, call)

@@ -2,8 +2,8 @@
 
 A reply's `provider_data` holds the ids of its tool calls, and in their order the blocks that the API wants back: its
 thinking, the calls of tools that the provider ran itself with their results, texts with citations, and the texts
-before the last of these; all blocks of a paused reply. The API verifies that thinking and what its tools have found come back unchanged and in their
-positions. The container in which code ran is noted among them.
+before the last of these; all blocks of a paused reply. The API verifies that thinking and what its tools have found
+come back unchanged and in their positions. The container in which code ran is noted among the blocks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The tools that Anthropic runs itself: how a request declares them, and what a reply has of their calls. Pure.
 
 The types are those of platform.claude.com/docs/en/agents-and-tools/tool-use/tool-reference. None of them needs a beta
-header. The newest web tools would run code that filters what they find; `allowed_callers` keeps the model as their only
-caller, so that each search is a call of its own in the reply, with its sources.
+header. The newest web tools would run code that filters what they find; `allowed_callers` keeps the model as their
+only caller, so that each search is a call of its own in the reply, with its sources.
 """
 
 from __future__ import annotations

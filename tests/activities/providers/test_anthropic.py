@@ -313,7 +313,7 @@ def test_thinking_over_its_own_cap_is_truncated_to_read_and_whole_to_go_back() -
         ("end_turn", "stop"),
         ("stop_sequence", "stop"),
         ("max_tokens", "length"),
-        ("pause_turn", "length"),
+        ("pause_turn", "paused"),
         ("model_context_window_exceeded", "length"),
         ("something_new", "stop"),
     ],
