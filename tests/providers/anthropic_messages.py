@@ -64,14 +64,7 @@ class AnthropicMessages:
         blocks += searches
         pages = [block["content"][0] for block, _ in searches if block["type"] == "web_search_tool_result"]
         if turn.text:
-            half = len(turn.text) // 2
-            parts = (turn.text[:half], turn.text[half:])
-            deltas: list[dict[str, Any]] = [{"type": "text_delta", "text": part} for part in parts if part]
-            if pages and turn.ending != "pause":
-                deltas.insert(1, {"type": "citations_delta", "citation": _cite(pages[-1])})
-                blocks.append(({"type": "text", "text": "", "citations": []}, deltas))
-            else:
-                blocks.append(({"type": "text", "text": ""}, deltas))
+            blocks.append(_write_text(turn.text, pages[-1:]))
         for call, call_id in zip(turn.calls, ids, strict=True):
             raw = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
             pieces = ["", raw[: len(raw) // 2], raw[len(raw) // 2 :]] if raw != "{}" else [""]
@@ -140,6 +133,15 @@ def _search(turn: Turn, exchange: Exchange) -> list[tuple[Block, list[dict[str, 
         if turn.ending != "pause" or query != turn.searches[-1]:
             blocks.append((_make_result(use_id, number), []))
     return blocks
+
+
+def _write_text(text: str, pages: list[Block]) -> tuple[Block, list[dict[str, Any]]]:
+    """Encode a text in two pieces, with a citation of each page between them."""
+    half = len(text) // 2
+    first, *rest = [{"type": "text_delta", "text": part} for part in (text[:half], text[half:]) if part]
+    citations = [{"type": "citations_delta", "citation": _cite(page)} for page in pages]
+    start = {"type": "text", "text": "", **({"citations": []} if pages else {})}
+    return start, [first, *citations, *rest]
 
 
 def _make_result(use_id: str, number: int) -> Block:

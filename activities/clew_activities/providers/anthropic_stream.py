@@ -254,11 +254,14 @@ class AnthropicDecoder(DraftDecoder):
                 self._usage[name] = max(count, self._usage.get(name, 0))
         read_tokens = self._usage.get("cache_read_input_tokens", 0)
         written_tokens = self._usage.get("cache_creation_input_tokens", 0)
+        long_written = read_count(get_member(get_member(usage, "cache_creation"), "ephemeral_1h_input_tokens"))
+        self._usage["long"] = max(long_written or 0, self._usage.get("long", 0))
         self.usage = Usage(
             input_tokens=self._usage.get("input_tokens", 0) + written_tokens + read_tokens,
             output_tokens=self._usage.get("output_tokens", 0),
             cached_input_tokens=read_tokens,
             written_input_tokens=written_tokens or None,
+            long_written_input_tokens=self._usage["long"] or None,
         )
 
     def make_provider_data(self) -> ProviderData | None:
