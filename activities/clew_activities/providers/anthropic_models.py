@@ -38,7 +38,7 @@ _SMALLEST_BUDGET = 1024
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _ALWAYS_THINKING = ("fable", "mythos")
 _FIRST_WITH_TOOLS = (3, 5)
-_NEWEST = (99, 0)
+_NEWEST: tuple[int, int] = (99, 0)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def find_generation(model: str) -> Generation:
     is_claude = "claude" in model
     match = _VERSION.search(model)
     version = (int(match[1]), int(match[2] or 0)) if match else None
-    age = version or _NEWEST
+    age: tuple[int, int] = version or _NEWEST
     return Generation(
         adaptive=age >= (4, 6),
         efforts=_FIVE_LEVELS if version and version >= (4, 7) else _FOUR_LEVELS,

@@ -177,7 +177,7 @@ class DraftDecoder:
         if text := _limit_text(quote, QUOTE_LIMIT):
             citation["quote"] = text
         if start is not None and end is not None and 0 <= start <= end:
-            citation |= {"start": start, "end": end}
+            citation["start"], citation["end"] = start, end
         if citation not in self.citations[-8:]:
             self.citations.append(citation)
 
