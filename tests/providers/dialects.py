@@ -268,10 +268,12 @@ DIALECTS: tuple[Dialect, ...] = (
         wire=AnthropicMessages(),
         rules=(
             *messages_api.RULES,
-            match_type(MessageCreateParamsStreaming, "{}: Extra inputs are not permitted", "temperature"),
+            match_type(MessageCreateParamsStreaming, "{}: Extra inputs are not permitted", "temperature", "top_p"),
         ),
         losses=(*messages_api.LOSSES, find_foreign_thoughts("anthropic")),
         thinking_options={"reasoning_effort": "medium"},
+        runs_searches=True,
+        pauses=True,
         base_path="",
     ),
     Dialect(

@@ -54,19 +54,18 @@ class Turn:
         text: Its text.
         calls: Its tool calls.
         thinks: Whether it thinks first; the server chooses a text that no other reply has.
-        ending: Why it ends; `length`: at the token limit.
+        searches: The queries that the server runs itself before the text. Each finds one source,
+            `https://example.com/<n>` with the title `Example <n>`, n from 1 on, which the text cites.
+        ending: Why it ends; `length`: at the token limit; `pause`: in the middle of its last search.
         fault: The failure that takes the reply's place, or breaks it.
-        searches: The queries that the server itself searches the web for before its text. The search of a number,
-            from 1 on, has the source `https://example.com/<number>` titled `Example <number>`; the text cites the
-            first one.
     """
 
     text: str = ""
     calls: tuple[Call, ...] = ()
     thinks: bool = False
+    searches: tuple[str, ...] = ()
     ending: Ending = "stop"
     fault: Fault | None = None
-    searches: tuple[str, ...] = ()
 
 
 DROP = object()

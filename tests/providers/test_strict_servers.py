@@ -320,6 +320,17 @@ def _drop_results(body: dict[str, Any]) -> None:
     body["messages"][2] = {"role": "user", "content": "Well?"}
 
 
+SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}}
+PAGE = {"type": "web_search_result", "url": "https://a.example", "title": "A", "encrypted_content": "bm90IG93bg=="}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [PAGE]}
+
+
+def _leave_search(body: dict[str, Any]) -> None:
+    """Leave a search without its result, although the user has gone on."""
+    body["messages"][1]["content"].insert(0, SEARCH)
+    body["messages"][2]["content"].append({"type": "text", "text": "Well?"})
+
+
 ANTHROPIC_REFUSED: list[tuple[Change, str]] = [
     (_drop_results, "`tool_use` ids were found without `tool_result` blocks"),
     (lambda body: body["messages"].pop(1), "unexpected `tool_use_id`"),
@@ -343,12 +354,23 @@ ANTHROPIC_REFUSED: list[tuple[Change, str]] = [
         ),
         "Invalid `signature`",
     ),
+    (_leave_search, "without a corresponding `web_search_tool_result`"),
+    (lambda body: body["messages"][1]["content"].insert(0, FOUND), "unexpected `tool_use_id` found in `web_search"),
+    (lambda body: body["messages"][1]["content"].__setitem__(slice(0, 0), [SEARCH, FOUND]), "`encrypted_content`"),
+    (_append("assistant", [SEARCH, FOUND]), "does not support assistant message prefill"),
+    (_set(cache_control={"type": "ephemeral", "ttl": "1h"}), "must not come after a ttl='5m'"),
+    (
+        lambda body: body["tools"].append({"type": "web_search_20990101", "name": "web_search"}),
+        "input_schema: Extra inputs",
+    ),
+    (_set(thinking={"type": "adaptive", "block_binding": {}}), "block_binding: Extra inputs are not permitted"),
 ]
 
 
 @pytest.mark.parametrize(("change", "words"), ANTHROPIC_REFUSED)
 def test_an_invalid_request_is_refused_by_anthropic(change: Change, words: str) -> None:
     body = make_anthropic_body()
+    body["tools"][0]["cache_control"] = {"type": "ephemeral"}
     change(body)
     assert words in list_refusals(ROWS["anthropic"], body)
 
@@ -714,3 +736,33 @@ async def test_the_official_client_reads_geminis_stream(servers: dict[str, Stric
     assert calls == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
     assert any(part.thought for part in parts), server.last
     assert sum(part.thought_signature is not None for part in parts) == 1
+
+
+async def test_a_search_that_paused_goes_on_and_must_come_back_as_it_was_sent(
+    servers: dict[str, StrictServer],
+) -> None:
+    """The official client reads the paused stream, and its content is what the server takes back."""
+    server = servers["anthropic"]
+    server.play(Turn("", searches=("one", "two"), ending="pause"), Turn("Found."))
+    client = AsyncAnthropic(base_url=server.url, api_key=KEY, max_retries=0)
+    body = make_anthropic_body()
+    body["messages"] = body["messages"][:1]
+    del body["stream"]
+    async with client.messages.stream(**body) as stream:
+        paused = await stream.get_final_message()
+    assert paused.stop_reason == "pause_turn"
+    content = [block.model_dump(exclude_none=True) for block in paused.content]
+    kinds = [block["type"] for block in content]
+    assert kinds == ["server_tool_use", "web_search_tool_result", "server_tool_use"]
+    content[1]["content"][0]["page_age"] = None
+    body["messages"].append({"role": "assistant", "content": content})
+    async with client.messages.stream(**body) as stream:
+        message = await stream.get_final_message()
+    await client.close()
+    assert [block.type for block in message.content] == ["web_search_tool_result", "text"]
+    server.check()
+    body["messages"][1]["content"] = [content[0], content[1] | {"content": [PAGE]}, content[2]]
+    exchange = Exchange(body, {}, tuple(server.sent[:1]))
+    said = [refusal.message for rule in (*server.dialect.rules, *server.dialect.losses) for refusal in rule(exchange)]
+    assert any("Invalid `encrypted_content`" in text for text in said)
+    assert any("did not come back as they were sent" in text for text in said)

@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 from clew_activities.archive.thread_source import get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_prices
-from clew_activities.model.reply_in_progress import ReplyInProgress, count_reply, fit_reply
+from clew_activities.model.reply_in_progress import ReplyInProgress, count_reply, count_searches, fit_reply
 from clew_activities.model.structured_output import SchemaUnusable, Validation
 from clew_activities.providers import (
     ModelRequest,
@@ -193,9 +193,9 @@ class ModelActivities:
         finally:
             if decoder.begun_after is not None:
                 record_first_token(call.model, decoder.begun_after)
-        reply = await reading.complete_usage(fit_reply(reply))
+        reply = await reading.complete_usage(fit_reply(reply), count_searches(reply))
         problem = None
-        if schema is not None and not reply.tool_calls:
+        if schema is not None and not reply.tool_calls and reply.stop_reason != "paused":
             problem = await self._validation.find_problem(reply.content, schema)
         self._warn_of_tools(call.model, decoder.fitting)
         tokens = await count_reply(reply, call)

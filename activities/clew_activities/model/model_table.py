@@ -174,12 +174,16 @@ class OwnPrice(_Entry):
         output: The price of output tokens.
         cached_input: The price of input tokens read from the provider's cache; absent: as `input`.
         written_input: The price of input tokens written to it; absent: as `input`.
+        long_written_input: The price of those that it keeps for an hour; absent: as `written_input`.
+        searches: The price of a thousand web searches that the provider runs itself; absent: they cost nothing.
     """
 
     input: _UsdPerMillion
     output: _UsdPerMillion
     cached_input: _UsdPerMillion | None = None
     written_input: _UsdPerMillion | None = None
+    long_written_input: _UsdPerMillion | None = None
+    searches: _UsdPerMillion | None = None
 
 
 E = TypeVar("E", OwnModel, OwnPrice)
@@ -295,7 +299,10 @@ def find_prices(name: str, own: OwnModels = NO_OWN_MODELS) -> Prices:
     # A model with a price for each request costs more than its tokens.
     if price is None or price.input_mtok is None or price.output_mtok is None or price.requests_kcount is not None:
         return ()
-    units = (price.input_mtok, price.output_mtok, price.cache_read_mtok, price.cache_write_mtok)
+    units = (
+        *(price.input_mtok, price.output_mtok, price.cache_read_mtok, price.cache_write_mtok),
+        *(price.cache_write_1h_mtok, price.web_searches_kcount),
+    )
     starts = {tier.start for unit in units if isinstance(unit, TieredPrices) for tier in unit.tiers}
     return tuple(_make_price(start, price) for start in sorted({-1} | starts))
 
@@ -324,6 +331,8 @@ def _make_price(start: int, price: ModelPrice) -> Price:
         output=_find_unit_price(price.output_mtok, start) or 0.0,
         cached_input=_find_unit_price(price.cache_read_mtok, start),
         written_input=_find_unit_price(price.cache_write_mtok, start),
+        long_written_input=_find_unit_price(price.cache_write_1h_mtok, start),
+        searches=_find_unit_price(price.web_searches_kcount, start),
         above=start,
     )
 

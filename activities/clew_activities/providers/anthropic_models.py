@@ -1,39 +1,47 @@
-"""What Anthropic's models take, at its own API and elsewhere. Pure.
+"""What each generation of Anthropic's models takes, read from the model's name. Pure.
 
-The features of a model depend on its generation, which `find_generation` reads from the model's name:
+| models                 | thinking               | without thinking  | `reasoning_effort` | sampling | forced tools |
+|------------------------|------------------------|-------------------|--------------------|----------|--------------|
+| before 4.6             | `enabled`, with budget | omitted           | the budget         | yes      | yes          |
+| 4.6                    | `adaptive`             | omitted           | no `xhigh`         | yes      | yes          |
+| 4.7, 4.8               | `adaptive`             | omitted           | all five           | no       | yes          |
+| Opus 5, Sonnet 5       | `adaptive`             | `disabled`        | all five           | no       | yes          |
+| Haiku 5.5              | `adaptive`             | `disabled`        | all five           | no       | yes          |
+| Sonnet 5.5             | `adaptive`             | `between_tools`   | all five           | no       | no           |
+| Opus 5.5               | `adaptive`             | impossible: `low` | all five           | no       | no           |
+| Fable 5, Mythos 5      | `adaptive`             | impossible: `low` | all five           | no       | yes          |
+| Fable, Mythos 5.1, 5.2 | `adaptive`             | impossible: `low` | all five           | no       | no           |
+| Claude, unversioned    | `adaptive`             | omitted           | no `xhigh`         | no       | yes          |
+| other names            | `adaptive`             | omitted           | no `xhigh`         | yes      | yes          |
 
-| models              | thinking               | `reasoning_effort`     | temperature | thinking blocks are bound |
-|---------------------|------------------------|------------------------|-------------|---------------------------|
-| before 4.6          | `enabled`, with budget | the budget             | yes         | no                        |
-| 4.6                 | `adaptive`             | `output_config.effort` | yes         | no                        |
-| 4.7 to 5.0          | `adaptive`             | `output_config.effort` | no          | no                        |
-| 5.1 and later       | `adaptive`             | `output_config.effort` | no          | to all earlier messages   |
-| Claude, unversioned | `adaptive`             | `output_config.effort` | no          | no                        |
-| other names         | `adaptive`             | `output_config.effort` | yes         | no                        |
+The levels of effort are low, medium, high, xhigh and max; sampling is `temperature` and `top_p`. The models from 5 on
+think where a request does not say that they should not. From 5.1 on, thinking blocks are bound to all messages before
+them.
 
-Options that the API does not support are omitted: `seed` always; `temperature` where the table says no, and in
-requests with thinking. API version 2026-10-21 has no temperature, so a request with one is sent under the version
-before it.
-
-Where thinking blocks are bound, the API refuses a request whose earlier messages have changed. A sliding context
-changes them in normal operation, so requests tell the API to drop such blocks instead.
+Pages: platform.claude.com/docs/en/build-with-claude/thinking, …/effort, …/models and their migration guides.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from clew_activities.providers.interface import ModelRequest
-from clew_workflows.contract.messages import Message
+from clew_activities.providers.options import choose_effort
 
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
+"""The beta that lets a request say what becomes of thinking whose earlier messages have changed."""
 
-EFFORTS = ("low", "medium", "high", "max")
+_FOUR_LEVELS = ("low", "medium", "high", "max")
+_FIVE_LEVELS = ("low", "medium", "high", "xhigh", "max")
+
 _BUDGET = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 65536}
 _SMALLEST_BUDGET = 1024
+
+_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
+_ALWAYS_THINKING = ("fable", "mythos")
+_FIRST_WITH_TOOLS = (3, 5)
+_NEWEST: tuple[int, int] = (99, 0)
 
 
 @dataclass(frozen=True)
@@ -42,58 +50,80 @@ class Generation:
 
     Attributes:
         adaptive: The model takes `adaptive` thinking and `effort`, not a budget.
-        temperature: The model takes a temperature.
+        efforts: The values of `effort` that it takes.
+        off: The thinking of a request that wants none: omitted, a type of its own, or impossible.
+        sampling: The model takes `temperature` and `top_p`.
         binds: Thinking blocks are bound to the earlier messages.
+        forces_tools: A call of a tool can be forced.
+        tools: The provider's own tools: `none`, their first versions (`basic`), or the newest.
     """
 
     adaptive: bool
-    temperature: bool
+    efforts: tuple[str, ...]
+    off: Literal["omitted", "disabled", "between_tools", "impossible"]
+    sampling: bool
     binds: bool
+    forces_tools: bool
+    tools: Literal["none", "basic", "newest"]
+
+    def choose_effort(self, effort: str | None) -> str | None:
+        """Choose `output_config.effort`; None omits it."""
+        if effort is None or not self.adaptive:
+            return None
+        if effort == "none":
+            return self.efforts[0] if self.off == "impossible" else None
+        return choose_effort(effort, self.efforts)
+
+    def choose_thinking(self, effort: str | None, max_tokens: int, *, forced: bool) -> dict[str, Any] | None:
+        """Choose the `thinking` parameter; None omits it. `forced`: the request forces a tool call.
+
+        The API refuses thinking that a request asks for together with a forced tool call. A thinking budget counts
+        towards `max_tokens`, so it is at most half of them; it is omitted below the API's minimum.
+        """
+        if effort == "none" and self.off in ("disabled", "between_tools"):
+            return {"type": self.off}
+        wanted = effort not in (None, "none")
+        if self.binds:
+            thinking = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+            return thinking | ({"display": "summarized"} if wanted else {})
+        if effort is None or not wanted or forced:
+            return None
+        if self.adaptive:
+            return {"type": "adaptive", "display": "summarized"}
+        budget = min(_BUDGET[effort], max_tokens // 2)
+        return None if budget < _SMALLEST_BUDGET else {"type": "enabled", "budget_tokens": budget}
 
 
 def find_generation(model: str) -> Generation:
     """Parse `claude-sonnet-4-5-20250929`, `claude-opus-5`, `claude-3-7-sonnet-latest`, also with a prefix."""
-    match = re.search(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)", model)
-    if match is None:
-        return Generation(adaptive=True, temperature="claude" not in model, binds=False)
-    version = (int(match[1]), int(match[2] or 0))
-    return Generation(adaptive=version >= (4, 6), temperature=version < (4, 7), binds=version >= (5, 1))
+    is_claude = "claude" in model
+    match = _VERSION.search(model)
+    version = (int(match[1]), int(match[2] or 0)) if match else None
+    age: tuple[int, int] = version or _NEWEST
+    return Generation(
+        adaptive=age >= (4, 6),
+        efforts=_FIVE_LEVELS if version and version >= (4, 7) else _FOUR_LEVELS,
+        off=_find_off(model, version),
+        sampling=version < (4, 7) if version else not is_claude,
+        binds=version is not None and version >= (5, 1),
+        forces_tools=version is None or version < (5, 1) or "haiku" in model,
+        tools=_find_tools(age) if is_claude else "none",
+    )
 
 
-def choose_thinking(
-    request: ModelRequest, generation: Generation, max_tokens: int, *, lacks_thinking: bool
-) -> dict[str, Any] | None:
-    """Choose the `thinking` parameter; None omits it. `lacks_thinking`: as `round_lacks_thinking` says.
-
-    The API refuses thinking together with a forced tool call. A thinking budget counts towards `max_tokens`, so it is
-    at most half of them; it is omitted below the API's minimum.
-    """
-    effort = request.options.reasoning_effort
-    if effort == "none":
-        effort = None
-    forced = bool(request.tools) and request.options.tool_choice not in (None, "auto", "none")
-    if generation.binds:
-        thinking = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-        return thinking | ({"display": "summarized"} if effort else {})
-    if effort is None or forced:
-        return None
-    if generation.adaptive:
-        return {"type": "adaptive", "display": "summarized"}
-    budget = min(_BUDGET[effort], max_tokens // 2)
-    if budget < _SMALLEST_BUDGET or lacks_thinking:
-        return None
-    return {"type": "enabled", "budget_tokens": budget}
+def _find_off(
+    model: str, version: tuple[int, int] | None
+) -> Literal["omitted", "disabled", "between_tools", "impossible"]:
+    if any(f"claude-{family}" in model for family in _ALWAYS_THINKING):
+        return "impossible"
+    if version is None or version < (5, 0):
+        return "omitted"
+    if version >= (5, 5) and "opus" in model:
+        return "impossible"
+    return "between_tools" if version >= (5, 5) and "sonnet" in model else "disabled"
 
 
-def round_lacks_thinking(messages: Sequence[Message], has_own_blocks: Callable[[Message], bool]) -> bool:
-    """Whether an assistant's message since the newest user's message has no blocks of this provider.
-
-    With a thinking budget, the API refuses an assistant's message of an open tool round that does not begin with
-    thinking.
-    """
-    since_user: list[Message] = []
-    for message in reversed(messages):
-        if message["role"] == "user":
-            break
-        since_user.append(message)
-    return any(message["role"] == "assistant" and not has_own_blocks(message) for message in since_user)
+def _find_tools(version: tuple[int, int]) -> Literal["none", "basic", "newest"]:
+    if version < _FIRST_WITH_TOOLS:
+        return "none"
+    return "newest" if version >= (4, 6) else "basic"

@@ -15,18 +15,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
 from clew_activities.providers.answer_object import describe_schema
-from clew_activities.providers.anthropic_models import (
-    BINDING_BETA,
-    choose_thinking,
-    find_generation,
-    round_lacks_thinking,
-)
+from clew_activities.providers.anthropic_messages import iterate_open_turn
+from clew_activities.providers.anthropic_models import BINDING_BETA, find_generation
 from clew_activities.providers.anthropic_schema import make_answer_schema
 from clew_activities.providers.aws import EVENT_STREAM, EXTRA, AwsCredentials, is_installed
 from clew_activities.providers.bedrock_models import Family, find_family
@@ -143,7 +139,8 @@ class Bedrock:
         body |= _encode_options(request, target)
         # A model that always thinks cannot be forced to call a tool.
         choice = _encode_tool_choice(request.options.tool_choice, tools, family)
-        if choice and specs and not declared and "thinking" not in body.get("additionalModelRequestFields", {}):
+        thinking = body.get("additionalModelRequestFields", {}).get("thinking", {})
+        if choice and specs and not declared and thinking.get("type", "disabled") == "disabled":
             body["toolConfig"]["toolChoice"] = choice
         body = merge_provider_options(body, request, self.name, _OWNED)
         _, not_run = describe_provider_tools(request.provider_tools, (), self.name)
@@ -371,7 +368,7 @@ def _encode_options(request: ModelRequest, target: _Target) -> dict[str, Any]:
     samples = family.samples
     if family.reasoning == "thinking":
         # Claude takes one of the two, and neither beside thinking.
-        samples = find_generation(request.model).temperature and "thinking" not in reasoning
+        samples = find_generation(request.model).sampling and "thinking" not in reasoning
     top_p = options.top_p if options.temperature is None or family.reasoning != "thinking" else None
     inference = {
         "maxTokens": options.max_output_tokens,
@@ -408,16 +405,32 @@ def _encode_reasoning(request: ModelRequest, target: _Target) -> dict[str, Any]:
 def _encode_thinking(request: ModelRequest, target: _Target) -> dict[str, Any]:
     """Make the fields of Anthropic's models, which have the names of its own API."""
     options, generation = request.options, find_generation(request.model)
-    lacks_thinking = round_lacks_thinking(request.messages, lambda message: bool(_find_own_blocks(message, target)))
-    # Without the tools, nothing is forced.
-    asked = request if options.tool_choice != "none" else replace(request, tools=())
-    thinking = choose_thinking(asked, generation, options.max_output_tokens or 0, lacks_thinking=lacks_thinking)
+    thinking = generation.choose_thinking(
+        options.reasoning_effort, options.max_output_tokens or 0, forced=_is_forced(request)
+    )
+    if thinking and "budget_tokens" in thinking and _lacks_thinking_in_round(request.messages, target):
+        thinking = None
     fields: dict[str, Any] = {} if thinking is None else {"thinking": thinking}
     if "block_binding" in fields.get("thinking", {}):
         fields["anthropic_beta"] = [BINDING_BETA]
-    if options.reasoning_effort not in (None, "none") and generation.adaptive:
-        fields["output_config"] = {"effort": choose_effort(options.reasoning_effort, target.family.efforts)}
+    if effort := generation.choose_effort(options.reasoning_effort):
+        fields["output_config"] = {"effort": effort}
     return fields
+
+
+def _is_forced(request: ModelRequest) -> bool:
+    return bool(request.tools) and request.options.tool_choice not in (None, "auto", "none")
+
+
+def _lacks_thinking_in_round(messages: Sequence[Message], target: _Target) -> bool:
+    """Whether an assistant's message since the newest user's message has nothing that this model has thought.
+
+    With a thinking budget, the model refuses such a message that does not begin with thinking.
+    """
+    return any(
+        message["role"] == "assistant" and not _find_own_blocks(message, target)
+        for message in iterate_open_turn(messages)
+    )
 
 
 def _describe_options(request: ModelRequest, body: Mapping[str, Any], *, declared: bool) -> dict[str, str]:

@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from clew_activities.providers.anthropic_models import EFFORTS
 from clew_activities.providers.dialects import BEDROCK, BEDROCK_OTHERS, Dialect
 
 _THREE_EFFORTS = ("low", "medium", "high")
@@ -26,7 +25,7 @@ class Family:
         pattern: Found in the names of its models, in lower case.
         dialect: The limits of tools and of the ids of calls.
         reasoning: How a request asks for reasoning; None: it cannot.
-        efforts: The levels of reasoning.
+        efforts: The levels of reasoning; those of Claude are in `anthropic_models`.
         returns_reasoning: Whether reasoning goes back, to the model that sent it.
         signs_reasoning: Whether reasoning without a signature is refused.
         caches: Where cache points may stand: everywhere, after texts alone, or nowhere.
@@ -76,7 +75,6 @@ _FAMILIES: tuple[Family, ...] = (
         pattern=re.compile(r"anthropic\.claude-[a-z]+-4-[56](?!\d)"),
         dialect=BEDROCK,
         reasoning="thinking",
-        efforts=EFFORTS,
         signs_reasoning=True,
         caches="everywhere",
         any_tool=True,
@@ -89,7 +87,6 @@ _FAMILIES: tuple[Family, ...] = (
         pattern=re.compile(r"anthropic\.claude-"),
         dialect=BEDROCK,
         reasoning="thinking",
-        efforts=EFFORTS,
         signs_reasoning=True,
         caches="everywhere",
         any_tool=True,

@@ -343,7 +343,7 @@ class AnswerDecoder(_DecoderWrapper):
     def finish(self) -> ModelReply:
         """Return the reply with the value as its text; raises as `Decoder.finish` does."""
         reply = self._decoder.finish()
-        if reply.tool_calls:
+        if reply.tool_calls or reply.stop_reason == "paused":
             return reply
         text = find_value(reply.content)
         return _replace_content(reply, read_member(text) if self._is_wrapped else text)

@@ -235,6 +235,22 @@ def test_a_call_costs_what_the_library_says(provider: str, model: str, usage: Us
     assert compute_cost_usd(find_prices(f"{provider}:{model}"), usage) == pytest.approx(float(expected))
 
 
+def test_prompts_cached_for_an_hour_and_searches_cost_what_the_library_says() -> None:
+    """A search is priced apart from its tokens; a model without a price of searches pays for tokens alone."""
+    usage = Usage(input_tokens=1000, written_input_tokens=900, long_written_input_tokens=600, output_tokens=10)
+    theirs = genai_prices.Usage(
+        input_tokens=1000, cache_write_tokens=900, cache_write_1h_tokens=600, output_tokens=10, web_searches=3
+    )
+    expected = calc_price(theirs, "claude-opus-5-5", provider_id="anthropic").total_price
+    prices = find_prices("anthropic:claude-opus-5-5")
+    assert compute_cost_usd(prices, usage, 3) == pytest.approx(float(expected))
+    cost = compute_cost_usd(prices, usage)
+    assert cost is not None
+    assert float(expected) - cost == pytest.approx(0.03)
+    local = find_prices("groq:llama-3.3-70b-versatile")
+    assert compute_cost_usd(local, usage, 3) == compute_cost_usd(local, usage)
+
+
 @pytest.mark.parametrize("name", ["scripted:gpt-4o", "router:openai/GPT-4o"])
 def test_a_provider_of_ones_own_is_taken_to_charge_what_the_maker_does(name: str) -> None:
     """A model's price is found by the model's name, behind any gateway."""
