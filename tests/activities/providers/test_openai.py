@@ -941,6 +941,139 @@ def test_an_effort_goes_to_the_models_that_take_it(dialect: str, model: str, sen
     assert call.fitting.options == ({} if sent == "minimal" else {"reasoning_effort": sent or "left out"})
 
 
+LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""The levels of reasoning that a session may name."""
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model", "accepted"),
+    [
+        ("openai", "o3", "low medium high"),
+        ("openai", "gpt-5-mini", "minimal low medium high"),
+        ("openai", "gpt-5-pro", "high"),
+        ("openai", "gpt-5-codex", "low medium high"),
+        ("openai", "gpt-5.1", "none low medium high"),
+        ("azure", "gpt-5.1-codex-mini", "low medium high"),
+        ("openai", "gpt-5.1-codex-max", "low medium high xhigh"),
+        ("openai", "gpt-5.2", "none low medium high xhigh"),
+        ("openai", "gpt-5.2-pro", "medium high xhigh"),
+        ("openai", "gpt-5.3-codex", "low medium high xhigh"),
+        ("openai", "gpt-5.6-luna", "none low medium high xhigh max"),
+        ("openrouter", "moonshotai/kimi-k3", " ".join(LEVELS)),
+        ("gemini", "gemini-2.5-flash", "none minimal low medium high"),
+        ("gemini", "gemini-2.5-pro", "minimal low medium high"),
+        ("gemini", "gemini-3-pro-preview", "low high"),
+        ("gemini", "gemini-3.1-pro", "low medium high"),
+        ("mistral", "mistral-small-2603", "none high"),
+        ("mistral", "mistral-medium-latest", "none high"),
+        ("deepseek", "deepseek-v4-pro", "low high max"),
+        ("xai", "grok-3-mini", "low high"),
+        ("xai", "grok-4.3", "none low medium high"),
+        ("xai", "grok-4.5", "low medium high"),
+        ("xai", "grok-4.6", "low medium high xhigh"),
+        ("kimi", "kimi-k3", "low high max"),
+        ("glm", "glm-5.2", "high max"),
+        ("glm", "glm-5.3-flash", "low high max"),
+        ("groq", "qwen/qwen3.6-27b", "none"),
+        ("cerebras", "zai-glm-4.7", "none"),
+        ("vllm", "Qwen/Qwen3.8-27B", "low medium xhigh"),
+        ("vllm", "openai/gpt-oss-120b", "low medium high"),
+        ("llamacpp", "gemma-4-31b-it", "low medium high"),
+        ("ollama", "qwen3:8b", "none low medium high"),
+    ],
+)
+def test_a_model_gets_no_level_of_reasoning_but_its_own(dialect: str, model: str, accepted: str) -> None:
+    """Each of its own levels arrives as it is, and no other one does."""
+    server = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect])
+    sent = {
+        level: server.encode(make_request(model=model, reasoning_effort=level)).body.get("reasoning_effort")
+        for level in LEVELS
+    }
+    own = accepted.split()
+    assert {level for level in LEVELS if sent[level] == level} == set(own)
+    assert set(sent.values()) <= {*own, None}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model", "fields"),
+    [
+        ("deepseek", "deepseek-v4-flash", {"thinking": {"type": "disabled"}}),
+        ("kimi", "kimi-k2.6", {"thinking": {"type": "disabled"}}),
+        ("glm", "glm-4.6", {"thinking": {"type": "disabled"}}),
+        ("glm", "glm-5.2", {"thinking": {"type": "disabled"}}),
+        ("minimax", "MiniMax-M3", {"thinking": {"type": "disabled"}}),
+        ("qwen", "qwen3-max", {"enable_thinking": False}),
+        ("vllm", "Qwen/Qwen3.6-27B", {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}),
+        ("llamacpp", "GLM-4.7-GGUF", {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}),
+        # These always reason, or never do.
+        ("deepseek", "deepseek-chat", {}),
+        ("kimi", "kimi-k2-thinking", {}),
+        ("kimi", "kimi-k3", {}),
+        ("glm", "glm-5.3", {}),
+        ("minimax", "MiniMax-M2.5", {}),
+        ("qwen", "qwen3-235b-a22b-thinking-2507", {}),
+        ("vllm", "openai/gpt-oss-120b", {}),
+        ("vllm", "mistralai/Mistral-Small-3.2-24B-Instruct-2506", {}),
+        ("strict", "m", {}),
+    ],
+)
+def test_reasoning_is_turned_off_in_the_servers_own_words(dialect: str, model: str, fields: dict[str, Any]) -> None:
+    """Only `none` turns it off, and the request says what it has for it."""
+    server = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect])
+    names = ("thinking", "enable_thinking", "chat_template_kwargs", "reasoning_effort")
+    off = server.encode(make_request(model=model, reasoning_effort="none"))
+    assert {name: off.body[name] for name in names if name in off.body} == fields
+    assert off.fitting is not None
+    assert off.fitting.options == {"reasoning_effort": json.dumps(fields) if fields else "left out"}
+    low = server.encode(make_request(model=model, reasoning_effort="low")).body
+    assert low.keys() & fields.keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model", "temperature", "sent"),
+    [
+        ("openai", "gpt-4.1", 0.5, 0.9),
+        ("mistral", "mistral-large-latest", 0.5, 0.9),
+        ("mistral", "mistral-large-latest", 0.0, None),
+        ("litellm", "claude-sonnet-4-6", None, 0.9),
+        ("litellm", "claude-sonnet-4-6", 0.5, None),
+        ("litellm", "bedrock/us.anthropic.claude-opus-4-8", None, None),
+        ("kimi", "kimi-k2.6", None, None),
+        ("openai", "gpt-5-mini", None, None),
+    ],
+)
+def test_top_p_goes_where_it_may_stand(
+    dialect: str, model: str, temperature: float | None, sent: float | None
+) -> None:
+    """Some models take it only without a temperature, or without the temperature 0."""
+    request = make_request(model=model, top_p=0.9, temperature=temperature)
+    call = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect]).encode(request)
+    assert call.body.get("top_p") == sent
+    assert call.fitting is not None
+    assert call.fitting.options.get("top_p") == (None if sent else "left out")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model", "accepted"),
+    [
+        ("openai", "gpt-5-mini", {"verbosity", "service_tier"}),
+        ("openai", "gpt-4.1", {"service_tier"}),
+        ("openai", "o3", {"service_tier"}),
+        ("openrouter", "openai/gpt-5.2", {"verbosity", "service_tier"}),
+        ("groq", "openai/gpt-oss-120b", {"service_tier"}),
+        ("cerebras", "gpt-oss-120b", {"service_tier"}),
+        ("xai", "grok-4.5", set()),
+        ("vllm", "m", set()),
+        ("strict", "m", set()),
+    ],
+)
+def test_options_of_one_server_do_not_reach_another(dialect: str, model: str, accepted: set[str]) -> None:
+    """A server that checks its fields refuses `verbosity` and `service_tier`."""
+    request = make_request(model=model, verbosity="low", service_tier="auto")
+    body = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect]).encode(request).body
+    assert body.keys() & {"verbosity", "service_tier"} == accepted
+
+
 @pytest.mark.parametrize("dialect", ["groq", "cerebras"])
 def test_an_answers_schema_stands_in_the_prompt_where_no_stream_may_have_a_format(dialect: str) -> None:
     """They answer "response_format does not support streaming"."""
