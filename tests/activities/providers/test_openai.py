@@ -276,6 +276,30 @@ def test_reasoning_is_kept_as_thinking(field: str) -> None:
         ),
         pytest.param(
             [
+                [make_tool("", "add", index=number, id=f"x{number}")] if not size else
+                [make_tool(text[:size], index=number)]
+                for number, text in enumerate(('{"a": 1, "b": 2}', '{"a": 3, "b": 4}'))
+                for size in (0, 1, 4, 9, 16, 16)
+            ],
+            id="all arguments so far in every piece",
+        ),
+        pytest.param(
+            [
+                [make_tool(text[:size], "add", index=number, id=f"x{number}")]
+                for number, text in enumerate(('{"a": 1, "b": 2}', '{"a": 3, "b": 4}'))
+                for size in (0, 1, 4, 9, 16, 16)
+            ],
+            id="all arguments so far, the id and the name in every piece",
+        ),
+        pytest.param(
+            [
+                [make_tool('{"a": 1, "b": 2}', "add<|channel|>commentary", index=0, id="x")],
+                [make_tool('{"a": 3, "b": 4}', " functions.add:1", index=1, id="y")],
+            ],
+            id="a template's marks around the name",
+        ),
+        pytest.param(
+            [
                 [make_tool(piece, "add", index=number, id=f"x{number}")]
                 for number, text in enumerate(('{"a": 1, "b": 2}', '{"a": 3, "b": 4}'))
                 for piece in (text[:5], text[5:], "\n", "")
@@ -318,6 +342,10 @@ def test_tool_calls_are_told_apart_however_a_server_numbers_them(pieces: list[li
         ('"\ud800"', {}, '"\ufffd"'),
         ('{"a": "\\ud800"}', {"a": "\ufffd"}, None),
         ('{"a":' * 5000, {}, '{"a":' * 5000),
+        ('"{\\"a\\": 1}"', {"a": 1}, None),
+        ('"hello"', {}, '"hello"'),
+        ('{"a": 1}{"a": 1}', {"a": 1}, None),
+        ('{"a": 1}{"a": 2}', {}, '{"a": 1}{"a": 2}'),
     ],
 )
 def test_arguments_are_an_object_or_malformed_and_kept_as_they_came(
@@ -872,6 +900,15 @@ def test_the_request_says_what_it_has_otherwise() -> None:
         ("a <think> b", None, "a <think> b"),
         ("<thin", None, "<thin"),
         ("<think>a < b</think>c", "a < b", "c"),
+        ("<thought>I add.</thought>It is 3.", "I add.", "It is 3."),
+        ("[THINK]I add.[/THINK]It is 3.", "I add.", "It is 3."),
+        ("<seed:think>I add.</seed:think>It is 3.", "I add.", "It is 3."),
+        ("<|channel>thought\nI add.<channel|>It is 3.", "\nI add.", "It is 3."),
+        (
+            "<|channel|>analysis<|message|>I add.<|end|><|start|>assistant<|channel|>final<|message|>It is 3.",
+            "I add.",
+            "It is 3.",
+        ),
     ],
 )
 def test_thinking_between_tags_is_told_from_the_text_and_goes_back_with_it(
@@ -882,6 +919,56 @@ def test_thinking_between_tags_is_told_from_the_text_and_goes_back_with_it(
     assert (reply.thinking, reply.content) == (thinking, text)
     assert send_back(reply, "minimax")["content"] == (content if thinking else text)
     assert send_back(reply, "openai", name="openai")["content"] == text
+
+
+@pytest.mark.parametrize("size", [1, 5, 100])
+@pytest.mark.parametrize(
+    ("content", "thinking", "text"),
+    [
+        ("I must add.\n</think>\n\nIt is 3.", "I must add.", "It is 3."),
+        ("I must add.</think>\nIt is 3.", "I must add.", "It is 3."),
+        ("The tag `</think>` ends it.", None, "The tag `</think>` ends it."),
+        ("Write:\n```\n</think>\n```\n", None, "Write:\n```\n</think>\n```\n"),
+        ("a\n</think>\nb\n</think>\n", None, "a\n</think>\nb\n</think>\n"),
+    ],
+)
+def test_thinking_whose_opening_tag_stands_in_the_prompt_is_no_text(
+    content: str, thinking: str | None, text: str, size: int
+) -> None:
+    """Templates of DeepSeek and Qwen end with that tag, and a server without a parser for them sends the rest."""
+    pieces = [make_chunk(content=content[at : at + size]) for at in range(0, len(content), size)]
+    decoder = OpenAIDecoder()
+    reply = decode(decoder, [*pieces, make_chunk("stop")])
+    assert (reply.thinking, reply.content) == (thinking, text)
+    assert decoder.finish() == reply
+
+
+def test_thinking_that_comes_before_a_call_without_its_opening_tag_is_no_text() -> None:
+    reply = decode_own({"content": "I must add.\n</think>"}, {"tool_calls": [make_tool("{}", "add", id="x")]})
+    assert (reply.thinking, reply.content, len(reply.tool_calls)) == ("I must add.", "", 1)
+
+
+def test_nested_arguments_may_begin_as_the_outer_ones_did() -> None:
+    """A piece that begins with all before it need not repeat it."""
+    pieces = [make_tool('{"a":', "add", index=0, id="x"), make_tool('{"a":1}', index=0), make_tool("}", index=0)]
+    reply = decode_own(*({"tool_calls": [piece]} for piece in pieces))
+    assert [call.arguments for call in reply.tool_calls] == [{"a": {"a": 1}}]
+
+
+def test_arguments_that_are_repeated_in_each_piece_count_once_for_their_limit() -> None:
+    text = json.dumps({"text": "x" * 100_000})
+    pieces = [make_tool(text[:size], index=0) for size in range(1000, len(text), 1000)]
+    head, end = make_tool("", "write", index=0, id="x"), make_tool(text, index=0)
+    reply = decode_own(*({"tool_calls": [piece]} for piece in [head, *pieces, end]))
+    assert [call.arguments for call in reply.tool_calls] == [json.loads(text)]
+
+
+def test_a_sealed_part_that_comes_twice_goes_back_once() -> None:
+    """OpenRouter repeats it beside the end, and OpenAI's models answer "Duplicate item found"."""
+    sealed = {"type": "reasoning.encrypted", "data": "YQ==", "index": 0, "id": "rs_1"}
+    call = {"tool_calls": [make_tool("{}", "add", id="call1call")]}
+    reply = decode_own({"reasoning_details": [sealed]}, call, {"reasoning_details": [{**sealed, "index": 1}]})
+    assert send_back(reply, "openrouter")["reasoning_details"] == [sealed]
 
 
 def test_a_server_that_repeats_all_arguments_at_the_end_has_made_one_call() -> None:
