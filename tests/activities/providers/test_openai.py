@@ -903,7 +903,7 @@ def test_the_request_says_what_it_has_otherwise() -> None:
         ("<thought>I add.</thought>It is 3.", "I add.", "It is 3."),
         ("[THINK]I add.[/THINK]It is 3.", "I add.", "It is 3."),
         ("<seed:think>I add.</seed:think>It is 3.", "I add.", "It is 3."),
-        ("<|channel>thought\nI add.<channel|>It is 3.", "\nI add.", "It is 3."),
+        ("<|channel>thought\nI add.<channel|>It is 3.", "I add.", "It is 3."),
         (
             "<|channel|>analysis<|message|>I add.<|end|><|start|>assistant<|channel|>final<|message|>It is 3.",
             "I add.",
