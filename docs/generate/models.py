@@ -51,8 +51,8 @@ def blocks() -> dict[str, str]:
     heads = dict(zip(COLUMNS, letters, strict=False))
     return {
         "matrix": table(
-            ("server", "model", *heads.values()),
-            ([row.name, f"`{row.model}`", *(_mark(row, name, notes) for name in COLUMNS)] for row in DIALECTS),
+            ("server", *heads.values()),
+            ([row.name, *(_mark(row, name, notes) for name in COLUMNS)] for row in DIALECTS),
         )
         + "".join(f"\n{number}. {reason[0].upper()}{reason[1:]}." for reason, number in notes.items())
         + "\n",

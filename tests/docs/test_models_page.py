@@ -32,7 +32,7 @@ def test_the_matrix_says_of_each_cell_whether_it_is_played() -> None:
     lines = {line.split(" | ")[0].lstrip("| "): line for line in matrix.splitlines() if line.startswith("| ")}
     notes = dict(re.findall(r"^(\d+)\. (.*)\.$", matrix, re.MULTILINE))
     for row in ROWS:
-        cells = [cell.strip() for cell in lines[row.name].strip("| ").split(" | ")][2:]
+        cells = [cell.strip() for cell in lines[row.name].strip("| ").split(" | ")][1:]
         for name, cell in zip(SCENARIOS, cells, strict=False):
             reason = row.left_out.get(name)
             marked = notes[cell.split("<sup>")[1].removesuffix("</sup>")] if "<sup>" in cell else None

@@ -649,7 +649,7 @@ KIMI: tuple[Rule, ...] = (
 
 
 KIMI_IDS = match_ids(
-    r"functions\.[a-zA-Z0-9_-]+:\d+",
+    r"functions\.[a-zA-Z0-9_.-]+:\d+",
     # gh:vybestack/llxprt-code#712, gh:vllm-project/vllm#46344, gh:thinking-machines-lab/tinker-cookbook#248
     "the id {id} has no tool's name, and the template shows the model nothing else of the tool",
 )
