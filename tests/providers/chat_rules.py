@@ -682,3 +682,25 @@ def refuse_when(test: Callable[[dict[str, Any]], bool], message: str, **fields: 
             yield Refusal(message, **fields)
 
     return rule
+
+
+def take_efforts(levels: Collection[str], message: str, **fields: Any) -> Rule:
+    """Refuse other levels of `reasoning_effort`."""
+
+    def rule(exchange: Exchange) -> Iterator[Refusal]:
+        effort = exchange.body.get("reasoning_effort")
+        if effort is not None and effort not in levels:
+            yield Refusal(message.format(effort), param="reasoning_effort", **fields)
+
+    return rule
+
+
+def toggle_thinking(kinds: Collection[str], message: str, **fields: Any) -> Rule:
+    """Refuse other types of `thinking`."""
+
+    def rule(exchange: Exchange) -> Iterator[Refusal]:
+        thinking = exchange.body.get("thinking")
+        if thinking is not None and thinking.get("type") not in kinds:
+            yield Refusal(message.format(thinking.get("type")), **fields)
+
+    return rule

@@ -578,11 +578,27 @@ async def play_provider_tools(cell: Cell) -> None:
 
 async def play_options(cell: Cell) -> None:
     """Options that the server does not take are left out, or fitted."""
-    cell.play(Turn("Yes.", thinks=True), Turn("", (call_add(1, 2),), thinks=True), Turn("Three."))
-    options = {"temperature": 1.3, "max_output_tokens": 3000, "stop": ["END", "STOP"], "seed": 7}
+    levels = ("none", "minimal", "medium", "high", "xhigh", "max")
+    cell.play(
+        Turn("Yes.", thinks=True),
+        Turn("", (call_add(1, 2),), thinks=True),
+        Turn("Three."),
+        Turn("Greedy."),
+        *(Turn(level) for level in levels),
+        Turn("", (call_add(2, 2),)),
+        Turn("Four."),
+    )
+    options = {"temperature": 1.3, "top_p": 0.9, "max_output_tokens": 3000, "stop": ["END", "STOP"], "seed": 7}
     session = await cell.open(model_options=options, tools=["add"])
     await cell.ask(session, "Ready?")
     await cell.ask(session, "Add.", model_options={"tool_choice": "required", "reasoning_effort": "low"})
+    greedy = {"temperature": 0, "top_p": 0.9, "verbosity": "low", "service_tier": "auto"}
+    await cell.ask(session, "Be greedy.", model_options=greedy)
+    await session.configure(tools=[])
+    for level in levels:
+        await cell.ask(session, f"Think {level}.", model_options={"reasoning_effort": level})
+    await session.configure(tools=["add"])
+    await cell.ask(session, "Add without thinking.", model_options={"reasoning_effort": "none"})
 
 
 async def play_faults(cell: Cell) -> None:

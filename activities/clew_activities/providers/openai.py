@@ -299,7 +299,7 @@ def _encode_options(options: ModelOptions, dialect: Dialect, tools: FittedTools)
     """Encode the options under the dialect's names. Options that are not set are left to the server."""
     values = {
         "temperature": _fit_temperature(options.temperature, dialect),
-        "top_p": options.top_p,
+        "top_p": _fit_top_p(options, dialect),
         "verbosity": options.verbosity if dialect.verbosity else None,
         "service_tier": options.service_tier if dialect.service_tier else None,
         "reasoning_effort": _encode_effort(options.reasoning_effort, dialect, has_tools=bool(tools.by_name)),
@@ -310,12 +310,26 @@ def _encode_options(options: ModelOptions, dialect: Dialect, tools: FittedTools)
     if "seed" in taken:
         taken[dialect.seed] = taken.pop("seed")
     body = {dialect.token_limit: options.max_output_tokens, **taken}
-    return {name: value for name, value in body.items() if value is not None}
+    encoded = {name: value for name, value in body.items() if value is not None}
+    return encoded | _turn_reasoning_off(options, dialect, encoded)
+
+
+def _turn_reasoning_off(options: ModelOptions, dialect: Dialect, encoded: Mapping[str, Any]) -> dict[str, Any]:
+    """List the dialect's own fields that turn reasoning off, where no effort says it."""
+    is_said = "reasoning_effort" in encoded
+    return dict(dialect.no_reasoning) if options.reasoning_effort == "none" and not is_said else {}
 
 
 def _fit_temperature(temperature: float | None, dialect: Dialect) -> float | None:
     least, highest = dialect.temperatures
     return None if temperature is None else min(max(temperature, least), highest)
+
+
+def _fit_top_p(options: ModelOptions, dialect: Dialect) -> float | None:
+    temperature = None if "temperature" in dialect.options_left_out else options.temperature
+    is_greedy = dialect.top_p == "sampling" and temperature == 0
+    is_second = dialect.top_p == "alone" and temperature is not None
+    return None if is_greedy or is_second else options.top_p
 
 
 def _describe_options(request: ModelRequest, body: Mapping[str, Any], dialect: Dialect) -> dict[str, str]:
@@ -333,7 +347,9 @@ def _describe_options(request: ModelRequest, body: Mapping[str, Any], dialect: D
     described: dict[str, str] = {}
     for name, sent_name in names.items():
         value, sent = getattr(options, name), body.get(sent_name)
-        if value is not None and sent is None:
+        if name == "reasoning_effort" and (off := _turn_reasoning_off(options, dialect, body)):
+            described[name] = json.dumps(off)
+        elif value is not None and sent is None:
             described[name] = "left out"
         elif name in ("temperature", "reasoning_effort") and value is not None and sent != value:
             described[name] = str(sent)

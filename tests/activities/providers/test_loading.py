@@ -123,7 +123,7 @@ NAMES = {module.rpartition(".")[2] for module in BUILT_IN}
 PARTS = sorted(
     f"clew_activities.providers.{path.stem}"
     for path in FOLDER.glob("*.py")
-    if path.stem in ("aws", "responses", "responses_stream")
+    if path.stem in ("aws", "responses", "responses_stream", "tagged_text")
     or (path.stem.partition("_")[0] in NAMES and path.stem not in NAMES)
 )
 """The modules that the built-in ones are made of."""
