@@ -1,6 +1,6 @@
 """Model calls of sessions.
 
-| module | holds |
+| module | content |
 |---|---|
 | `prepare` | the activities that resolve a session's configuration: its agent, its tools, its model's profile |
 | `call_model` | the activity that calls a model, and the room for such calls in a process |
