@@ -40,7 +40,7 @@ def test_the_nearest_accepted_effort_is_chosen(
 def test_objects_are_merged_and_values_replaced() -> None:
     """A caller's own fields add to the body, also within its objects, and change no other field."""
     body = {"model": "m", "thinking": {"type": "on", "budget": 1}, "stop": ["a"]}
-    own = {"p": {"thinking": {"budget": 2}, "stop": ["b"], "seed": 3}, "q": {"seed": 4}}
+    own: dict[str, dict[str, object]] = {"p": {"thinking": {"budget": 2}, "stop": ["b"], "seed": 3}, "q": {"seed": 4}}
     merged = merge_provider_options(body, make_request(own), "p", ("model", "messages"))
     assert merged == {"model": "m", "thinking": {"type": "on", "budget": 2}, "stop": ["b"], "seed": 3}
     assert body == {"model": "m", "thinking": {"type": "on", "budget": 1}, "stop": ["a"]}
