@@ -17,7 +17,7 @@ SCHEMAS = Path("schemas")
 def contents(docs: Path) -> dict[Path, str]:
     """The text of every file that is made from the code, by its path under `docs`.
 
-    The contract page is read there: it is written by hand, but for its tables.
+    The contract page is read there: people write it, and only its tables are made from the code.
     """
     made = {SCHEMAS / name: text for name, text in schemas.files().items()}
     return made | {CONTRACT: page.filled((docs / CONTRACT).read_text(), page.blocks())}
