@@ -224,7 +224,7 @@ def test_an_interrupted_reply_is_marked() -> None:
 
 
 def test_failures_are_listed() -> None:
-    """Failed requests, tool calls and errors, each once. A denied call is not a failure, and a late result ends a doubt."""
+    """Failed requests, tool calls and errors, each once. A denied call is not one, and a late result ends a doubt."""
     session = RecordedSession(ContextPolicy())
     writer, error = session.writer, {"type": "rate_limited", "message": "too many requests"}
     writer.message(user_says("go"), run="run-1")
