@@ -18,7 +18,7 @@ SCHEMAS = Path("schemas")
 def contents(docs: Path) -> dict[Path, str]:
     """The text of every file that is made from the code, by its path under `docs`.
 
-    The pages are read there: all but their tables is written by hand.
+    The pages are read there: people write them, and only their tables are made from the code.
     """
     made = {SCHEMAS / name: text for name, text in schemas.files().items()}
     tables = {CONTRACT: page.blocks(), MODELS: models.blocks()}

@@ -181,7 +181,7 @@ def test_a_file_that_is_not_valid_is_refused(tmp_path: Path, content: Any) -> No
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """As is one of sizes that are none."""
+    """A file with sizes that are not valid is refused, too."""
     with pytest.raises(InvalidInput, match="CLEW_MODELS"):
         read_own_models({"CLEW_MODELS": str(tmp_path / "none.json")})
     with pytest.raises(InvalidInput, match=r"a:b\.window"):

@@ -20,7 +20,7 @@ FOR_AUTHORS = set(re.findall(r"(?m)^\| `(\w+)` \|", interface.__doc__ or ""))
 
 
 class Made:
-    """A provider, but for what a test takes away or changes."""
+    """A provider; tests take members away or change them."""
 
     name = "made"
     base_url = "http://localhost:1"

@@ -235,7 +235,7 @@ def shortened(entry: Entry) -> Entry:
 
 @given(plain_inputs())
 def test_the_newest_is_kept_first(some: ProjectionInput) -> None:
-    """Every dropped message is older than every kept one, but for the current run's; order is the thread's."""
+    """A dropped message is older than every kept one, except those of the current run. The order is the thread's."""
     shown, dropped = conversation_shown(some)
     current = {entry.seq for block in current_matter(some) for entry in block}
     kept_seqs = [entry.seq for entry in shown if entry.seq not in current]
