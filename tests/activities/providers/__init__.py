@@ -19,6 +19,6 @@ Tested in other modules:
 `openai_schema`: test_openai, test_responses
 `openai_stream`: test_openai, test_hostile
 `reply`: test_hostile, test_echoes, test_answer_object
-`responses_stream`: test_responses, test_hostile
+`responses_stream`: test_responses
 `tagged_text`: test_openai, tests/providers/test_matrix
 """
