@@ -6,7 +6,8 @@ decoder: `AnswerDecoder` the value of an answer with a schema, `RedactedDecoder`
 Text and thinking over their caps end in `[truncated: N bytes]`. Of more than `MAX_TOOL_CALLS` tool calls the first
 are kept, and the text says how many were dropped. A call without a name is called `unnamed`, which no tool is, so
 that the model reads that there is no such tool. Raw arguments share one cap; a call whose arguments do not
-fit is malformed. Provider data over its cap is dropped: the provider would refuse a part of it.
+fit is malformed. Provider data over its cap is dropped: the provider would refuse a part of it. So is provider data
+that a session cannot store, such as a number beyond a double.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.interface import Decoder
 from clew_activities.providers.redaction import GrowingText, Redaction
 from clew_activities.providers.sanitize import BoundedText, Budget, ObjectEnd, clean, parse_json, parse_object
-from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, Source, truncate_utf8
+from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, Source, canonicalize, truncate_utf8
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import Fitting, SentRequest
 from clew_workflows.protocol import ModelReply, RequestedTool
@@ -443,7 +444,7 @@ class RedactedDecoder(_DecoderWrapper):
                 "provider_calls": tuple(map(self.redaction.redact_value, reply.provider_calls)),
                 "citations": tuple(map(self.redaction.redact_value, reply.citations)),
                 # A provider refuses its data if it was changed, so drop it.
-                "provider_data": data if self.redaction.redact_value(data) == data else None,
+                "provider_data": data if _is_storable(data) and self.redaction.redact_value(data) == data else None,
             }
         )
 
@@ -467,6 +468,15 @@ def _replace_content(reply: ModelReply, content: str) -> ModelReply:
         citation.pop("start", None)
         citation.pop("end", None)
     return reply.model_copy(update={"content": content, "citations": citations})
+
+
+def _is_storable(data: ProviderData | None) -> bool:
+    """Whether sessions can store the data and make digests of it: texts, depth and numbers are as they must be."""
+    try:
+        canonicalize(data)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_event(data: str) -> dict[str, Any]:
@@ -494,6 +504,14 @@ def _limit_source(source: Source) -> Source | None:
         return None
     title = _limit_text(source.get("title"), _TITLE_LIMIT)
     return {"url": url, "title": title} if title else {"url": url}
+
+
+def measure(value: object) -> int:
+    """Measure a JSON value, in characters. One that is nested too deeply is larger than any limit."""
+    try:
+        return len(value) if isinstance(value, str) else len(json.dumps(value))
+    except (RecursionError, ValueError):
+        return 2 * PROVIDER_DATA_LIMIT
 
 
 def limit_name(name: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import sys
 from collections.abc import Iterable
 from typing import Any
+from zlib import crc32
 
 import httpx
 import pytest
@@ -420,6 +422,16 @@ async def test_every_damaged_byte_is_noticed(server: FakeServer, client: httpx.A
         damaged = bytes([*frame[:place], frame[place] ^ 0x21, *frame[place + 1 :]])
         error = await fail(server, client, damaged + FRAMES)
         assert isinstance(error, TruncatedStream), place
+
+
+@pytest.mark.parametrize("kind", range(12))
+async def test_a_header_without_its_value_is_damage(kind: int, server: FakeServer, client: httpx.AsyncClient) -> None:
+    """Its checksums may be right all the same. A type of 0 or 1 is a value of its own."""
+    headers = b"\x01x" + bytes([kind])
+    prelude = struct.pack("!II", 16 + len(headers), len(headers))
+    message = prelude + struct.pack("!I", crc32(prelude)) + headers
+    error = await fail(server, client, message + struct.pack("!I", crc32(message)))
+    assert isinstance(error, TruncatedStream)
 
 
 async def test_a_stream_that_ends_within_a_frame_is_cut(server: FakeServer, client: httpx.AsyncClient) -> None:
