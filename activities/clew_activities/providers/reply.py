@@ -405,6 +405,11 @@ class RedactedDecoder(_DecoderWrapper):
         self._thinking = GrowingText(redaction)
         self._made_at = time.monotonic()
 
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Redact further secrets of the call. Nothing of the reply has been read yet."""
+        self.redaction = self.redaction.extend(secrets)
+        self._text, self._thinking = GrowingText(self.redaction), GrowingText(self.redaction)
+
     def feed(self, event: str, data: str) -> None:
         """Fold one event, as `Decoder.feed` says. Its errors may quote what was received."""
         self._decoder.feed(event, data)

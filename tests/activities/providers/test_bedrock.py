@@ -582,6 +582,24 @@ async def test_no_error_tells_a_token_that_only_a_header_has(server: FakeServer,
     assert SECRET_KEY not in caught.value.message
 
 
+async def test_a_reply_that_repeats_a_token_of_a_header_is_redacted(
+    server: FakeServer, client: httpx.AsyncClient
+) -> None:
+    """Also one that AWS's package has found outside of the environment."""
+    events = (make_delta(0, text=f"Your token is {SESSION_TOKEN}."), ("messageStop", {"stopReason": "end_turn"}))
+    server.answer(
+        b"".join(encode_event(name, value) for name, value in events),
+        content_type="application/vnd.amazon.eventstream",
+    )
+    provider = make_provider(server)
+    request = make_request(model=CLAUDE)
+    decoder = RedactedDecoder(provider.make_decoder(request), Redaction([SECRET_KEY], provider.secret_headers))
+    reply = await stream(client, provider, request, decoder)
+    assert reply.content.startswith("Your token is ")
+    assert SESSION_TOKEN not in reply.content
+    assert SESSION_TOKEN not in decoder.text
+
+
 async def test_a_worker_without_credentials_is_told_so(
     server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
