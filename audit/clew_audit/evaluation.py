@@ -318,7 +318,7 @@ def _choose_options(agent: Agent, settings: ModelSettings) -> ModelOptions:
 def _read_reply(entry: Entry, recipe: Recipe) -> TurnReply:
     message = entry.read(AssistantMessage)
     calls = tuple((call["name"], call["arguments"]) for call in message.tool_calls or ())
-    return TurnReply(message.content, calls, recipe.call_usage)
+    return TurnReply(message.text, calls, recipe.call_usage)
 
 
 def _sum_usage(replies: Iterable[TurnReply]) -> Usage:

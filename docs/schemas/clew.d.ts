@@ -230,8 +230,8 @@ export interface AssistantMessage {
   context_ref: string;
   /** The speaker. */
   role: "assistant";
-  /** The text. */
-  content: string;
+  /** The text, or the parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The request that the message belongs to. */
   request_id?: string;
   /** The run that the message belongs to. */
@@ -252,10 +252,38 @@ export interface AssistantMessage {
   recipe?: Recipe;
 }
 
+/** A recording. */
+export interface AudioPart {
+  /** Always `audio`. */
+  type: "audio";
+  /** The blob. */
+  blob: Blob;
+}
+
 /** The argument of the update `await_request`. */
 export interface AwaitRequestInput {
   /** The request. */
   request_id: string;
+}
+
+/** The description of bytes in the archive. The bytes are never in a message. */
+export interface Blob {
+  /** SHA-256 of the bytes, as 64 hexadecimal digits. */
+  digest: string;
+  /** The type of the bytes, such as `image/png`. */
+  media_type: string;
+  /** Their number. */
+  bytes: number;
+  /** The name of the file. */
+  name?: string;
+  /** Pixels of an image from left to right. */
+  width?: number;
+  /** Pixels of an image from top to bottom. */
+  height?: number;
+  /** Pages of a document. */
+  pages?: number;
+  /** Length of audio. */
+  seconds?: number;
 }
 
 /** The argument of the update `cancel_request` and of the signal `cancel`. */
@@ -677,6 +705,14 @@ export interface Expand {
   type: "expand";
 }
 
+/** A document or another file. */
+export interface FilePart {
+  /** Always `file`. */
+  type: "file";
+  /** The blob. */
+  blob: Blob;
+}
+
 /** The differences of a request from its context, because the provider refuses the context as it is. */
 export interface Fitting {
   /** Tools whose name, description or schema was changed, and how. */
@@ -787,6 +823,16 @@ export interface HibernateReceipt {
   last_seq: number;
 }
 
+/** An image: a blob, or the address of an image that the provider fetches. */
+export interface ImagePart {
+  /** Always `image`. */
+  type: "image";
+  /** The blob. */
+  blob?: Blob;
+  /** The address, for providers that take one. Clew never fetches it, and cannot prove what it showed. */
+  url?: string;
+}
+
 /** An entry of the kind `input`. */
 export interface InputEntry {
   /** The entry's number in the thread, from 0 on. */
@@ -837,8 +883,8 @@ export interface InputReceipt {
 export interface LateResultInput {
   /** The call, whose result in the thread is in doubt. */
   tool_call_id: string;
-  /** The result; the part of it that a message has. */
-  content: string;
+  /** The result, or its parts; of a large text the part that a message has. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** Where the full result is stored, if `content` has a part of it. */
   result?: StoredResult | null;
   /** Whether the result describes a failure. */
@@ -904,8 +950,8 @@ export interface LiveStatus {
 export interface Message {
   /** The speaker. */
   role: "system" | "user" | "assistant" | "tool";
-  /** The text. */
-  content: string;
+  /** The text, or the parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The tool calls of an assistant message. */
   tool_calls?: Array<ToolCall>;
   /** The call that a tool message answers. */
@@ -918,8 +964,8 @@ export interface Message {
 
 /** The argument of the update `message`. */
 export interface MessageInput {
-  /** The text of the user, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
-  content: string;
+  /** The text of the user, or parts. Leading and trailing white space is removed. Blobs that parts name are stored before. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The request's id: each is served once. Absent: the id of the Update, which has the same bounds. Ids that begin with `followup:` are reserved. */
   request_id?: string | null;
   /** How the session treats the message while it serves a request; absent: the session's setting. */
@@ -1062,8 +1108,8 @@ export interface PendingExternalCall {
 export interface PendingMessage {
   /** Always `user`. */
   role: "user";
-  /** The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
-  content: string;
+  /** The text, or parts; leading and trailing white space is removed. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
 }
 
 /** A context operation that waits for the run to end. */
@@ -1597,8 +1643,8 @@ export interface Snapshot {
 export interface SnapshotMessage {
   /** The speaker; a snapshot has its `system_prompt` beside the messages. */
   role: "user" | "assistant" | "tool";
-  /** The text, without data URLs of 1 000 characters or more. */
-  content: string;
+  /** The text, or parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The tool calls of an assistant message. */
   tool_calls?: Array<SnapshotToolCall> | null;
   /** The call that a tool message answers. */
@@ -1643,8 +1689,8 @@ export interface Source {
 
 /** The argument of the signals `steer` and `inject`: a message for the run in progress. */
 export interface SteerInput {
-  /** The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
-  content: string;
+  /** The text, or parts; leading and trailing white space is removed. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** When the input enters the run: with its answer (`terminal`) or before its next model call (`step`); absent: the session's `steering`. */
   at?: "terminal" | "step" | null;
   /** The input's id: each is accepted once. Absent: the id of the Update, which has the same bounds; a signal's input is `input-<n>`. Ids of that form are reserved. */
@@ -1663,8 +1709,8 @@ export interface SteerInput {
 export interface StoredMessage {
   /** The speaker. */
   role: "system" | "user" | "assistant" | "tool";
-  /** The text. */
-  content: string;
+  /** The text, or the parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The tool calls of an assistant message. */
   tool_calls?: Array<ToolCall>;
   /** The call that a tool message answers. */
@@ -1729,8 +1775,8 @@ export interface SubagentResultInput {
 
 /** The argument of the update `submit_input`. */
 export interface SubmitInput {
-  /** The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
-  content: string;
+  /** The text, or parts; leading and trailing white space is removed. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** When the input enters the run: with its answer (`terminal`) or before its next model call (`step`); absent: the session's `steering`. */
   at?: "terminal" | "step" | null;
   /** The input's id: each is accepted once. Absent: the id of the Update, which has the same bounds; a signal's input is `input-<n>`. Ids of that form are reserved. */
@@ -1847,6 +1893,14 @@ export interface Task {
   max_cost_usd?: number | null;
 }
 
+/** A text. */
+export interface TextPart {
+  /** Always `text`. */
+  type: "text";
+  /** The text. */
+  text: string;
+}
+
 /** A tool call by a model. */
 export interface ToolCall {
   /** Made by Clew: unique in its thread, at most 40 letters, digits, `_` or `-`. */
@@ -1863,8 +1917,8 @@ export interface ToolMessage {
   context_ref: string;
   /** The speaker. */
   role: "tool";
-  /** The text. */
-  content: string;
+  /** The text, or the parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The request that the message belongs to. */
   request_id?: string;
   /** The run that the message belongs to. */
@@ -1947,8 +2001,8 @@ export interface ToolSpec {
 export interface TranscriptMessage {
   /** The speaker. */
   role: "system" | "user" | "assistant" | "tool";
-  /** The text. */
-  content: string;
+  /** The text, or the parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The tool calls of an assistant message. */
   tool_calls?: Array<ToolCall>;
   /** The call that a tool message answers. */
@@ -2027,8 +2081,8 @@ export interface UserMessage {
   context_ref: string;
   /** The speaker. */
   role: "user";
-  /** The text. */
-  content: string;
+  /** The text, or the parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The request that the message belongs to. */
   request_id?: string;
   /** The run that the message belongs to. */

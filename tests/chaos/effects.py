@@ -69,9 +69,9 @@ def check_effects(
             if not isinstance(result, ToolMessage) or result.tool_call_id not in calls or result.name not in TOOLS:
                 continue
             ran = (session, result.tool_call_id) in by_call
-            if result.content.startswith(NOT_RUN) and ran:
+            if result.text.startswith(NOT_RUN) and ran:
                 yield session, f"call {result.tool_call_id} of {result.name} ran, but its result says that it did not"
-            if not (result.is_error or result.in_doubt or result.content.startswith(NOT_RUN)) and not ran:
+            if not (result.is_error or result.in_doubt or result.text.startswith(NOT_RUN)) and not ran:
                 yield session, f"call {result.tool_call_id} of {result.name} has a result without an effect"
 
 

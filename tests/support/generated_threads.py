@@ -11,6 +11,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from clew.contract.payloads import EntryKind
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message
 from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
@@ -158,7 +159,7 @@ def write(steps: Sequence[Step], name: str = "heuristic") -> Thread:
 
 
 def _is_withdrawn(entry: Entry) -> bool:
-    return entry.message["content"].startswith("withdrawn [")
+    return get_text(entry.message["content"]).startswith("withdrawn [")
 
 
 class _Player:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from clew.errors import ContextOverflow
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message
 from clew_workflows.contract.policy import ClearToolResults
 from clew_workflows.contract.tokens import Encoding, load_encoding
@@ -421,7 +422,7 @@ def render(unit: Unit, provider: str | None, counted: Encoding | None) -> Form:
     for index, piece in enumerate(unit.pieces[1:], 1):
         # Results of a snapshot are never truncated.
         if unit.pieces[0].seq is not None:
-            results.append((index, sizes[index], piece.stored or len(piece.message["content"].encode())))
+            results.append((index, sizes[index], piece.stored or len(get_text(piece.message["content"]).encode())))
     for call in messages[0].get("tool_calls", []):
         if call["id"] in unit.open_calls:
             name = call["name"]
@@ -464,7 +465,7 @@ def _list_ways(
     message: Message, tokens: int, all_bytes: int, by: Encoding, *, readable: bool
 ) -> list[tuple[int, str, tuple[int, int] | None]]:
     """List every way to show a result, the largest first: in full, in part, and the marker alone."""
-    text = message["content"]
+    text = get_text(message["content"])
     least = 44 + _count_name(message)
     ways: list[tuple[int, str, tuple[int, int] | None]] = [(tokens, text, None)]
     if least >= tokens:
@@ -531,4 +532,4 @@ def count_tokens(message: Message, by: Encoding) -> int:
     """Count the tokens of a message: text, extras as sorted compact JSON, name and framing."""
     extras = [message.get(name) for name in ("tool_calls", "provider_data")]
     texts = [canonical_json(extra) for extra in extras if extra]
-    return by.framing + sum(map(by.count, [message["content"], message.get("name", ""), *texts]))
+    return by.framing + sum(map(by.count, [get_text(message["content"]), message.get("name", ""), *texts]))

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, PlainSerializer, field_serializer
 
 from clew_workflows.contract import ModelOptions, SessionConfig
+from clew_workflows.contract.content import Content, get_text
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, ToolCall, ToolSpec
 from clew_workflows.contract.outcomes import Prices, Usage
@@ -590,7 +591,7 @@ class ToolAnswered(Value):
     """A tool's result, as the model will read it.
 
     Attributes:
-        content: The text; truncated if the result is too large.
+        content: The text, truncated if it is too large, or the parts.
         result: Where the complete result is stored, if the text is truncated.
         is_error: The text describes a failure.
         in_doubt: The tool may or may not have run.
@@ -601,7 +602,7 @@ class ToolAnswered(Value):
         by: The person or program that submitted the result.
     """
 
-    content: str
+    content: Content
     result: StoredResult | None = None
     is_error: bool = False
     in_doubt: bool = False
@@ -610,6 +611,11 @@ class ToolAnswered(Value):
     pieces: tuple[int, ...] | None = None
     subagent: Subagent | None = None
     by: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as a text, with a marker for each image, recording and file."""
+        return get_text(self.content)
 
 
 class ToolReturned(Value):

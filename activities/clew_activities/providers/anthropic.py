@@ -39,6 +39,7 @@ from clew_activities.providers.fit_tools import FittedTools, declare_called_tool
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
 from clew_activities.providers.options import choose_effort, merge_provider_options
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
 
@@ -260,7 +261,7 @@ def _round_lacks_thinking(messages: Sequence[Message], provider: str) -> bool:
 
 
 def _encode_system(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    texts = (message["content"] for message in messages if message["role"] == "system")
+    texts = (get_text(message["content"]) for message in messages if message["role"] == "system")
     return [_make_text(text) for text in texts if text.strip()]
 
 
@@ -320,14 +321,14 @@ def _encode_messages(messages: Sequence[Message], tools: FittedTools, provider: 
 
 
 def _is_blank_system(message: Message) -> bool:
-    return message["role"] == "system" and not message["content"].strip()
+    return message["role"] == "system" and not get_text(message["content"]).strip()
 
 
 def _encode_blocks(
     message: Message, call_ids: Sequence[str], tools: FittedTools, provider: str
 ) -> list[dict[str, Any]]:
     """Encode a message as content blocks. The API refuses a text block of white space alone, so it is omitted."""
-    content = message["content"]
+    content = get_text(message["content"])
     if message["role"] == "tool":
         result = {"type": "tool_result", "tool_use_id": call_ids[0]}
         return [result | ({"content": content} if content.strip() else {})]

@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from clew_activities.providers.dialects import Dialect
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ProviderData, list_call_ids
 
 OMITTED = "(earlier messages are not shown)"
@@ -46,7 +47,7 @@ class FittedMessages:
 
 def fit_messages(messages: Sequence[Message], dialect: Dialect) -> FittedMessages:
     """Put messages into an order and into roles that a dialect accepts. Nothing of their text is lost."""
-    shown = [message for message in messages if message["content"].strip() or _may_be_empty(message)]
+    shown = [message for message in messages if get_text(message["content"]).strip() or _may_be_empty(message)]
     system = [message for message in shown if message["role"] == "system"]
     others = [message for message in shown if message["role"] != "system"]
     added = merged = 0
@@ -93,7 +94,7 @@ def _place_system(system: Sequence[Message], others: Sequence[Message], dialect:
         return list(others)
     if dialect.system == "first":
         return [*system, *others]
-    text = _SEPARATOR.join(message["content"] for message in system)
+    text = _SEPARATOR.join(get_text(message["content"]) for message in system)
     if dialect.system == "one":
         return [{"role": "system", "content": text}, *others]
     first, *rest = others
@@ -143,7 +144,7 @@ def _merge_neighbours(messages: Iterable[Message]) -> list[Message]:
         if role == "tool" or len(neighbours) == 1:
             joined += neighbours
         else:
-            text = _SEPARATOR.join(filter(str.strip, (message["content"] for message in neighbours)))
+            text = _SEPARATOR.join(filter(str.strip, (get_text(message["content"]) for message in neighbours)))
             joined.append({**neighbours[-1], "content": text})
     return joined
 

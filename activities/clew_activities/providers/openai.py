@@ -33,6 +33,7 @@ from clew_activities.providers.openai_stream import REASONING_FIELDS, OpenAIDeco
 from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
 from clew_activities.providers.reply import get_member
 from clew_workflows.contract import ModelOptions
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
 
@@ -208,7 +209,7 @@ def _encode_messages(
     ids = choose_call_ids(messages, provider, model, dialect)
     encoded: list[dict[str, Any]] = []
     for message, call_ids in zip(messages, ids, strict=True):
-        content = message["content"]
+        content = get_text(message["content"])
         body: dict[str, Any] = {"role": message["role"], "content": content}
         if message["role"] == "tool":
             body["tool_call_id"] = call_ids[0]
@@ -244,9 +245,9 @@ def _select_own_fields(
     is_same = data is not None and data.get("model", model) == model
     sent = data["blocks"][0] if data is not None and data["blocks"] else {}
     fields = {name: sent[name] for name in dialect.returned if name in sent and (is_same or name == dialect.required)}
-    if "content" in fields and not _holds_text(fields["content"], message["content"]):
+    if "content" in fields and not _holds_text(fields["content"], get_text(message["content"])):
         del fields["content"]
-    if dialect.lone_reasoning and message["content"].strip():
+    if dialect.lone_reasoning and get_text(message["content"]).strip():
         fields = {}
     if dialect.required:
         reasoning = (sent.get(name) for name in REASONING_FIELDS)

@@ -127,7 +127,7 @@ class Attempt:
                 self._span.set_attribute("error.type", "tool_error")
             if self._shows_content and isinstance(self._request, RunTool):
                 self._span.set_attribute("gen_ai.tool.call.arguments", json.dumps(self._request.arguments))
-                self._span.set_attribute("gen_ai.tool.call.result", answer.content)
+                self._span.set_attribute("gen_ai.tool.call.result", answer.text)
 
     def _show_output(self, text: str, finish_reason: str) -> None:
         """Add the text that a model has written, if spans have texts."""

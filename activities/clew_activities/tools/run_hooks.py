@@ -15,6 +15,7 @@ from clew_activities.providers import Redaction
 from clew_activities.providers.sanitize import clean
 from clew_activities.tools.threads import ThreadedCall, ToolThreads, find_code_file
 from clew_activities.user_modules import load_defined
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.hooks import (
     MAX_REASON_CHARACTERS,
     CheckedAnswer,
@@ -119,7 +120,7 @@ async def _read_messages(item: CheckedItem) -> AsyncIterator[CheckedItem]:
             # Of an input whose sender is named, the entry does not say whether it was steered or injected.
             source = payload.source or "message"
             kind = source if source in ("message", "inject") else "steer"
-            yield CheckedItem(kind=kind, text=payload.content, metadata=payload.metadata)
+            yield CheckedItem(kind=kind, text=payload.text, metadata=payload.metadata)
         next_seq = page.get("next_seq")
 
 
@@ -146,5 +147,5 @@ async def _make_checked(call: RunHooks, item: CheckedItem) -> CheckedMessage | C
             page: dict[str, Any] = await query_session(
                 get_own_session(), "entries", {"from_seq": item.seq, "limit": 1}
             )
-            text = page["entries"][0]["payload"]["content"]
+            text = get_text(page["entries"][0]["payload"]["content"])
             return CheckedAnswer(session_id=session_id, request_id=call.request_id, text=text)

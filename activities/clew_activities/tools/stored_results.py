@@ -14,6 +14,7 @@ from clew.tools import tool
 from clew_activities.archive import Archive, ArchiveError, ObjectDamaged, ObjectMissing
 from clew_activities.archive.thread_source import Threads
 from clew_workflows.contract import EntriesQuery
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import truncate_result, truncate_utf8
 from clew_workflows.contract.payloads import OperationPayload, StoredResult, ToolMessage
 from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered
@@ -146,12 +147,12 @@ class Results:
             return None
         async for entry in self._read_newest(query):
             tool_message = entry.read(ToolMessage)
-            return tool_message.content, tool_message.result
+            return tool_message.text, tool_message.result
         async for entry in self._read_newest(EntriesQuery(kind="ai_context_operation")):
             snapshot = entry.read(OperationPayload).snapshot
             for message in snapshot.messages if snapshot else ():
                 if message.get("tool_call_id") == tool_call_id:
-                    return message["content"], None
+                    return get_text(message["content"]), None
         return None
 
     async def _read_newest(self, query: EntriesQuery) -> AsyncIterator[Entry]:

@@ -228,7 +228,7 @@ class RunEvents:
     def _take_entry(self, entry: Entry) -> Iterator[BaseEvent]:
         match entry.body if entry.kind in ("ai_message", "run") else None:
             case payloads.UserMessage() as sent:
-                yield from self._complete(name_message(entry), _SENT, sent.content)
+                yield from self._complete(name_message(entry), _SENT, sent.text)
             case payloads.AssistantMessage() as reply:
                 yield from self._take_reply(name_message(entry), reply)
             case payloads.ToolMessage() as result if not result.late:
@@ -238,7 +238,7 @@ class RunEvents:
 
     def _take_reply(self, name: str, reply: payloads.AssistantMessage) -> Iterator[BaseEvent]:
         yield from self._complete(name_reasoning(name), _REASONING, reply.thinking or "")
-        yield from self._complete(name, _REPLY, reply.content)
+        yield from self._complete(name, _REPLY, reply.text)
         message = self.messages.get(name)
         if not isinstance(message, AssistantMessage):
             message = AssistantMessage(id=name)

@@ -381,7 +381,7 @@ class View:
         message = entry.body
         if isinstance(message, ToolMessage):
             self.end()
-            self._to.print(show.format_tool_result(message.content, self._to.width))
+            self._to.print(show.format_tool_result(message.text, self._to.width))
         elif isinstance(message, AssistantMessage):
             for call in message.tool_calls or ():
                 self.end()

@@ -108,7 +108,7 @@ def _find_session_id(thread: Thread) -> str:
 def _find_title(thread: Thread, config: ConfigPayload | None) -> str:
     messages = (entry.body for entry in thread if entry.kind == "ai_message")
     first = next((body for body in messages if isinstance(body, UserMessage)), None)
-    return choose_title(config.metadata if config else {}, cut_title(first.content) if first else None) or ""
+    return choose_title(config.metadata if config else {}, cut_title(first.text) if first else None) or ""
 
 
 def _find_status(thread: Thread) -> str:
@@ -302,7 +302,7 @@ def _list_failures(thread: Thread, texts: Texts, results: Mapping[str, Entry]) -
                 yield make(entry, "error", error.type, error.message)
             case ToolMessage() as result if results[result.tool_call_id] is entry and _has_failed(thread, result):
                 name = (result.name or result.tool_call_id)[:MAX_NAME_CHARACTERS]
-                yield make(entry, "tool_call", name, result.content, result.in_doubt)
+                yield make(entry, "tool_call", name, result.text, result.in_doubt)
             case _:
                 pass
 

@@ -197,7 +197,7 @@ class Request(Generic[T]):
             return text
         query = EntriesQuery(from_seq=outcome.answer_seq, limit=1)
         (entry,) = [entry async for entry in read_entries(self._handle, query)]
-        return entry.read(AssistantMessage).content
+        return entry.read(AssistantMessage).text
 
     async def _ask_again(self) -> WorkflowUpdateHandle[dict[str, Any]]:
         return await self._handle.send("await_request", AwaitRequestInput(request_id=self.request_id))

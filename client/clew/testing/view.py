@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from clew import Entry, Session
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ToolCall
 from clew_workflows.contract.payloads import (
     ApprovalPayload,
@@ -87,7 +88,7 @@ class ThreadView:
     @property
     def final_answer(self) -> str | None:
         """The text of the newest reply that calls no tool; None: there is none."""
-        return next((reply.content for reply in reversed(self._replies) if not reply.tool_calls), None)
+        return next((reply.text for reply in reversed(self._replies) if not reply.tool_calls), None)
 
     @property
     def contexts_shown(self) -> list[list[Message]]:
@@ -143,7 +144,7 @@ class ThreadView:
             name=call["name"],
             arguments=call["arguments"] if edited is None else edited,
             tool_call_id=call["id"],
-            result=result.message["content"] if result else None,
+            result=get_text(result.message["content"]) if result else None,
             is_error=result.is_error if result else False,
             decision=approval.read(ApprovalPayload).decision if approval else None,
         )
@@ -159,13 +160,13 @@ def _render(entry: Entry) -> str:
         case ConfigPayload(model=model, tools=tools):
             return f"config: {model}; tools: {', '.join(tool['name'] for tool in tools) or 'none'}"
         case UserMessage(content=content):
-            return f"user: {_shorten(content)}"
+            return f"user: {_shorten(get_text(content))}"
         case AssistantMessage(content=content, tool_calls=calls):
             shown = (f"{call['name']}({_dump(call['arguments'])})" for call in calls or ())
-            return f"assistant: {' '.join(filter(None, (_shorten(content), *shown)))}"
+            return f"assistant: {' '.join(filter(None, (_shorten(get_text(content)), *shown)))}"
         case ToolMessage() as result:
             mark = "in doubt" if result.in_doubt else "error" if result.is_error else ""
-            return f"tool {result.name}{mark and f', {mark}'}: {_shorten(result.message['content'])}"
+            return f"tool {result.name}{mark and f', {mark}'}: {_shorten(get_text(result.message['content']))}"
         case ApprovalPayload(decision=decision, reason=reason):
             return f"approval: {decision}{(reason and f', {reason}') or ''}"
         case ErrorPayload(type=word, message=message):

@@ -19,6 +19,7 @@ from clew_activities.providers.fit_messages import (
     choose_call_ids,
     fit_messages,
 )
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message
 from tests.support.provider_server import make_call, make_result
 
@@ -35,7 +36,7 @@ def assistant(text: str) -> Message:
 
 
 def list_shown(messages: list[Message]) -> list[tuple[str, str]]:
-    return [(message["role"], message["content"]) for message in messages]
+    return [(message["role"], get_text(message["content"])) for message in messages]
 
 
 def test_a_prompt_and_a_summary_are_one_system_message_at_the_beginning() -> None:
@@ -177,9 +178,12 @@ def test_whatever_a_context_holds_is_valid_and_complete(
     assert_valid(fitted.messages, dialect)
     added = {OMITTED, BRIDGE, CONTINUE}
     shown = "".join(
-        text for message in fitted.messages for text in message["content"].split("\n\n") if text not in added
+        text
+        for message in fitted.messages
+        for text in get_text(message["content"]).split("\n\n")
+        if text not in added
     )
-    assert shown == "".join(message["content"] for message in messages)
+    assert shown == "".join(get_text(message["content"]) for message in messages)
     calls = [call for message in fitted.messages for call in message.get("tool_calls", [])]
     assert calls == [call for message in messages for call in message.get("tool_calls", [])]
 

@@ -143,7 +143,7 @@ def make_tool(text: Any) -> Tool[..., Any]:
 
 def split_mark(answer: ToolAnswered) -> tuple[str, str]:
     """Split an answer into the part of the text and the mark after it."""
-    text, _, mark = answer.content.rpartition("\n[")
+    text, _, mark = answer.text.rpartition("\n[")
     return text, mark
 
 
@@ -156,7 +156,7 @@ async def test_a_large_result_is_stored_whole_and_shown_in_part() -> None:
     shown = len(kept.encode())
     assert answer.result == StoredResult(digest=hash_bytes(text.encode()), bytes=10_000, shown=shown)
     assert text.startswith(kept)
-    assert len(answer.content.encode()) <= 1000
+    assert len(answer.text.encode()) <= 1000
     assert mark == (
         f"truncated: the first {shown} of 10000 bytes are shown; "
         f"read_result(tool_call_id='tool00001', offset={shown}) reads on]"
@@ -199,7 +199,7 @@ async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(how: str) ->
     answer = await history.run("it")
     assert len(runs) == 1
     assert (answer.is_error, answer.result) == (False, None)
-    assert answer.content.endswith("of 5000 bytes are shown; the rest could not be stored]")
+    assert answer.text.endswith("of 5000 bytes are shown; the rest could not be stored]")
     assert len(answer.content) <= 1000
     history.commit_result(answer)
     more = await history.read(limit=2000)
@@ -224,7 +224,7 @@ async def test_a_result_is_read_on_to_its_end(archived: bool) -> None:
     while True:
         piece = await history.read(offset)
         assert not piece.is_error
-        assert len(piece.content.encode()) <= 1000
+        assert len(piece.text.encode()) <= 1000
         part, mark = split_mark(piece)
         end = offset + len(part.encode())
         text_read += part
@@ -248,7 +248,7 @@ async def test_a_result_that_is_in_the_thread_is_read_like_a_stored_one(archived
     assert (answer.content, answer.is_error) == ("é" * 300 + "1\n[bytes 0 to 601 of 601; this is the end]", False)
     assert split_mark(await history.read(3, 4)) == ("éé", "bytes 2 to 6 of 601; offset=6 reads on]")
     small = await history.read(limit=300)
-    assert len(small.content.encode()) <= 300
+    assert len(small.text.encode()) <= 300
     assert "reads on]" in small.content
     behind = await history.read(601)
     assert (behind.is_error, "past the end: the result has 601 bytes" in behind.content) == (True, True)
@@ -265,7 +265,7 @@ async def test_a_result_of_a_snapshot_is_read_where_the_thread_has_no_other(arch
     if archived:
         await history.archive_all()
     answers = [
-        (await history.run("read_result", tool_call_id=name)).content for name in ("then-1", "then-2", "tool00001")
+        (await history.run("read_result", tool_call_id=name)).text for name in ("then-1", "then-2", "tool00001")
     ]
     assert [text.partition("\n")[0] for text in answers] == ["newer", "other", "said here"]
 
@@ -298,7 +298,7 @@ def test_every_part_begins_and_ends_between_characters(text: str, offset: int, l
     assert kept
     assert offset - 3 <= begin <= offset < end
     assert end - begin <= max(length, 4) + 3
-    assert len(answer.content.encode()) <= 512
+    assert len(answer.text.encode()) <= 512
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
@@ -359,8 +359,8 @@ async def test_a_tool_of_the_workers_own_wins() -> None:
         return "mine" * 1000
 
     answer = await History(read_result).run("read_result")
-    assert answer.content.startswith("minemine")
-    assert answer.content.endswith("of 4000 bytes are shown]")
+    assert answer.text.startswith("minemine")
+    assert answer.text.endswith("of 4000 bytes are shown]")
 
 
 async def test_of_a_huge_result_the_beginning_is_stored_and_it_is_in_memory_but_a_few_times() -> None:

@@ -15,6 +15,7 @@ from clew_workflows.contract.config import (
     Steering,
     ToolNames,
 )
+from clew_workflows.contract.content import Part
 from clew_workflows.contract.names import (
     MAX_PENDING,
     Id,
@@ -28,7 +29,7 @@ from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import StoredResult
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.schemas import check_schema
-from clew_workflows.contract.validation import INVALID_OPERATION, Input, MessageText
+from clew_workflows.contract.validation import INVALID_OPERATION, Input, MessageContent
 
 # Messages, and inputs of a run.
 
@@ -49,8 +50,8 @@ class MessageInput(Input):
     """The argument of the update `message`.
 
     Attributes:
-        content: The text of the user, without data URLs of 1 000 characters or more; leading and trailing white
-            space is removed.
+        content: The text of the user, or parts. Leading and trailing white space is removed. Blobs that parts name
+            are stored before.
         request_id: The request's id: each is served once. Absent: the id of the Update, which has the same
             bounds. Ids that begin with `followup:` are reserved.
         on_busy: How the session treats the message while it serves a request; absent: the session's setting.
@@ -70,7 +71,7 @@ class MessageInput(Input):
             them; no model reads them.
     """
 
-    content: MessageText
+    content: MessageContent
     request_id: Id | None = None
     on_busy: OnBusy | None = None
     context_policy: ContextPolicy | None = None
@@ -92,7 +93,7 @@ class SteerInput(Input):
     """The argument of the signals `steer` and `inject`: a message for the run in progress.
 
     Attributes:
-        content: The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed.
+        content: The text, or parts; leading and trailing white space is removed.
         at: When the input enters the run: with its answer (`terminal`) or before its next model call (`step`);
             absent: the session's `steering`.
         input_id: The input's id: each is accepted once. Absent: the id of the Update, which has the same bounds; a
@@ -104,7 +105,7 @@ class SteerInput(Input):
         refs: The caller's own refs. The entry and transcripts have them; no model reads them.
     """
 
-    content: MessageText
+    content: MessageContent
     at: Steering | None = None
     input_id: Id | None = None
     expected_request_id: Id | None = None
@@ -162,7 +163,7 @@ class SnapshotMessage(Input):
 
     Attributes:
         role: The speaker; a snapshot has its `system_prompt` beside the messages.
-        content: The text, without data URLs of 1 000 characters or more.
+        content: The text, or parts.
         tool_calls: The tool calls of an assistant message.
         tool_call_id: The call that a tool message answers.
         name: The tool of a tool message.
@@ -171,7 +172,7 @@ class SnapshotMessage(Input):
     """
 
     role: Literal["user", "assistant", "tool"]
-    content: MessageText
+    content: MessageContent
     tool_calls: tuple[SnapshotToolCall, ...] | None = None
     tool_call_id: str | None = None
     name: Annotated[str, StringConstraints(max_length=256)] | None = None
@@ -389,13 +390,13 @@ class LateResultInput(Input):
 
     Attributes:
         tool_call_id: The call, whose result in the thread is in doubt.
-        content: The result; the part of it that a message has.
+        content: The result, or its parts; of a large text the part that a message has.
         result: Where the full result is stored, if `content` has a part of it.
         is_error: Whether the result describes a failure.
     """
 
     tool_call_id: Id
-    content: str
+    content: str | list[Part]
     result: StoredResult | None = None
     is_error: bool = False
 
@@ -513,11 +514,11 @@ class PendingMessage(Input):
 
     Attributes:
         role: Always `user`.
-        content: The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed.
+        content: The text, or parts; leading and trailing white space is removed.
     """
 
     role: Literal["user"]
-    content: MessageText
+    content: MessageContent
 
 
 class ContextQuery(Input):

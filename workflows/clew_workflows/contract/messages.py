@@ -10,6 +10,8 @@ from typing import Any, Literal, NotRequired, Required
 import rfc8785
 from typing_extensions import TypedDict
 
+from clew_workflows.contract.content import Content
+
 # The canonical bytes of a JSON value (RFC 8785), and the digest over them.
 
 
@@ -232,7 +234,7 @@ class Message(TypedDict, total=False):
 
     Attributes:
         role: The speaker.
-        content: The text.
+        content: The text, or the parts.
         tool_calls: The tool calls of an assistant message.
         tool_call_id: The call that a tool message answers.
         name: The tool of a tool message.
@@ -240,7 +242,7 @@ class Message(TypedDict, total=False):
     """
 
     role: Required[Role]
-    content: Required[str]
+    content: Required[Content]
     tool_calls: NotRequired[list[ToolCall]]
     tool_call_id: NotRequired[str]
     name: NotRequired[str]

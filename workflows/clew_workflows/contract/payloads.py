@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import to_json
 
 from clew_workflows.contract.config import ApprovalScope, OnBusy, SessionConfig
+from clew_workflows.contract.content import Content, append_text, get_text, prefix_text
 from clew_workflows.contract.messages import (
     Citation,
     Message,
@@ -250,7 +251,7 @@ class MessagePayload(Payload):
     Attributes:
         context_ref: The lane.
         role: The speaker.
-        content: The text.
+        content: The text, or the parts.
         request_id: The request that the message belongs to.
         run_id: The run that the message belongs to.
     """
@@ -259,9 +260,14 @@ class MessagePayload(Payload):
 
     context_ref: str
     role: Literal["user", "assistant", "tool"]
-    content: str
+    content: Content
     request_id: str | None = None
     run_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as a text, with a marker for each image, recording and file."""
+        return get_text(self.content)
 
     @property
     def message(self) -> Message:
@@ -336,7 +342,7 @@ class AssistantMessage(MessagePayload):
         paused reply, which goes on after it.
         """
         note = INTERRUPTED if self.interrupted else ""
-        message: Message = {"role": "assistant", "content": self.content + note}
+        message: Message = {"role": "assistant", "content": append_text(self.content, note)}
         if self.tool_calls:
             message["tool_calls"] = self.tool_calls
         if self.provider_data and (self.tool_calls or self.is_paused):
@@ -420,7 +426,7 @@ class ToolMessage(MessagePayload):
         """The message as a context shows it."""
         message: Message = {
             "role": "tool",
-            "content": self.edit_note + self.content,
+            "content": prefix_text(self.edit_note, self.content),
             "tool_call_id": self.tool_call_id,
         }
         if self.name:
@@ -445,14 +451,14 @@ class ToolMessage(MessagePayload):
     @property
     def size(self) -> int:
         """The size of the full result, in bytes of UTF-8."""
-        return self.result.bytes if self.result else len(self.content.encode())
+        return self.result.bytes if self.result else len(self.text.encode())
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
         """Count the tokens of the message; the payload records those of the parts that may be truncated."""
         counted, tokens = self, encoding.count_message(self.message)
         if note := self.edit_note:
             counted = replace(counted, note_tokens=encoding.count(note))
-        if len(pieces := split(self.content)) > 1:
+        if isinstance(self.content, str) and len(pieces := split(self.content)) > 1:
             counted = replace(counted, pieces=tuple(map(encoding.count, pieces)))
         return counted, tokens
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
+from clew_workflows.contract.content import count_media, get_text, list_media
 from clew_workflows.contract.errors import EncodingUnavailable
 from clew_workflows.contract.messages import Message, ToolSpec, canonicalize
 
@@ -126,7 +127,8 @@ class Encoding:
 
         `provider_data` is included, since the provider counts it.
         """
-        total = self.framing + self.count(message["content"])
+        content = message["content"]
+        total = self.framing + self.count(get_text(content)) + sum(map(count_media, list_media(content)))
         for part in (message.get("tool_calls"), message.get("provider_data")):
             if part:
                 total += self.count(canonicalize(part).decode())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from clew_workflows.contract.content import MAX_PARTS, Part
 from clew_workflows.contract.errors import InvalidInput, InvalidOperation, Refusal
 from clew_workflows.contract.messages import find_data_url
 
@@ -27,14 +28,28 @@ def _refuse_data(text: str) -> str:
     if data := find_data_url(text):
         raise PydanticCustomError(
             "data_url",
-            "it holds a data URL ({data}): sessions take text only, so send a description or a link",
+            "it holds a data URL ({data}): store the bytes as a blob, and send a part that names it",
             {"data": data},
         )
     return text
 
 
+def _check_parts(parts: list[Part]) -> list[Part]:
+    for part in parts:
+        if part["type"] == "text":
+            _refuse_data(part["text"])
+        elif part["type"] == "image" and ("blob" in part) == ("url" in part):
+            raise PydanticCustomError("image", "an image has a blob or a url, and not both")
+    return parts
+
+
 MessageText = Annotated[str, AfterValidator(_refuse_data)]
-"""The text of a message, without data URLs of 1 000 characters or more."""
+"""A text without data URLs of 1 000 characters or more."""
+MessageContent = Annotated[
+    str | Annotated[list[Part], Field(min_length=1, max_length=MAX_PARTS), AfterValidator(_check_parts)],
+    AfterValidator(lambda content: _refuse_data(content) if isinstance(content, str) else content),
+]
+"""The content of a message: a text, or at most 100 parts; no text has a data URL of 1 000 characters or more."""
 
 INVALID_OPERATION = "invalid_operation"
 """The type of a problem of a context operation, beside those of its fields."""

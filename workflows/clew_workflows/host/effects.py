@@ -226,7 +226,7 @@ class ToolCalls:
 def _measure_uncounted(event: ToolReturned) -> int:
     """Measure what is tokenized when the result is committed, in bytes: its text, complete and in pieces."""
     if event.answer:
-        return 2 * len(event.answer.content.encode()) if event.answer.tokens is None else 0
+        return 2 * len(event.answer.text.encode()) if event.answer.tokens is None else 0
     return 2 * len(event.failure.message.encode()) if event.failure else 0
 
 

@@ -32,6 +32,7 @@ from clew_workflows.contract import (
     SubmitInput,
     WindowQuery,
 )
+from clew_workflows.contract.content import is_empty, strip_content
 from clew_workflows.contract.errors import (
     ClewError,
     ContextOverflow,
@@ -256,8 +257,8 @@ def _check_command(command: Command) -> Command:
     """Check the rules that a command's type cannot express, and trim the user's text."""
     match command:
         case MessageInput() | SubmitInput():
-            content = command.content.strip()
-            if not content:
+            content = strip_content(command.content)
+            if is_empty(content):
                 raise EmptyContent("content is needed: there was none beside white space")
             if isinstance(command, MessageInput):
                 _check_prompts(None, command.context_policy)
@@ -306,8 +307,10 @@ def check_context(query: C) -> C:
     _check_prompts(None, query.context_policy)
     if query.pending is None:
         return query
-    pending = tuple(message.model_copy(update={"content": message.content.strip()}) for message in query.pending)
-    if not all(message.content for message in pending):
+    pending = tuple(
+        message.model_copy(update={"content": strip_content(message.content)}) for message in query.pending
+    )
+    if any(is_empty(message.content) for message in pending):
         raise EmptyContent("pending: content is needed, there was none beside white space")
     return query.model_copy(update={"pending": pending})
 

@@ -14,6 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import from_json, to_json
 
 from clew_workflows.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig, Task
+from clew_workflows.contract.content import Content
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.lists import cut_title
 from clew_workflows.contract.outcomes import RequestOutcome, Usage
@@ -186,7 +187,7 @@ class Input:
 
     input_id: str
     kind: str
-    content: str
+    content: Content
     at: Literal["terminal", "step"]
     on_failure: Literal["follow_up", "drop"]
     source: str
@@ -231,7 +232,7 @@ class Request:
     """
 
     request_id: str
-    content: str
+    content: Content
     context_ref: str
     model: str
     options: ModelOptions

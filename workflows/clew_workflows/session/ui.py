@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from pydantic_core import to_json
 
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.lists import (
     AttributeValue,
     ListedStatus,
@@ -156,7 +157,7 @@ def _label_call(effect: CallModel, state: State) -> tuple[str, ...]:
 def _quote_question(state: State) -> str:
     if state.run is None or not state.run.request.content or not state.settings.shows_texts:
         return ""
-    return f"“{shorten(state.run.request.content, MAX_QUESTION)}”"
+    return f"“{shorten(get_text(state.run.request.content), MAX_QUESTION)}”"
 
 
 def _name_call(name: str, arguments: object, state: State) -> str:
@@ -290,7 +291,7 @@ def _describe_turns(state: State, thread: Thread) -> Iterator[str]:
 def _describe_message(message: MessagePayload) -> str:
     parts = [f"**{message.role}**"]
     if message.content:
-        parts.append(escape(message.content, MAX_TEXT))
+        parts.append(escape(message.text, MAX_TEXT))
     if isinstance(message, AssistantMessage) and message.tool_calls:
         parts.append("calls " + ", ".join(format_code(call["name"], 80) for call in message.tool_calls[:MAX_LISTED]))
     if isinstance(message, AssistantMessage) and message.interrupted:

@@ -263,7 +263,7 @@ class Screen:
                 call = self._calls.get(body.tool_call_id)
                 arguments = body.edited_arguments or (call["arguments"] if call else None)
                 name = body.name or (call["name"] if call else body.tool_call_id)
-                yield ToolBlock(name, arguments, body.content, body.is_error or body.in_doubt)
+                yield ToolBlock(name, arguments, body.text, body.is_error or body.in_doubt)
             case ApprovalPayload():
                 self._approvals.pop(body.tool_call_id, None)
                 decision = "approved" if body.decision == "approve" else "denied"
@@ -285,12 +285,12 @@ class Screen:
     def _take_user_message(self, message: UserMessage) -> Iterator[Block]:
         own_id = message.input_id or message.request_id
         if own_id not in self._own_ids:
-            yield UserBlock(message.content, message.source, is_steer=message.input_id is not None)
+            yield UserBlock(message.text, message.source, is_steer=message.input_id is not None)
             return
         self._own_ids.discard(own_id)
         if message.input_id is not None:
             self._inputs.pop(message.input_id, None)
-            yield NoteBlock(f"read: {_shorten(message.content)}")
+            yield NoteBlock(f"read: {_shorten(message.text)}")
 
     def _end_run(self, run: RunPayload, request_id: str | None) -> Iterator[Block]:
         yield from self._finish_reply()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from clew.contract import READ_RESULT
 from clew.errors import ContextOverflow
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
@@ -62,9 +63,11 @@ def results(thread: Thread, policy: ContextPolicy) -> list[str]:
     """What a context shows of each tool result: its text, or that it is cleared."""
     said_there = [message for message in project_messages(thread, policy) if message["role"] == "tool"]
     for message in said_there:
-        if message["content"].startswith("[cleared"):
+        if get_text(message["content"]).startswith("[cleared"):
             assert message["content"] == format_cleared_marker(message.get("tool_call_id", ""))
-    return ["cleared" if m["content"].startswith("[cleared") else m["content"] for m in said_there]
+    return [
+        "cleared" if get_text(m["content"]).startswith("[cleared") else get_text(m["content"]) for m in said_there
+    ]
 
 
 def test_the_newest_results_stay() -> None:
@@ -198,7 +201,7 @@ def text(length: int) -> str:
 
 def read_results(context: Projection) -> list[str]:
     """What a context shows of each tool result."""
-    return [message["content"] for message in context.messages if message["role"] == "tool"]
+    return [get_text(message["content"]) for message in context.messages if message["role"] == "tool"]
 
 
 def budget(tokens: int, window: Window = "sliding") -> ContextPolicy:

@@ -14,6 +14,7 @@ from itertools import accumulate, chain
 from typing import Literal
 
 from clew_workflows.contract import READ_RESULT
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.errors import Archived
 from clew_workflows.contract.messages import Message, canonicalize, list_call_ids
 from clew_workflows.contract.payloads import MessagePayload, StoredSnapshot, ToolMessage
@@ -191,7 +192,7 @@ class Rendering:
         """Add to a result of the lane's own what truncating it needs. A snapshot's results are never truncated."""
         pieces, note = payload.pieces or (), payload.edit_note
         if pieces and self.estimator:
-            pieces = tuple(map(self.estimator.count, split(payload.content)))
+            pieces = tuple(map(self.estimator.count, split(payload.text)))
         note_tokens = self.estimator.count(note) if self.estimator else payload.note_tokens or 0
         return replace(result, pieces=pieces, bytes=payload.size, note=(note, note_tokens), in_doubt=payload.in_doubt)
 
@@ -523,7 +524,7 @@ class _Truncatable:
             The message, and the bytes shown of the result's beginning and of its end.
         """
         note = self.result.note[0]
-        data = self._message["content"].removeprefix(note).encode()
+        data = get_text(self._message["content"]).removeprefix(note).encode()
         bounds = [*find_piece_starts(data), len(data)]
         pieces = self._count_pieces(level)
         begin, end = bounds[(pieces + 1) // 2], bounds[-(pieces // 2) - 1]
