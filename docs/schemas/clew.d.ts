@@ -1012,7 +1012,7 @@ export interface ModelOptions {
   stop?: Array<string> | null;
   /** The seed of sampling, for providers that support it. */
   seed?: number | null;
-  /** Fields of the request's body, by the provider that gets them: an object for each, merged into what Clew sends. At most 4 096 bytes of JSON. A call fails if one is a field that Clew writes. */
+  /** Fields of the request's body, by the provider that gets them: an object for each, merged into what Clew sends. At most 4 096 bytes of JSON. A call fails if one is a field that Clew writes. Those of a message replace all of the session's. */
   provider_options?: Record<string, Record<string, unknown>> | null;
 }
 
@@ -2015,6 +2015,10 @@ export interface TranscriptMessage {
   seq: number;
   /** The caller's own refs of the message. */
   refs?: Record<string, string>;
+  /** The calls of tools that the provider ran itself for a reply. */
+  provider_calls?: Array<ProviderCall>;
+  /** The sources that a reply names. */
+  citations?: Array<Citation>;
 }
 
 /** One page of a lane's messages: the answer to the query `transcript`. */

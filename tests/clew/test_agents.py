@@ -47,6 +47,7 @@ def test_an_agent_sets_the_fields_that_it_names() -> None:
         tools=[look, ASK_A_PERSON, "mcp:github/search"],
         require_approval=["look"],
         context_policy=ContextPolicy(keep_last_turns=2),
+        provider_tools=["web_search"],
         model_options={"temperature": 0},
         limits=Limits(max_total_tokens=5),
         metadata={"team": "support"},
@@ -56,13 +57,15 @@ def test_an_agent_sets_the_fields_that_it_names() -> None:
         model="openai:gpt-4o",
         tools=("look", "ask_a_person", "mcp:github/search"),
         require_approval=("look",),
+        provider_tools=("web_search",),
         context_policy=ContextPolicy(keep_last_turns=2),
         model_options=ModelOptions(temperature=0),
         limits=Limits(max_total_tokens=5),
         metadata={"team": "support"},
     )
     assert agent.config.model_fields_set == {
-        *("model", "tools", "require_approval", "context_policy", "model_options", "limits", "metadata")
+        *("model", "tools", "require_approval", "provider_tools"),
+        *("context_policy", "model_options", "limits", "metadata"),
     }
     assert make_agent().config.model_fields_set == {"model"}
 
@@ -114,6 +117,10 @@ def test_an_agent_is_a_value() -> None:
         ({"max_iterations": 0}, "max_iterations: "),
         ({"on_busy": "wait"}, "on_busy: "),
         ({"model_options": {"heat": 1}}, "model_options.heat: "),
+        ({"model_options": {"provider_options": {"openai": 3}}}, "model_options.provider_options.openai: "),
+        ({"model_options": {"provider_options": {"openai": {"a": "x" * 5000}}}}, "over 4096 bytes"),
+        ({"provider_tools": "web_search"}, "provider_tools is a list"),
+        ({"provider_tools": ["search"]}, "provider_tools.0: "),
         ({"limits": 3}, "limits: "),
         ({"metadata": {"a": object()}}, "is not JSON"),
         ({"context_policy": ContextPolicy(reserve_output_tokens=9000)}, "max_input_tokens"),

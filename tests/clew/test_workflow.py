@@ -46,7 +46,7 @@ def make_id() -> str:
 
 async def test_a_workflow_opens_a_session_asks_and_forks_it(stack: Stack) -> None:
     """Each call answers as the client's method does, and the workflow's history replays."""
-    session_id, config = make_id(), {"model": stack.add_model("Hello!")}
+    session_id, config = make_id(), {"model": stack.add_model("Hello!"), "provider_tools": ["web_search"]}
     async with team(stack) as queue:
         asking = await start(stack, queue, "ask", session_id, config=config)
         assert await asking.result() == "Hello!"
@@ -55,6 +55,7 @@ async def test_a_workflow_opens_a_session_asks_and_forks_it(stack: Stack) -> Non
         assert "system_prompt" in other
         forked = await (await start(stack, queue, "fork", session_id)).result()
         assert len(await stack.clew.session(forked).transcript()) == 4
+        assert (await stack.clew.session(forked).status()).config["provider_tools"] == ["web_search"]
         history = await asking.fetch_history()
     await Replayer(workflows=[Support]).replay_workflow(history)
 

@@ -275,3 +275,36 @@ async def test_a_data_url_is_refused_and_leaves_nothing(stack: Stack) -> None:
     assert await session.ask("go on") == "fine"
     (noted,) = await session.entries(kind="input")
     assert "data URL" in noted.payload["reason"]
+
+
+async def test_options_of_models_out_of_bounds_are_refused_and_leave_nothing(stack: Stack) -> None:
+    """As an update, where nothing has checked them before the session: their values, their sizes and their depth."""
+    session = await stack.open()
+    await session.ask("hello")
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
+    deep: Any = {}
+    for _ in range(250):
+        deep = {"a": deep}
+    wrong: list[dict[str, Any]] = [
+        {"top_p": 0},
+        {"verbosity": "loud"},
+        {"service_tier": "no tier"},
+        {"reasoning_effort": "most"},
+        {"provider_options": {"openai": "x"}},
+        {"provider_options": {"openai": {"user": "x" * 5000}}},
+        {"provider_options": {"openai": deep}},
+    ]
+    before = (await handle.describe()).raw_description.workflow_execution_info.history_length
+    updates: list[tuple[str, dict[str, Any]]] = [
+        ("message", {"content": "hello", "model_options": options}) for options in wrong
+    ]
+    updates += [("configure", {"model_options": options}) for options in wrong]
+    updates += [("configure", {"provider_tools": tools}) for tools in (["search"], "web_search", [3])]
+    for name, argument in updates:
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await handle.execute_update(name, argument)
+        assert isinstance(refused.value.cause, ApplicationError), argument
+        assert refused.value.cause.type == "invalid_input", argument
+        assert len(refused.value.cause.message) < 1000
+    assert (await handle.describe()).raw_description.workflow_execution_info.history_length == before
+    await assert_unharmed(stack, session.id)

@@ -16,6 +16,7 @@ from clew.testing import ScriptedRequest
 from examples.web import service
 from examples.web.agents import shop
 from tests.support.browser import open_browser
+from tests.support.scripts import FOUNDED, PAGE
 from tests.support.web import Proxy, run_proxy, serve
 
 RECONNECTS = 100
@@ -163,3 +164,29 @@ async def test_a_hundred_reconnects_lose_and_double_nothing(monkeypatch: pytest.
         await page.reload()
         await expect(page.locator("#status")).to_have_text("idle")
         await check_page(page, stack.clew.session("web:ann:main"))
+
+
+@pytest.mark.slow
+async def test_sources_stand_under_the_answer() -> None:
+    """Pages of the web are links that open apart and tell nothing; another address is text, and runs nothing."""
+    agent = replace(shop, model="scripted:shop")
+    async with (
+        testing.stack(agents=[agent], models={"shop": FOUNDED}) as stack,
+        serve(service.app, stack.clew) as address,
+        open_browser() as browser,
+    ):
+        page = await browser.new_page()
+        await page.goto(f"http://{address}/?chat=main")
+        await expect(page.locator("#status")).to_have_text("idle")
+        await send(page, "Where does tea grow?")
+        link = page.locator(".sources a")
+        await expect(link).to_have_text("Assam")
+        assert await link.evaluate("a => [a.href, a.rel, a.target]") == [PAGE, "noopener noreferrer", "_blank"]
+        sources = page.locator(".sources li")
+        assert await sources.all_text_contents() == [f"Assam {PAGE}", "Click me javascript:alert(1)"]
+        provided = page.locator(".provided")
+        assert await provided.locator("strong").all_text_contents() == ["web_search", "code_execution"]
+        await expect(provided.first.locator(".result")).to_have_text("Assam")
+        order = "[...document.querySelectorAll('main > *')].map(e => e.className)"
+        assert await page.evaluate(order) == ["user", "assistant", "tool provided", "tool provided", "sources"]
+        await page.screenshot(path="/tmp/d-web.png")

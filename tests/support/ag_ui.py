@@ -83,6 +83,11 @@ def check_order(events: Sequence[core.Event], *, is_complete: bool = True) -> No
         assert len(ends) == 1
 
 
+def _add_metadata(to: Any, event: core.BaseEvent) -> None:
+    if event.metadata:
+        to.metadata = {**(to.metadata or {}), **event.metadata}
+
+
 def apply(messages: Iterable[core.Message], events: Iterable[core.Event]) -> list[core.Message]:
     """Apply events to messages."""
     known: dict[str, Any] = {message.id: message.model_copy(deep=True) for message in messages}
@@ -99,9 +104,12 @@ def apply(messages: Iterable[core.Message], events: Iterable[core.Event]) -> lis
                 known[event.message_id] = core.ReasoningMessage(id=event.message_id, content="")
             case core.TextMessageContentEvent() | core.ReasoningMessageContentEvent():
                 known[event.message_id].content = (known[event.message_id].content or "") + event.delta
+            case core.TextMessageEndEvent():
+                _add_metadata(known[event.message_id], event)
             case core.ToolCallStartEvent():
                 function = core.FunctionCall(name=event.tool_call_name, arguments="")
                 calls[event.tool_call_id] = call = core.ToolCall(id=event.tool_call_id, function=function)
+                _add_metadata(call, event)
                 parent = event.parent_message_id or event.tool_call_id
                 message = known.setdefault(parent, core.AssistantMessage(id=parent))
                 message.tool_calls = [*(message.tool_calls or ()), call]

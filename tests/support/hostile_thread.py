@@ -29,6 +29,30 @@ HOSTILE_TEXTS = (
 )
 
 
+HOSTILE_ADDRESSES = (
+    *HOSTILE_TEXTS,
+    "javascript:alert(1)",
+    "JavaScript:alert(1)",
+    " javascript:alert(1)",
+    "java\nscript:alert(1)",
+    "javascript://tea.example/%0aalert(1)",
+    "data:text/html,<script>alert(1)</script>",
+    "vbscript:x",
+    "file:///etc/passwd",
+    "//evil.invalid/x",
+    "/x",
+    "https:evil.invalid",
+    "https://",
+    "https://[::1",
+    "https://bank.example@evil.invalid/",
+    "https://evil.invalid\\@bank.example/",
+    "https://bank.example/\u202emoc.live",
+    "https://bank.example/ x",
+    "",
+)
+"""Addresses that a page must not link."""
+
+
 def write_hostile_thread() -> Thread:
     """Write the thread: each text as message, thinking, tool, argument, result, lane, reason, name, id and title."""
     first = HOSTILE_TEXTS[0]
@@ -39,6 +63,10 @@ def write_hostile_thread() -> Thread:
     )
     for text in HOSTILE_TEXTS:
         _write(session, text)
+    citations: list[Any] = [{"url": address, "title": address, "quote": address} for address in HOSTILE_ADDRESSES]
+    ran: Any = {"tool": "t", "sources": citations}
+    founded: Any = {"role": "assistant", "content": "", "citations": citations, "provider_calls": [ran]}
+    session.call(founded)
     line = "x" * 1_000_000
     session.writer.message(user_says(line))
     calls: Any = [{"id": "long", "name": line, "arguments": {"line": line}}]
@@ -54,7 +82,9 @@ def _write(session: RecordedSession, text: str) -> None:
     writer.commit("ai_message", user | {"metadata": {text: text}}, **ids)
     calls: Any = [{"id": text, "name": text, "arguments": {text: text, "nested": [text]}}]
     reply: Any = {"role": "assistant", "content": text, "tool_calls": calls, "thinking": text}
-    session.call(reply, lane=text, run=text, model=text)
+    reply["provider_calls"] = [{"tool": text, "input": text, "output": text, "error": text, "sources": []}]
+    sent = {"digest": text, "encoder": text, "dialect": text}
+    session.call(reply, lane=text, run=text, model=text, request=sent, provider_tools=[text])
     child = {"session_id": text, "agent": text, "usage": {"input_tokens": 1}}
     result = {"context_ref": text, **tool_returns(text, text, text), "subagent": child, "is_error": True}
     edited = {text: text}

@@ -22,6 +22,22 @@ def reply_as_told(body: dict[str, Any]) -> Reply:
     )
 
 
+PAGE = "https://tea.example/assam"
+FOUNDED = Reply(
+    "Tea is grown in Assam.",
+    provider_calls=[
+        {"tool": "web_search", "input": "where tea grows", "sources": [{"url": PAGE, "title": "Assam"}]},
+        {"tool": "code_execution", "input": "print(1 + 1)", "output": "2"},
+    ],
+    citations=[
+        {"url": PAGE, "title": "Assam", "quote": "Assam grows tea.", "start": 0, "end": 22},
+        {"url": PAGE, "title": "Assam", "start": 16, "end": 21},
+        {"url": "javascript:alert(1)", "title": "Click me"},
+    ],
+)
+"""A reply of a model whose provider has searched and run code, with citations; one names no page of the web."""
+
+
 def make_tool_script(*calls: ToolCall) -> Any:
     """A model that asks for tools once, and then says what it read."""
 

@@ -29,7 +29,7 @@ from clew_activities.worker.observability import read_spans
 from clew_workflows.host.telemetry import read_traceparent
 from tests.support.processes import run_worker_process
 from tests.support.rolling import make_id
-from tests.support.scripts import make_tool_script
+from tests.support.scripts import FOUNDED, PAGE, make_tool_script
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -284,3 +284,23 @@ def test_without_a_collector_there_are_no_spans() -> None:
 def test_a_header_that_is_no_context_counts_as_none(data: bytes) -> None:
     """Anybody may send one: no workflow task fails."""
     assert read_traceparent({"_tracer-data": Payload(data=data)}) is None
+
+
+@pytest.mark.parametrize("shows_content", [False, True])
+async def test_spans_name_the_tools_that_a_provider_ran(stack: Stack, shows_content: bool) -> None:
+    """Their inputs and results are texts: the conventions' parts of the output."""
+    session = await stack.open(lambda _: FOUNDED)
+    with keep_spans(shows_content=shows_content) as exporter:
+        await session.ask("Where does tea grow?")
+        (chat,) = (span["attributes"] for span in list_spans(exporter) if span["name"].startswith("chat"))
+    assert list(chat["clew.provider_tools.called"]) == ["web_search", "code_execution"]
+    if not shows_content:
+        assert "where tea grows" not in str(chat)
+        return
+    ((message,),) = [json.loads(chat["gen_ai.output.messages"])]
+    called, answered, *_, written = message["parts"]
+    assert (called["type"], called["name"]) == ("server_tool_call", "web_search")
+    assert called["server_tool_call"] == {"type": "web_search", "input": "where tea grows"}
+    assert answered["type"] == "server_tool_call_response"
+    assert answered["server_tool_call_response"]["sources"] == [{"url": PAGE, "title": "Assam"}]
+    assert written == {"type": "text", "content": FOUNDED.text}

@@ -11,7 +11,7 @@ A new provider is a module beside these, with the members that `interface` defin
 | module | content |
 |---|---|
 | `interface`, `loading` | what a provider is, and which ones a worker has |
-| `openai`, `openai_stream`, `dialects` | Chat Completions, and what each server takes of it |
+| `openai`, `openai_stream`, `openai_pages`, `dialects` | Chat Completions, and what each server has of it |
 | `anthropic`, `anthropic_stream`, `anthropic_schema` | Anthropic's Messages |
 | `fit_messages`, `fit_tools`, `options`, `sanitize`, `answer_object` | what a session has, as a server takes it |
 | `encoders` | the encoders by their names, which encode a call again for an audit |

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from clew_activities.providers.errors import TruncatedStream, classify_event
 from clew_activities.providers.fit_tools import FittedTools
+from clew_activities.providers.openai_pages import Pages
 from clew_activities.providers.reply import (
     PROVIDER_DATA_LIMIT,
     Call,
@@ -64,6 +65,7 @@ class OpenAIDecoder(DraftDecoder):
         self._has_older_call = False
         self._own = OwnData()
         self._tags = TaggedText()
+        self._pages = Pages()
 
     def feed(self, event: str, data: str) -> None:
         """Fold one event.
@@ -86,6 +88,7 @@ class OpenAIDecoder(DraftDecoder):
         if failure is not None:
             raise classify_event(failure)
         self._read_usage(chunk)
+        self._pages.add_listed(chunk)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             # Requests ask for one choice; ignore further ones.
@@ -107,6 +110,7 @@ class OpenAIDecoder(DraftDecoder):
         if self._refusal:
             self.refusal = self._refusal
         self._take_split(*self._tags.finish())
+        self._pages.finish(self, has_positions=not self._tags.opening)
         return super().finish()
 
     def make_provider_data(self) -> ProviderData | None:
@@ -124,6 +128,7 @@ class OpenAIDecoder(DraftDecoder):
         for name in _FIELDS_BACK:
             if value := delta.get(name):
                 self._own.add(name, value)
+        self._pages.add_delta(delta)
         if len(self._refusal) < _REFUSAL_LIMIT and (refusal := read_string(delta.get("refusal"))):
             self._refusal = (self._refusal + refusal)[:_REFUSAL_LIMIT]
         calls = delta.get("tool_calls")

@@ -177,7 +177,7 @@ class DraftDecoder:
         if text := _limit_text(quote, QUOTE_LIMIT):
             citation["quote"] = text
         if start is not None and end is not None and 0 <= start <= end:
-            citation |= {"start": start, "end": end}
+            citation["start"], citation["end"] = start, end
         if citation not in self.citations[-8:]:
             self.citations.append(citation)
 
@@ -346,7 +346,7 @@ class AnswerDecoder(_DecoderWrapper):
         if reply.tool_calls:
             return reply
         text = find_value(reply.content)
-        return reply.model_copy(update={"content": read_member(text) if self._is_wrapped else text})
+        return _replace_content(reply, read_member(text) if self._is_wrapped else text)
 
 
 class RedactedDecoder(_DecoderWrapper):
@@ -400,9 +400,9 @@ class RedactedDecoder(_DecoderWrapper):
         """Return the reply; raises as `Decoder.finish` does. Its errors may quote what was received."""
         reply = self._decoder.finish()
         data = reply.provider_data
+        reply = _replace_content(reply, self.redaction.redact_text(reply.content))
         return reply.model_copy(
             update={
-                "content": self.redaction.redact_text(reply.content),
                 "thinking": None if reply.thinking is None else self.redaction.redact_text(reply.thinking),
                 "tool_calls": tuple(map(self._redact_call, reply.tool_calls)),
                 "provider_calls": tuple(map(self.redaction.redact_value, reply.provider_calls)),
@@ -421,6 +421,17 @@ class RedactedDecoder(_DecoderWrapper):
                 "malformed": None if malformed is None else self.redaction.redact_text(malformed),
             }
         )
+
+
+def _replace_content(reply: ModelReply, content: str) -> ModelReply:
+    """Replace the text of a reply. Citations keep their part of the text only if it is the same text."""
+    if content == reply.content:
+        return reply
+    citations = tuple({**citation} for citation in reply.citations)
+    for citation in citations:
+        citation.pop("start", None)
+        citation.pop("end", None)
+    return reply.model_copy(update={"content": content, "citations": citations})
 
 
 def parse_event(data: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -18,6 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from clew_workflows.contract.messages import ProviderCall
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.host.telemetry import FinishedTurn
 from clew_workflows.protocol import CallModel, ModelAnswered, RunTool, Summarize, ToolAnswered, WrittenSummary
@@ -117,7 +118,10 @@ class Attempt:
             reply = answer.reply
             self._span.set_attribute("gen_ai.response.finish_reasons", [reply.stop_reason])
             self._span.set_attributes(_describe_usage(reply.usage))
-            self._show_output(reply.content, reply.stop_reason)
+            if reply.provider_calls:
+                names = [call["tool"] for call in reply.provider_calls]
+                self._span.set_attribute("clew.provider_tools.called", names)
+            self._show_output(reply.content, reply.stop_reason, reply.provider_calls)
         if isinstance(answer, WrittenSummary):
             self._span.set_attributes(_describe_usage(answer.usage))
             self._show_output(answer.content, "stop")
@@ -129,10 +133,11 @@ class Attempt:
                 self._span.set_attribute("gen_ai.tool.call.arguments", json.dumps(self._request.arguments))
                 self._span.set_attribute("gen_ai.tool.call.result", answer.text)
 
-    def _show_output(self, text: str, finish_reason: str) -> None:
-        """Add the text that a model has written, if spans have texts."""
+    def _show_output(self, text: str, finish_reason: str, calls: Sequence[ProviderCall] = ()) -> None:
+        """Add the text that a model has written, and the calls that its provider ran itself, if spans have texts."""
         if self._shows_content:
-            parts = [{"type": "text", "content": text}]
+            parts: list[dict[str, Any]] = [part for call in calls for part in _make_server_parts(call)]
+            parts.append({"type": "text", "content": text})
             message = {"role": "assistant", "parts": parts, "finish_reason": finish_reason}
             self._span.set_attribute("gen_ai.output.messages", json.dumps([message]))
 
@@ -141,6 +146,14 @@ class Attempt:
         name = error.type if isinstance(error, ApplicationError) else type(error).__name__
         self._span.set_status(Status(StatusCode.ERROR))
         self._span.set_attribute("error.type", name or "unknown")
+
+
+def _make_server_parts(call: ProviderCall) -> Iterator[dict[str, Any]]:
+    """Make the two parts of a message that the conventions have for a call that the provider ran itself."""
+    name, result = call["tool"], {key: value for key, value in call.items() if key not in ("tool", "input")}
+    made = {"type": name} | ({"input": call["input"]} if "input" in call else {})
+    yield {"type": "server_tool_call", "name": name, "server_tool_call": made}
+    yield {"type": "server_tool_call_response", "server_tool_call_response": {"type": name, **result}}
 
 
 def make_spans(environ: Mapping[str, str]) -> Spans:
@@ -163,6 +176,7 @@ def _describe(request: CallModel | RunTool | Summarize) -> tuple[str, SpanKind, 
         options = {
             "gen_ai.request.max_tokens": request.options.max_output_tokens,
             "gen_ai.request.temperature": request.options.temperature,
+            "gen_ai.request.top_p": request.options.top_p,
         }
         attributes |= {name: value for name, value in options.items() if value is not None}
         return _describe_chat(request.model, attributes)

@@ -50,6 +50,12 @@ from clew_workflows.contract import messages, payloads
 from clew_workflows.contract.errors import InvalidInput
 from clew_workflows.thread.entries import Entry
 
+CUSTOM_PREFIX = "clew."
+"""What the names of custom events begin with, and the keys of metadata. The type of the session's event follows."""
+_RUN_BY_PROVIDER = {f"{CUSTOM_PREFIX}run_by": "provider"}
+"""The metadata of a call that the provider ran itself."""
+
+
 # Messages of AG-UI: those of a thread, and those that a client sends.
 
 
@@ -74,6 +80,33 @@ def convert_call(call: messages.ToolCall) -> ToolCall:
     return ToolCall(id=call["id"], function=function)
 
 
+_PROVIDER_CALL = "-provider-"
+"""In the id of a call that the provider ran itself, between the model call and the number."""
+
+
+def convert_provider_calls(name: str, reply: payloads.AssistantMessage) -> list[tuple[ToolCall, ToolMessage]]:
+    """Convert the calls of tools that the provider ran itself, each with its result: its output and its sources."""
+    converted = []
+    for number, call in enumerate(reply.provider_calls or (), 1):
+        arguments = {"input": call["input"]} if "input" in call else {}
+        function = FunctionCall(name=call["tool"], arguments=to_json(arguments).decode())
+        made = ToolCall(id=f"{name}{_PROVIDER_CALL}{number}", function=function, metadata=_RUN_BY_PROVIDER)
+        result = {key: value for key, value in call.items() if key not in ("tool", "input")}
+        content = to_json(result).decode()
+        converted.append(
+            (
+                made,
+                ToolMessage(id=f"{made.id}-result", tool_call_id=made.id, content=content, error=call.get("error")),
+            )
+        )
+    return converted
+
+
+def make_metadata(reply: payloads.AssistantMessage) -> dict[str, Any] | None:
+    """Make the metadata of a reply's message: its citations; None: it has none."""
+    return {f"{CUSTOM_PREFIX}citations": reply.citations} if reply.citations else None
+
+
 def convert_result(entry: Entry, result: payloads.ToolMessage) -> ToolMessage:
     """Convert the result of a tool call."""
     return ToolMessage(
@@ -95,9 +128,13 @@ def convert_entry(entry: Entry) -> Iterator[Message]:
         case payloads.AssistantMessage() as reply:
             if reply.thinking:
                 yield ReasoningMessage(id=name_reasoning(name), content=reply.thinking)
-            calls = [convert_call(call) for call in reply.tool_calls or ()]
+            provided = convert_provider_calls(name, reply)
+            calls = [*(call for call, _ in provided), *map(convert_call, reply.tool_calls or ())]
             if reply.content or calls:
-                yield AssistantMessage(id=name, content=reply.content or None, tool_calls=calls or None)
+                yield AssistantMessage(
+                    id=name, content=reply.content or None, tool_calls=calls or None, metadata=make_metadata(reply)
+                )
+            yield from (result for _, result in provided)
 
 
 async def convert_thread(entries: AsyncIterable[Entry]) -> list[Message]:
@@ -135,13 +172,9 @@ def list_new_results(run: RunAgentInput) -> Sequence[ToolMessage]:
     for message in reversed(run.messages):
         if isinstance(message, AssistantMessage):
             break
-        if isinstance(message, ToolMessage):
+        if isinstance(message, ToolMessage) and _PROVIDER_CALL not in message.tool_call_id:
             results.append(message)
     return results[::-1]
-
-
-CUSTOM_PREFIX = "clew."
-"""What the names of custom events begin with; the type of the session's event follows."""
 
 
 @dataclass(frozen=True)
@@ -219,11 +252,12 @@ class RunEvents:
         replies = (message for message in self.messages.values() if isinstance(message, AssistantMessage))
         return any(call.id == tool_call_id for reply in replies for call in reply.tool_calls or ())
 
-    def close(self) -> Iterator[BaseEvent]:
-        """Close the message that is open."""
+    def close(self, metadata: dict[str, Any] | None = None) -> Iterator[BaseEvent]:
+        """Close the message that is open. Clients add `metadata` to the message."""
         if self._open is not None:
             (name, form), self._open = self._open, None
-            yield from form.end(name)
+            *events, last = form.end(name)
+            yield from (*events, last.model_copy(update={"metadata": metadata}) if metadata else last)
 
     def _take_entry(self, entry: Entry) -> Iterator[BaseEvent]:
         match entry.body if entry.kind in ("ai_message", "run") else None:
@@ -232,33 +266,41 @@ class RunEvents:
             case payloads.AssistantMessage() as reply:
                 yield from self._take_reply(name_message(entry), reply)
             case payloads.ToolMessage() as result if not result.late:
-                yield from self._take_result(entry, result)
+                yield from self._send_result(convert_result(entry, result), is_error=result.is_error)
             case payloads.RunPayload():
                 yield from self._drop(self._texts)
 
     def _take_reply(self, name: str, reply: payloads.AssistantMessage) -> Iterator[BaseEvent]:
         yield from self._complete(name_reasoning(name), _REASONING, reply.thinking or "")
-        yield from self._complete(name, _REPLY, reply.text)
+        yield from self._complete(name, _REPLY, reply.text, make_metadata(reply))
+        provided = convert_provider_calls(name, reply)
         message = self.messages.get(name)
         if not isinstance(message, AssistantMessage):
             message = AssistantMessage(id=name)
         known = message.tool_calls or []
-        new = [convert_call(call) for call in reply.tool_calls or () if all(call["id"] != old.id for old in known)]
+        calls = [*(call for call, _ in provided), *map(convert_call, reply.tool_calls or ())]
+        new = [call for call in calls if all(call.id != old.id for old in known)]
         for call in new:
-            yield ToolCallStartEvent(tool_call_id=call.id, tool_call_name=call.function.name, parent_message_id=name)
+            yield ToolCallStartEvent(
+                tool_call_id=call.id,
+                tool_call_name=call.function.name,
+                parent_message_id=name,
+                metadata=call.metadata,
+            )
             yield ToolCallArgsEvent(tool_call_id=call.id, delta=call.function.arguments)
             yield ToolCallEndEvent(tool_call_id=call.id)
         if new:
             self.messages[name] = message.model_copy(update={"tool_calls": [*known, *new]})
+        for _, result in provided:
+            yield from self._send_result(result, is_error=result.error is not None)
 
-    def _take_result(self, entry: Entry, result: payloads.ToolMessage) -> Iterator[BaseEvent]:
+    def _send_result(self, made: ToolMessage, *, is_error: bool) -> Iterator[BaseEvent]:
         # The client has it already: it has sent it, or an earlier run has.
         for message in self.messages.values():
-            if isinstance(message, ToolMessage) and message.tool_call_id == result.tool_call_id:
+            if isinstance(message, ToolMessage) and message.tool_call_id == made.tool_call_id:
                 return
-        made = convert_result(entry, result)
         self.messages[made.id] = made
-        metadata = {"is_error": True} if result.is_error else None
+        metadata = {"is_error": True} if is_error else None
         yield ToolCallResultEvent(
             message_id=made.id, tool_call_id=made.tool_call_id, content=made.content, role="tool", metadata=metadata
         )
@@ -273,13 +315,19 @@ class RunEvents:
         if not shown.startswith(text):
             yield from self._show(name, form, text)
 
-    def _complete(self, name: str, form: _Form, text: str) -> Iterator[BaseEvent]:
-        """Send what the client lacks of a text that is complete."""
+    def _complete(
+        self, name: str, form: _Form, text: str, metadata: dict[str, Any] | None = None
+    ) -> Iterator[BaseEvent]:
+        """Send what the client lacks of a text that is complete, and of its metadata."""
         self._texts.pop(name, None)
-        if text != self._get_text(name):
+        known = self.messages.get(name)
+        lacks = metadata if text and (known is None or known.metadata != metadata) else None
+        if text != self._get_text(name) or lacks:
             yield from self._show(name, form, text)
         if self._open == (name, form):
-            yield from self.close()
+            yield from self.close(lacks)
+        if lacks:
+            self.messages[name] = self.messages[name].model_copy(update={"metadata": lacks})
 
     def _show(self, name: str, form: _Form, text: str) -> Iterator[BaseEvent]:
         shown = self._get_text(name)

@@ -139,7 +139,10 @@ class Changes(TypedDict, total=False):
         typer.Option(
             "--provider-tool",
             metavar="NAME",
-            help="A tool that the model's provider runs itself; may be repeated. Replaces the list.",
+            help=f"A tool that the model's provider runs itself: {options.PROVIDER_TOOLS}; may be repeated. Replaces "
+            "the list.",
+            callback=options.check_provider_tools,
+            autocompletion=options.complete_provider_tool,
         ),
     ]
     require_approval: Annotated[

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
 import typer
 
@@ -20,6 +20,7 @@ from clew.session.connection import Clew
 from clew.session.handle import make_id
 from clew.session.session import Session
 from clew_workflows.contract import TASK_QUEUE
+from clew_workflows.contract.config import ProviderTool
 
 LOOK_SECONDS = 3.0
 """Seconds within which a shell gets its completions; afterwards it gets none."""
@@ -87,6 +88,27 @@ def complete_model(context: typer.Context, incomplete: str) -> list[str]:
         return (await list_names(clew)).models
 
     return _look_up(context, incomplete, find)
+
+
+PROVIDER_TOOLS = ", ".join(get_args(ProviderTool))
+"""The names of the tools that a provider runs itself."""
+
+
+def complete_provider_tool(incomplete: str) -> list[str]:
+    """Complete the name of a tool that a provider runs itself."""
+    return [name for name in get_args(ProviderTool) if name.startswith(incomplete)]
+
+
+def check_provider_tools(names: list[str] | None) -> list[str] | None:
+    """Check the names of tools that a provider runs itself, before anything is sent.
+
+    Raises:
+        typer.BadParameter: A name is unknown.
+    """
+    for name in names or ():
+        if name not in get_args(ProviderTool):
+            raise typer.BadParameter(f"{name!r} is none of {PROVIDER_TOOLS}")
+    return names
 
 
 def complete_approval(context: typer.Context, incomplete: str) -> list[str]:
@@ -178,7 +200,9 @@ class StartOptions(TypedDict, total=False):
         typer.Option(
             "--provider-tool",
             metavar="NAME",
-            help="A tool of a new session that the model's provider runs itself; may be repeated.",
+            help=f"A tool of a new session that the model's provider runs itself: {PROVIDER_TOOLS}; may be repeated.",
+            callback=check_provider_tools,
+            autocompletion=complete_provider_tool,
         ),
     ]
     require_approval: Annotated[

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.cli.hints import write_command
+from clew_workflows.contract.messages import Citation, ProviderCall, list_cited_pages
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.outputs import (
     ApprovalReceipt,
@@ -61,6 +62,10 @@ _CONTROL = re.compile(
     r"|\x1b[ -/]*[0-Z\\`-~]"
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+
+
+_TITLE_CHARACTERS = 100
+_URL_CHARACTERS = 2000
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -111,6 +116,7 @@ def print_status(to: Console, answer: SessionStatus) -> None:
         "agent": _format_agent(answer.agent) if answer.agent else "",
         "model": answer.model,
         "fallbacks": ", ".join(answer.config.get("fallbacks", ())),
+        "provider tools": ", ".join(answer.config.get("provider_tools", ())),
         "lane": answer.active_context_ref,
         "entries": _format_entry_count(answer),
         "request": _format_request(answer),
@@ -214,6 +220,26 @@ def print_messages(to: Console, messages: Iterable[Mapping[str, Any]]) -> None:
             print_text(to, make_text(message["content"]))
         for call in message.get("tool_calls", []):
             print_text(to, format_tool_call(call["name"], call["arguments"]))
+        print_lines(to, *list_source_lines(message.get("provider_calls"), message.get("citations")))
+
+
+def list_source_lines(calls: Sequence[ProviderCall] | None, citations: Sequence[Citation] | None) -> list[Text]:
+    """List the provider's own calls, a line for each, and the pages that a reply names, each once and numbered."""
+    lines = [format_provider_call(call) for call in calls or ()]
+    for number, page in enumerate(list_cited_pages(citations or ()), 1):
+        title = shorten(page.get("title", ""), _TITLE_CHARACTERS)
+        url = shorten(page["url"], _URL_CHARACTERS)
+        lines.append(make_line((f"[{number}] {f'{title} — ' if title else ''}{url}", "dim")))
+    return lines
+
+
+def format_provider_call(call: ProviderCall) -> Text:
+    """Format a call of a tool that the provider ran itself in one line."""
+    number = len(call.get("sources", ()))
+    sources = f"{number} source{'' if number == 1 else 's'}" if number else ""
+    result = f"failed: {shorten(call['error'], 200)}" if "error" in call else sources or call.get("output", "")
+    parts = (shorten(call.get("input", ""), 200), shorten(result, 200))
+    return make_line((f"↗ {shorten(call['tool'], 80)}: {' · '.join(filter(None, parts))}".rstrip(": "), "dim"))
 
 
 def format_tool_call(name: str, arguments: Mapping[str, Any]) -> Text:
@@ -285,10 +311,13 @@ def _format_entry(entry: Entry) -> str:
             reply = message if isinstance(message, AssistantMessage) else None
             name += ", interrupted" if reply and reply.interrupted else ""
             calls = reply.tool_calls or () if reply else ()
-            shown = " ".join(str(format_tool_call(call["name"], call["arguments"])) for call in calls)
-            return f"{message.role}{name}: {message.content} {shown}"
-        case ConfigPayload(model=model, tools=tools):
-            return f"{model}; tools: {', '.join(tool['name'] for tool in tools) or 'none'}"
+            shown = [str(format_tool_call(call["name"], call["arguments"])) for call in calls]
+            if reply:
+                shown += map(str, list_source_lines(reply.provider_calls, reply.citations))
+            return f"{message.role}{name}: {message.content} {' '.join(shown)}"
+        case ConfigPayload(model=model, tools=tools, provider_tools=own):
+            provided = f"; tools of the provider: {', '.join(own)}" if own else ""
+            return f"{model}; tools: {', '.join(tool['name'] for tool in tools) or 'none'}{provided}"
         case RunPayload() as run:
             return f"{run.status}: {run.termination_reason}"
         case SessionPayload() as session:

@@ -187,7 +187,7 @@ async def ask_session(
     session = opened.session
     request = await _send(session, text, timeout_seconds, on_busy)
     patience = None if timeout_seconds is None else timeout_seconds + grace_seconds
-    answering = asyncio.ensure_future(_answer(request, as_json, in_lines=False))
+    answering = asyncio.ensure_future(_answer(session, request, as_json, in_lines=False))
     try:
         while not (await asyncio.wait([answering], timeout=patience))[0]:
             # The timeout's clock stops while the request is queued or waits for approval: only a worker knows.
@@ -258,7 +258,7 @@ class LineChat:
                 self._print(await carry_out(self._session, parsed))
 
     async def _answer(self, request: Request) -> None:
-        await _answer(request, self._as_json, in_lines=True)
+        await _answer(self._session, request, self._as_json, in_lines=True)
 
     def _print(self, answer: Answer) -> None:
         if self._as_json:
@@ -284,7 +284,7 @@ async def _send(session: Session, text: str, timeout_seconds: int | None, on_bus
     return await reach.wait_for_change(sending, session.id, "message")
 
 
-async def _answer(request: Request, as_json: bool, *, in_lines: bool) -> None:
+async def _answer(session: Session, request: Request, as_json: bool, *, in_lines: bool) -> None:
     """Print a request's answer: streamed on a terminal, at once in a pipe, or as JSON.
 
     Raises:
@@ -295,11 +295,34 @@ async def _answer(request: Request, as_json: bool, *, in_lines: bool) -> None:
     outcome = await (follow_session(to, request) if live else wait_for_outcome(request, _notify))
     answer = await request.answer()
     if as_json:
-        show.print_document({**outcome.as_dict(), "answer": answer}, in_lines=in_lines)
+        sources = await _read_sources(session, outcome)
+        show.print_document({**outcome.as_dict(), "answer": answer, **sources}, in_lines=in_lines)
     elif not live:
         # Unchanged, for a file or another program.
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
+        sources = await _read_sources(session, outcome)
+        for line in show.list_source_lines(sources.get("provider_calls"), sources.get("citations")):
+            _notify(line)
+
+
+async def _read_sources(session: Session, outcome: RequestOutcome) -> dict[str, Any]:
+    """Read the calls that the provider ran for a request, and the citations of the answer; empty: there are none.
+
+    Nothing is lost without them: also empty, if no worker answers.
+    """
+    reading = session.entries(request_id=outcome.request_id, kind="ai_message")
+    try:
+        entries = await wait_for_answer(reading, session.id)
+    except (ClewError, TemporalError):
+        return {}
+    replies = {entry.seq: entry.body for entry in entries if isinstance(entry.body, AssistantMessage)}
+    answer = replies.get(outcome.answer_seq or 0)
+    sources = {
+        "provider_calls": [call for reply in replies.values() for call in reply.provider_calls or ()],
+        "citations": answer.citations if answer else None,
+    }
+    return {name: value for name, value in sources.items() if value}
 
 
 # Wait for a reply: show it as it grows on a terminal, with its tool calls and their results.
@@ -383,9 +406,10 @@ class View:
             self.end()
             self._to.print(show.format_tool_result(message.text, self._to.width))
         elif isinstance(message, AssistantMessage):
-            for call in message.tool_calls or ():
+            calls = [show.format_tool_call(call["name"], call["arguments"]) for call in message.tool_calls or ()]
+            for line in (*calls, *show.list_source_lines(message.provider_calls, message.citations)):
                 self.end()
-                show.print_lines(self._to, show.format_tool_call(call["name"], call["arguments"]))
+                show.print_lines(self._to, line)
 
     def print_note(self, text: str) -> None:
         """Print a note on a line of its own; an empty note only begins a new line."""

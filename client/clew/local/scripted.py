@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Any, Literal, Self
 
 from clew.local.child import LOOPBACK
+from clew_workflows.contract.messages import Citation, ProviderCall
 
 _MAX_HEADER_BYTES = 64 * 1024
 
@@ -35,6 +36,11 @@ class Reply:
 
     text: str = ""
     tool_calls: Sequence[ToolCall] = ()
+    provider_calls: Sequence[ProviderCall] = ()
+    """Calls of tools that the provider ran itself, before the text. An `error` is sent as the output: the format has
+    no field for it."""
+    citations: Sequence[Citation] = ()
+    """The sources of the text."""
     finish_reason: Literal["stop", "tool_calls", "length"] | None = None
     """Why the reply ends; `length`: at its limit of tokens. None: `tool_calls` if it has some, else `stop`."""
     tokens_per_second: float | None = None
@@ -182,6 +188,7 @@ async def _send_completion(writer: asyncio.StreamWriter, reply: Reply, body: dic
             {"id": _id(index, call), "type": "function", "function": {"name": call.name, "arguments": _encode(call)}}
             for index, call in enumerate(reply.tool_calls)
         ]
+    message |= _make_pages(reply)
     choice = {"index": 0, "message": message, "finish_reason": _finish(reply)}
     usage = _count(reply, tokens, body)
     answer = {**_envelope(body), "object": "chat.completion", "choices": [choice], "usage": usage}
@@ -193,6 +200,9 @@ async def _send_completion(writer: asyncio.StreamWriter, reply: Reply, body: dic
 async def _send_stream(writer: asyncio.StreamWriter, reply: Reply, body: dict[str, Any]) -> None:
     """Send the reply as server-sent events at its pace, up to `disconnect_after`."""
     await _send_head(writer, reply, "text/event-stream")
+    pages = _make_pages(reply)
+    if calls := pages.pop("executed_tools", None):
+        await _send_event(writer, body, {"executed_tools": calls})
     tokens = _split(reply.text)
     for number, token in enumerate(tokens):
         if number == reply.disconnect_after:
@@ -202,6 +212,8 @@ async def _send_stream(writer: asyncio.StreamWriter, reply: Reply, body: dict[st
             await asyncio.sleep(1 / reply.tokens_per_second)
     for delta in _make_call_deltas(reply):
         await _send_event(writer, body, delta)
+    if pages:
+        await _send_event(writer, body, pages)
     if reply.disconnect_after is not None:
         return
     await _send_event(writer, body, {}, _finish(reply))
@@ -242,6 +254,41 @@ def _make_call_deltas(reply: Reply) -> Iterator[dict[str, Any]]:
         half = len(arguments) // 2
         for piece in (arguments[:half], arguments[half:]):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+
+
+_PROVIDER_TOOLS = {
+    "web_search": ("search", "query"),
+    "web_fetch": ("visit", "url"),
+    "code_execution": ("python", "code"),
+}
+"""Groq's name of each tool that a provider runs, and of the argument that is its input."""
+
+
+def _make_pages(reply: Reply) -> dict[str, Any]:
+    """Make the members of a message for the provider's own calls, in Groq's form, and for citations, in OpenAI's."""
+    members = {
+        "executed_tools": [_make_executed_tool(index, call) for index, call in enumerate(reply.provider_calls)],
+        "annotations": [
+            {"type": "url_citation", "url_citation": _make_annotation(citation)} for citation in reply.citations
+        ],
+    }
+    return {name: value for name, value in members.items() if value}
+
+
+def _make_executed_tool(index: int, call: ProviderCall) -> dict[str, Any]:
+    name, argument = _PROVIDER_TOOLS.get(call["tool"], (call["tool"], "input"))
+    made: dict[str, Any] = {"index": index, "type": name}
+    made["arguments"] = json.dumps({argument: call["input"]}) if "input" in call else ""
+    if output := call.get("error") or call.get("output"):
+        made["output"] = output
+    if "sources" in call:
+        made["search_results"] = {"results": call["sources"]}
+    return made
+
+
+def _make_annotation(citation: Citation) -> dict[str, Any]:
+    names = {"start": "start_index", "end": "end_index", "quote": "content"}
+    return {names.get(name, name): value for name, value in citation.items()}
 
 
 async def _send_event(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, overload
 
-from clew.report.types import Call, EventItem, Item, MessageItem, Text, ToolUse
-from clew_workflows.contract.messages import ToolCall
+from clew.report.types import Call, EventItem, Item, MessageItem, Page, ProviderUse, Text, ToolUse
+from clew_workflows.contract.messages import Citation, ProviderCall, Source, ToolCall, list_cited_pages
 from clew_workflows.contract.payloads import (
     AppliedPin,
     AppliedReplace,
@@ -137,10 +137,35 @@ class Conversation:
             source=message.source if isinstance(message, UserMessage) else None,
             thinking=take(reply.thinking) if reply else None,
             tools=tuple(self._make_tool(entry, call) for call in reply.tool_calls or ()) if reply else (),
+            provider_calls=tuple(map(self._make_provider_use, reply.provider_calls or ())) if reply else (),
+            sources=tuple(self._list_sources(reply.citations or ())) if reply else (),
             result_of=message.tool_call_id if isinstance(message, ToolMessage) else None,
             interrupted=reply.interrupted if reply else False,
             call=self.calls.get(entry.seq),
         )
+
+    def _make_provider_use(self, call: ProviderCall) -> ProviderUse:
+        take = self.texts.take
+        return ProviderUse(
+            name=call["tool"][:MAX_NAME_CHARACTERS],
+            input=take(call.get("input")),
+            output=take(call.get("output")),
+            error=take(call.get("error")),
+            pages=tuple(map(self._make_page, call.get("sources", ()))),
+        )
+
+    def _list_sources(self, citations: Sequence[Citation]) -> Iterator[Page]:
+        """List the pages that a reply names, with the words of each."""
+        quotes: dict[str, dict[str, None]] = {}
+        for citation in citations:
+            if "quote" in citation:
+                quotes.setdefault(citation["url"], {})[citation["quote"]] = None
+        for page in list_cited_pages(citations):
+            taken = tuple(map(self.texts.take, quotes.get(page["url"], ())))
+            yield self._make_page(page).model_copy(update={"quotes": taken})
+
+    def _make_page(self, source: Source) -> Page:
+        return Page(url=self.texts.take(source["url"]), title=self.texts.take(source.get("title")))
 
     def _make_tool(self, reply: Entry, call: ToolCall) -> ToolUse:
         take, take_json = self.texts.take, self.texts.take_json
@@ -186,7 +211,14 @@ class Conversation:
                 agent = config.agent
                 named = f"agent {agent.name} {agent.label or agent.version}" if agent else ""
                 tools = ", ".join(tool["name"] for tool in config.tools)
-                rows = (changed, config.model, named, f"tools: {tools}" if tools else "")
+                provided = ", ".join(config.provider_tools)
+                rows = (
+                    changed,
+                    config.model,
+                    named,
+                    f"tools: {tools}" if tools else "",
+                    f"tools of the provider: {provided}" if provided else "",
+                )
                 return _Description("configuration", "; ".join(filter(None, rows)), config.prompt)
             case RunPayload() as run:
                 title = f"{run.status}: {run.termination_reason}, {_count(run.iterations, 'model call')}"

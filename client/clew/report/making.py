@@ -239,6 +239,7 @@ def _make_call(thread: Thread, entry: Entry, recipe: Recipe, *, with_window: boo
             problem = str(error)
         except ValueError:
             problem = "its policy has fields of a later release"
+    sent = recipe.request
     return Call(
         seq=entry.seq,
         at=entry.at,
@@ -249,6 +250,10 @@ def _make_call(thread: Thread, entry: Entry, recipe: Recipe, *, with_window: boo
         seconds=_count_call_seconds(thread, entry, recipe),
         attempt=recipe.attempt,
         stop_reason=recipe.stop_reason,
+        provider_tools=recipe.provider_tools,
+        request_digest=sent.digest if sent else None,
+        encoder=sent.encoder if sent else None,
+        dialect=sent.dialect if sent else None,
         window=window,
         problem=problem,
     )

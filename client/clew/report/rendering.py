@@ -42,6 +42,7 @@ from clew.report.texts import (
     format_percent,
     format_seconds,
     format_time,
+    is_web_address,
     make_visible,
     render_markdown,
 )
@@ -134,7 +135,13 @@ def _make_environment() -> Environment:
         "time": format_time,
         "window": describe_window,
     }
+    environment.tests["linkable"] = _is_linkable
     return environment
+
+
+def _is_linkable(address: Text) -> bool:
+    """Whether the page links an address: it is shown in full, and leads to a page of the web."""
+    return not address.left_out and is_web_address(address.content)
 
 
 def _describe_part(segment: Segment) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
@@ -89,6 +90,17 @@ def _name(match: re.Match[str]) -> str:
     if code < 0x20:
         return chr(_PICTURES + code)
     return f"[U+{code:04X}]"
+
+
+def is_web_address(address: str) -> bool:
+    """Whether a link may lead to an address: only to a page of the web, and only where people see which one it is."""
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname
+    except ValueError:
+        return False
+    is_visible = address.isprintable() and not re.search(r"[\s\\]", address) and make_visible(address) == address
+    return parts.scheme in ("http", "https") and bool(host) and "@" not in parts.netloc and is_visible
 
 
 # Replies as HTML: Markdown that loads nothing, links nowhere and hides nothing.

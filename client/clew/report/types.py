@@ -86,6 +86,10 @@ class Call(Output):
             where they are not known.
         attempt: The number of the attempt that returned the reply.
         stop_reason: Why the reply ended.
+        provider_tools: The tools that the provider might run itself.
+        request_digest: The SHA-256 of the body that the provider received.
+        encoder: The encoder of that body and its version.
+        dialect: The dialect of the encoder, where it has several.
         window: What the call had in its window; the newest calls of the entries that the report shows have it.
         problem: Why the window could not be rebuilt.
     """
@@ -100,6 +104,10 @@ class Call(Output):
     seconds: float | None = None
     attempt: int = 1
     stop_reason: str | None = None
+    provider_tools: tuple[str, ...] = ()
+    request_digest: str | None = None
+    encoder: str | None = None
+    dialect: str | None = None
     window: CallWindow | None = None
     problem: str | None = None
 
@@ -142,6 +150,38 @@ class ToolUse(Output):
     subagent: str | None = None
 
 
+class Page(Output):
+    """A page of the web that a provider's tool has found or read, or that a reply names.
+
+    Attributes:
+        url: Its address.
+        title: Its title.
+        quotes: The words of the page that the reply is founded on.
+    """
+
+    url: Text
+    title: Text | None = None
+    quotes: tuple[Text, ...] = ()
+
+
+class ProviderUse(Output):
+    """A call of a tool that the provider ran itself.
+
+    Attributes:
+        name: The tool.
+        input: The query, the address or the code.
+        output: What it returned, if that is a text.
+        error: Why it failed.
+        pages: The pages that it has found or read.
+    """
+
+    name: str
+    input: Text | None = None
+    output: Text | None = None
+    error: Text | None = None
+    pages: tuple[Page, ...] = ()
+
+
 class MessageItem(Output):
     """A message of the conversation.
 
@@ -157,6 +197,8 @@ class MessageItem(Output):
         source: The sender of an input.
         thinking: The model's reasoning.
         tools: The tool calls of a reply.
+        provider_calls: The calls of tools that the provider ran itself.
+        sources: The pages that a reply names, each once.
         result_of: The tool call that a result answers, if the report does not show the call.
         interrupted: Whether it is the part of a reply that was read before the call was cancelled or failed.
         call: The model call that returned the reply.
@@ -173,6 +215,8 @@ class MessageItem(Output):
     source: str | None = None
     thinking: Text | None = None
     tools: tuple[ToolUse, ...] = ()
+    provider_calls: tuple[ProviderUse, ...] = ()
+    sources: tuple[Page, ...] = ()
     result_of: str | None = None
     interrupted: bool = False
     call: Call | None = None

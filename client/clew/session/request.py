@@ -178,6 +178,17 @@ class Request(Generic[T]):
         """
         return cast("T", await self._read_text(await self.result()))
 
+    async def reply(self) -> AssistantMessage:
+        """Wait for the answer and return its message: the text with its citations, its reasoning and its recipe.
+
+        Raises:
+            RequestFailed: The request ended without an answer.
+        """
+        outcome = await self.result()
+        if outcome.status != "completed" or outcome.answer_seq is None:
+            raise RequestFailed(outcome)
+        return await self._read_reply(outcome.answer_seq)
+
     async def events(self) -> AsyncGenerator[SessionEvent, None]:
         """Follow the request as `Session.follow` follows a session: from its first entry to its outcome.
 
@@ -195,9 +206,12 @@ class Request(Generic[T]):
         workflow_run_id = self._update.workflow_run_id if self._update else None
         if workflow_run_id and (text := await read_newest_answer(self._handle, workflow_run_id, outcome)):
             return text
-        query = EntriesQuery(from_seq=outcome.answer_seq, limit=1)
+        return (await self._read_reply(outcome.answer_seq)).text
+
+    async def _read_reply(self, seq: int) -> AssistantMessage:
+        query = EntriesQuery(from_seq=seq, limit=1)
         (entry,) = [entry async for entry in read_entries(self._handle, query)]
-        return entry.read(AssistantMessage).text
+        return entry.read(AssistantMessage)
 
     async def _ask_again(self) -> WorkflowUpdateHandle[dict[str, Any]]:
         return await self._handle.send("await_request", AwaitRequestInput(request_id=self.request_id))

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from clew import Entry, Session
 from clew_workflows.contract.content import get_text
-from clew_workflows.contract.messages import Message, ToolCall
+from clew_workflows.contract.messages import Citation, Message, ProviderCall, ToolCall, list_cited_pages
 from clew_workflows.contract.payloads import (
     ApprovalPayload,
     AssistantMessage,
@@ -84,6 +84,16 @@ class ThreadView:
     def tools_called(self) -> list[str]:
         """The names of the tools that were called, in order."""
         return [call.name for call in self.calls]
+
+    @property
+    def provider_calls(self) -> list[ProviderCall]:
+        """The calls of tools that the provider ran itself, of all replies, in order."""
+        return [call for reply in self._replies for call in reply.provider_calls or ()]
+
+    @property
+    def citations(self) -> list[Citation]:
+        """The sources that the replies name, in order."""
+        return [citation for reply in self._replies for citation in reply.citations or ()]
 
     @property
     def final_answer(self) -> str | None:
@@ -161,8 +171,11 @@ def _render(entry: Entry) -> str:
             return f"config: {model}; tools: {', '.join(tool['name'] for tool in tools) or 'none'}"
         case UserMessage(content=content):
             return f"user: {_shorten(get_text(content))}"
-        case AssistantMessage(content=content, tool_calls=calls):
-            shown = (f"{call['name']}({_dump(call['arguments'])})" for call in calls or ())
+        case AssistantMessage(content=content, tool_calls=calls) as reply:
+            shown = [f"{call['name']}({_dump(call['arguments'])})" for call in calls or ()]
+            shown += [f"{call['tool']}: {_shorten(call.get('input', ''))}" for call in reply.provider_calls or ()]
+            pages = list_cited_pages(reply.citations or ())
+            shown += [f"[{number}] {_shorten(page['url'])}" for number, page in enumerate(pages, 1)]
             return f"assistant: {' '.join(filter(None, (_shorten(get_text(content)), *shown)))}"
         case ToolMessage() as result:
             mark = "in doubt" if result.in_doubt else "error" if result.is_error else ""

@@ -118,10 +118,14 @@ def test_two_providers_of_one_name_are_refused_with_both_modules(module: Any) ->
     assert f"makes a provider 'openai', and so does {BUILT_IN[1]!r}" in get_refusal(OPENAI_API_KEY="sk-1")
 
 
-STREAMS = ("clew_activities.providers.anthropic_stream", "clew_activities.providers.openai_stream")
+PARTS = tuple(
+    f"clew_activities.providers.{name}"
+    for name in ("anthropic_schema", "anthropic_stream", "openai_pages", "openai_stream")
+)
+"""The modules that the built-in ones are made of."""
 
 
-@pytest.mark.parametrize("name", [*BUILT_IN, *STREAMS, "tests.support.parrot"])
+@pytest.mark.parametrize("name", [*BUILT_IN, *PARTS, "tests.support.parrot"])
 def test_every_provider_is_built_of_what_users_have(name: str) -> None:
     """The built-in ones import nothing of the worker but the modules that the interface lists for authors."""
     file = Path(sys.modules[name].__file__ or "")
@@ -129,4 +133,4 @@ def test_every_provider_is_built_of_what_users_have(name: str) -> None:
         node.module or "" for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)
     }
     own = {module.rpartition(".")[2] for module in imported if module.startswith("clew_activities.")}
-    assert own - {"anthropic_schema", "anthropic_stream", "openai_stream"} <= FOR_AUTHORS
+    assert own - {part.rpartition(".")[2] for part in PARTS} <= FOR_AUTHORS

@@ -7,7 +7,7 @@ from typing import Any
 
 from ag_ui import core
 
-from clew.ag_ui.mapping import RunEvents
+from clew.ag_ui.mapping import RunEvents, convert_entry, list_new_results
 from clew.session.events import EntryCommitted, Restarted, SessionEvent, TextAdded, ThinkingAdded, ToolProgressed
 from clew.thread import Entry
 from tests.support.ag_ui import apply, check_order
@@ -140,3 +140,53 @@ def test_progress_is_a_custom_event() -> None:
     (made,) = RunEvents(()).take(progress)
     assert isinstance(made, core.CustomEvent)
     assert (made.name, made.value) == ("clew.tool_progress", progress.as_dict())
+
+
+SEARCH = {"tool": "web_search", "input": "tea", "sources": [{"url": "https://a.example"}]}
+CITED = {"citations": [{"url": "https://a.example", "title": "A"}]}
+
+
+def test_a_call_of_the_provider_is_a_tool_call_with_its_result() -> None:
+    """It is marked, and nothing of it is sent again to a client that has it."""
+    ran = {"tool": "code_execution", "input": "1 + 1", "output": "2"}
+    events: list[SessionEvent] = [text(0, "Tea"), reply("Tea", provider_calls=[SEARCH, ran])]
+    types, messages = run(events)
+    calls = ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END"] * 2
+    assert types[3:] == [*calls, "TOOL_CALL_RESULT", "TOOL_CALL_RESULT"]
+    said, *results = messages
+    assert isinstance(said, core.AssistantMessage)
+    assert [(call.id, call.function.name, call.metadata) for call in said.tool_calls or ()] == [
+        ("call-1-provider-1", "web_search", {"clew.run_by": "provider"}),
+        ("call-1-provider-2", "code_execution", {"clew.run_by": "provider"}),
+    ]
+    assert contents(results) == ['{"sources":[{"url":"https://a.example"}]}', '{"output":"2"}']
+    assert run(events, messages)[0] == []
+
+
+def test_a_call_of_the_provider_that_failed_says_so() -> None:
+    """Its event is marked as those of other tools are, and its message in a snapshot has the error."""
+    failed = reply("Tea", provider_calls=[{"tool": "web_fetch", "error": "not found"}])
+    *_, made = RunEvents(()).take(failed)
+    assert isinstance(made, core.ToolCallResultEvent)
+    assert (made.content, made.metadata) == ('{"error":"not found"}', {"is_error": True})
+    *_, message = convert_entry(failed.entry)
+    assert isinstance(message, core.ToolMessage)
+    assert message.error == "not found"
+
+
+def test_citations_are_metadata_of_the_message() -> None:
+    """The end of the text has them, also for a client that has the text without them; then they come no more."""
+    types, messages = run([text(0, "Tea"), reply("Tea", **CITED)])
+    assert types == ["TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END"]
+    assert [message.metadata for message in messages] == [{"clew.citations": CITED["citations"]}]
+    known = [core.AssistantMessage(id="call-1", content="Tea")]
+    types, later = run([reply("Tea", **CITED)], known)
+    assert (types, later) == (["TEXT_MESSAGE_START", "TEXT_MESSAGE_END"], messages)
+    assert run([reply("Tea", **CITED)], messages)[0] == []
+
+
+def test_results_of_the_provider_are_no_answers_of_the_client() -> None:
+    """A client that repeats them submits nothing."""
+    _, messages = run([reply("Tea", provider_calls=[SEARCH])])
+    sent = core.RunAgentInput(thread_id="t", run_id="r", messages=messages)
+    assert list_new_results(sent) == []

@@ -16,7 +16,7 @@ from clew.ag_ui.mapping import convert_thread
 from clew.local import Reply, ToolCall
 from tests.support import toolbox
 from tests.support.ag_ui import AgUiClient
-from tests.support.scripts import make_tool_script
+from tests.support.scripts import FOUNDED, make_tool_script
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
 
@@ -265,6 +265,20 @@ async def test_connections_that_break_anywhere(stack: Stack) -> None:
         ended = await client.run(stop_after=chosen.randint(1, 12))
     assert breaks > 2
     await check_messages(client, session)
+
+
+async def test_sources_reach_the_client(stack: Stack) -> None:
+    """While it follows, and when it connects later: the messages are the same."""
+    session = await stack.open(lambda _: FOUNDED)
+    client = AgUiClient(session)
+    await client.say("Where does tea grow?")
+    await check_messages(client, session)
+    (said,) = (message for message in client.messages if isinstance(message, core.AssistantMessage))
+    assert said.metadata == {"clew.citations": list(FOUNDED.citations)}
+    assert [call.function.name for call in said.tool_calls or ()] == ["web_search", "code_execution"]
+    later = AgUiClient(session)
+    await later.run()
+    await check_messages(later, session)
 
 
 def test_without_the_extra_the_error_names_what_to_install() -> None:

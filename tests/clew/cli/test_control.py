@@ -621,6 +621,8 @@ async def test_another_request_is_not_steered(stack: Stack) -> None:
         (("configure", "s", "--changes", '{"self": 1}'), "", "'self' is not a field; the fields are "),
         (("steer", "s", "x", "--at", "once"), "", "--at"),
         (("ask", "s", "x", "--on-busy", "wait"), "", "--on-busy"),
+        (("ask", "s", "x", "--provider-tool", "web"), "", "'web' is none of web_search, web_fetch, code_execution"),
+        (("configure", "s", "--provider-tool", "web"), "", "'web' is none of web_search, web_fetch, code_execution"),
     ],
 )
 async def test_what_cannot_be_sent_is_a_usage_error(

@@ -65,6 +65,12 @@ async def test_waiting_calls_are_completed(stack: Stack) -> None:
     assert await complete("submit", ordering.id, "t", address=address) == ["tool00001"]
 
 
+async def test_tools_of_providers_are_completed() -> None:
+    """They need no server."""
+    assert await complete("ask", "new", "hi", "--provider-tool", "web") == ["web_search", "web_fetch"]
+    assert await complete("configure", "s", "--provider-tool", "c") == ["code_execution"]
+
+
 async def test_without_a_server_nothing_is_completed() -> None:
     """The line stays as it is, and nothing is printed on it."""
     (port,) = free_ports(1)

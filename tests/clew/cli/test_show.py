@@ -15,6 +15,7 @@ from rich.console import Console
 from clew.cli import show
 from clew.cli.talk import View
 from clew.session.events import Restarted, Retrying, SessionEvent, TextAdded
+from clew_workflows.contract.messages import Citation, ProviderCall
 from clew_workflows.contract.outcomes import Usage
 
 
@@ -93,3 +94,27 @@ def test_a_retry_says_why() -> None:
     assert "[attempt 2 follows: slow down]\n" in show_events(retrying)
     later = (datetime.now(UTC) + timedelta(seconds=90)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     assert re.search(r"attempt 2 follows in (90|89|88) s: slow down", show_events(replace(retrying, next_at=later)))
+
+
+def test_sources_are_numbered_once_each() -> None:
+    """After the calls of the provider's own tools; controls and line breaks of pages do nothing."""
+    calls: list[ProviderCall] = [
+        {"tool": "web_search", "input": "tea\nleaves", "sources": [{"url": "https://a.example"}] * 3},
+        {"tool": "web_fetch", "input": "https://b.example", "error": "not\x1b[31m found"},
+        {"tool": "code_execution", "input": "1 + 1", "output": "2"},
+        {"tool": "other"},
+    ]
+    citations: list[Citation] = [
+        {"url": "https://a.example", "title": "A\x1b]0;x\x07\nB"},
+        {"url": "https://b.example/\u202ex\ny"},
+        {"url": "https://a.example", "quote": "a"},
+    ]
+    assert [line.plain for line in show.list_source_lines(calls, citations)] == [
+        "↗ web_search: tea leaves · 3 sources",
+        "↗ web_fetch: https://b.example · failed: not found",
+        "↗ code_execution: 1 + 1 · 2",
+        "↗ other",
+        "[1] A B — https://a.example",
+        "[2] https://b.example/x y",
+    ]
+    assert show.list_source_lines(None, None) == []

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -15,6 +16,7 @@ from clew import Agent, RequestOutcome
 from clew.local import Reply, ToolCall
 from tests.support import toolbox
 from tests.support.command_line import open_terminal, run_clew
+from tests.support.scripts import FOUNDED, PAGE
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 
 
@@ -318,3 +320,63 @@ async def test_a_session_is_opened_with_an_agent(stack: Stack) -> None:
         again = await run_clew("ask", "cli-agent", "Hi", "--agent", "billing", "--pin", *queue, **options)
         assert (again.code, again.out) == (0, "fine\n")
         assert "so --agent had no effect: `clew configure cli-agent --agent billing " in again.err
+
+
+SOURCE_LINES = [
+    "↗ web_search: where tea grows · 1 source",
+    "↗ code_execution: print(1 + 1) · 2",
+    f"[1] Assam — {PAGE}",
+    "[2] Click me — javascript:alert(1)",
+]
+"""What is shown of the calls and the citations of `FOUNDED`."""
+
+
+async def test_sources_stand_beside_the_answer(stack: Stack) -> None:
+    """In a pipe stdout has only the answer, and stderr the provider's calls and each page once; JSON has all."""
+    address, model = stack.server.address, stack.add_model(lambda _: FOUNDED)
+    begun = ("founded-1", "Where?", "--model", model, "--provider-tool", "web_search")
+    piped = await run_clew("ask", *begun, address=address)
+    assert (piped.code, piped.out, piped.err.splitlines()) == (0, f"{FOUNDED.text}\n", SOURCE_LINES)
+    chatted = await run_clew("chat", "founded-1", stdin="Where?\n", address=address)
+    assert (chatted.out, chatted.err.splitlines()) == (f"{FOUNDED.text}\n", SOURCE_LINES)
+    document = (await run_clew("ask", "founded-1", "Where?", "--json", address=address)).json
+    assert (document["answer"], document["citations"]) == (FOUNDED.text, list(FOUNDED.citations))
+    assert document["provider_calls"] == list(FOUNDED.provider_calls)
+    transcript = await run_clew("transcript", "founded-1", "--limit", "1", address=address)
+    assert transcript.out.splitlines()[1:] == [FOUNDED.text, *SOURCE_LINES]
+    entries = await run_clew("entries", "founded-1", "--call", "call-1", address=address)
+    assert all(line in entries.out for line in SOURCE_LINES)
+    assert "tools of the provider: web_search" in (await run_clew("entries", "founded-1", address=address)).out
+    assert "provider tools: web_search" in (await run_clew("status", "founded-1", address=address)).out
+
+
+async def test_sources_follow_the_answer_on_a_terminal(stack: Stack) -> None:
+    """Both of `ask` and of `chat`; the text has no markers."""
+    address, model = stack.server.address, stack.add_model(lambda _: FOUNDED)
+    async with open_terminal("ask", "founded-2", "Where?", "--model", model, address=address) as terminal:
+        await terminal.wait_for(FOUNDED.text)
+        for line in SOURCE_LINES:
+            await terminal.wait_for(line)
+        assert await terminal.wait_for_end() == 0
+    async with open_terminal("chat", "founded-2", address=address) as terminal:
+        await terminal.wait_until_shown("founded-2")
+        terminal.type("And now?\r")
+        for line in (FOUNDED.text, *SOURCE_LINES):
+            await terminal.wait_until_shown(line)
+        assert await terminal.leave() == 0
+
+
+async def test_what_was_searched_before_a_tool_is_shown_with_the_answer(stack: Stack) -> None:
+    """The provider's calls of all replies of the request, and the citations of the answer alone."""
+
+    def search_and_add(body: dict[str, Any]) -> Reply:
+        if get_last_message(body)["role"] == "user":
+            return replace(FOUNDED, tool_calls=(ToolCall("add", {"a": 40, "b": 2}),))
+        return Reply("It is 42.", citations=[{"url": PAGE}])
+
+    begun = ("founded-3", "Add", "--model", stack.add_model(search_and_add), "--tool", "add")
+    ended = await run_clew("ask", *begun, address=stack.server.address)
+    assert (ended.out, ended.err.splitlines()) == ("It is 42.\n", [*SOURCE_LINES[:2], f"[1] {PAGE}"])
+    again = await run_clew("ask", "founded-3", "Add", "--json", address=stack.server.address)
+    assert again.json["provider_calls"] == list(FOUNDED.provider_calls)
+    assert again.json["citations"] == [{"url": PAGE}]

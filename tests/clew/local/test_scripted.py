@@ -14,6 +14,7 @@ import pytest
 
 from clew.local import Reply, ScriptedModel, ToolCall, scripted_model
 from clew.local.scripted import Script
+from tests.support.scripts import FOUNDED, PAGE
 
 QUESTION: Any = [{"role": "user", "content": "Where is my order?"}]
 
@@ -149,3 +150,18 @@ async def test_a_client_that_does_not_stream_gets_one_object() -> None:
     assert (call.id, call.function.name, json.loads(call.function.arguments)) == ("a", "lookup", {"order": 7})
     assert completion.usage is not None
     assert completion.usage.completion_tokens == 13
+
+
+async def test_citations_and_calls_of_the_provider_arrive_as_servers_send_them() -> None:
+    """OpenAI's annotations and Groq's executed tools, in a stream and in one object."""
+    async with client_of(lambda _: FOUNDED) as (client, _):
+        whole = await client.chat.completions.create(model="m", messages=QUESTION)
+        stream = await client.chat.completions.create(model="m", messages=QUESTION, stream=True)
+        deltas = [chunk.choices[0].delta.model_dump() async for chunk in stream]
+    message = whole.choices[0].message
+    first = (message.annotations or [])[0]
+    assert (first.type, first.url_citation.url, first.url_citation.end_index) == ("url_citation", PAGE, 22)
+    sent = message.model_dump(exclude_unset=True)
+    for name in ("annotations", "executed_tools"):
+        assert [delta[name] for delta in deltas if delta.get(name)] == [sent[name]]
+    assert [tool["type"] for tool in sent["executed_tools"]] == ["search", "python"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Locator, Page, expect
+from playwright.async_api import Browser, Locator, Page, Route, expect
 
 from clew.report import make_report
 from clew.report.rendering import OPEN_TURNS, render_page
@@ -223,4 +223,39 @@ async def test_a_page_without_its_script_is_complete(browser: Browser, long_page
     await expect(find_turn(page, 2).locator(".message").first).to_be_visible()
     await page.locator("#failures li").first.get_by_role("link").click()
     await expect(find_turn(page, 4).locator(".message").first).to_be_visible()
+    await context.close()
+
+
+async def test_a_source_opens_apart(browser: Browser, tmp_path: Path) -> None:
+    """The page that is opened learns neither the report's address nor its window."""
+    url = "https://tea.example/assam"
+    session = RecordedSession(ContextPolicy())
+    session.writer.message(user_says("Where does tea grow?"))
+    search = {"tool": "web_search", "input": "where tea grows", "sources": [{"url": url, "title": "Assam"}]}
+    cited = [
+        {"url": url, "title": "Assam", "quote": "Assam grows half of the tea."},
+        {"url": "javascript:alert(1)", "title": "Click me"},
+    ]
+    sent = {"digest": "5d41402a" * 8, "encoder": "openai-chat/1", "dialect": "openai"}
+    reply: Any = {"role": "assistant", "content": "In **Assam**.", "citations": cited, "provider_calls": [search]}
+    session.call(reply, request=sent, provider_tools=["web_search"])
+    context = await browser.new_context()
+    opened: list[str | None] = []
+
+    async def answer(route: Route) -> None:
+        opened.append(route.request.headers.get("referer"))
+        await route.fulfill(body="<script>document.title = `${window.opener}`</script>", content_type="text/html")
+
+    await context.route(f"{url}**", answer)
+    page = await context.new_page()
+    await page.goto(write_page(session.thread, tmp_path / "page.html"))
+    async with context.expect_page() as opening:
+        await page.locator(".sources a").click()
+    other = await opening.value
+    await expect(other).to_have_title("null")
+    assert opened == [None]
+    await expect(page.locator(".sources li").last).to_have_text("Click me (javascript:alert(1))")
+    assert await page.locator("a[href^='javascript']").count() == 0
+    await open_folds(page)
+    await page.screenshot(path="/tmp/d-report.png", full_page=True)
     await context.close()

@@ -9,7 +9,7 @@ import pytest
 
 from clew.report import Report, make_report
 from clew.report.conversation import MAX_CHARACTERS, MAX_TEXT_CHARACTERS
-from clew.report.types import EventItem, MessageItem
+from clew.report.types import EventItem, MessageItem, Text
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.thread import Thread
 from tests.support.recorded import RecordedSession
@@ -250,3 +250,44 @@ def test_failures_are_listed() -> None:
     without = report(writer.thread, with_texts=False).failures[-1].text
     assert without is not None
     assert without.content == ""
+
+
+def test_a_reply_has_its_sources_and_what_its_provider_ran() -> None:
+    """Each page once with all its quotes; the call has what its provider received."""
+    page, other = "https://a.example", "https://b.example"
+    citations = [
+        {"url": page, "quote": "one"}, {"url": other, "title": "B"}, {"url": page, "title": "A", "quote": "two"},
+        {"url": page, "quote": "one"},
+    ]  # fmt: skip
+    failed = {"tool": "web_fetch", "input": other, "error": "not found"}
+    search = {"tool": "web_search", "input": "tea", "sources": [{"url": page}], "output": "text"}
+    session = RecordedSession(ContextPolicy())
+    session.writer.message(user_says("Where?"))
+    reply: Any = {
+        "role": "assistant",
+        "content": "There.",
+        "citations": citations,
+        "provider_calls": [search, failed],
+    }
+    sent = {"digest": "5d41", "encoder": "openai-chat/1", "dialect": "openai"}
+    session.call(reply, request=sent, provider_tools=["web_search"])
+    made = report(session.thread)
+    item = made.items[-1]
+    assert isinstance(item, MessageItem)
+    listed = [
+        (one.url.content, one.title and one.title.content, [q.content for q in one.quotes]) for one in item.sources
+    ]
+    assert listed == [(page, "A", ["one", "two"]), (other, "B", [])]
+    found, missing = item.provider_calls
+    assert (found.name, found.input, found.output, len(found.pages)) == (
+        "web_search",
+        Text(content="tea"),
+        Text(content="text"),
+        1,
+    )
+    assert (missing.error, missing.pages) == (Text(content="not found"), ())
+    (call,) = made.calls
+    assert (call.provider_tools, call.request_digest) == (("web_search",), "5d41")
+    assert (call.encoder, call.dialect) == ("openai-chat/1", "openai")
+    bare = report(session.thread, with_texts=False).items[-1].model_dump_json()
+    assert not any(text in bare for text in (page, "tea", "one", "not found"))

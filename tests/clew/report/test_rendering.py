@@ -14,10 +14,10 @@ import pytest
 from clew.report import make_report
 from clew.report.pictures import MAX_BARS, make_charts, round_up
 from clew.report.rendering import LONG_TURN, OPEN_TURNS, Turn, list_turns, render_page
-from clew.report.texts import format_dollars, format_seconds, make_visible, render_markdown
+from clew.report.texts import format_dollars, format_seconds, is_web_address, make_visible, render_markdown
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.thread import Thread
-from tests.support.hostile_thread import write_hostile_thread
+from tests.support.hostile_thread import HOSTILE_ADDRESSES, write_hostile_thread
 from tests.support.recorded import RecordedSession
 from tests.support.threads import assistant_calls, tool_returns, user_says
 
@@ -233,3 +233,42 @@ def test_new_and_short_turns_are_open() -> None:
     for _ in range(LONG_TURN):
         session.call(assistant_calls("again"), run="run-9")
     assert [turn.is_open for turn in split(session)][-2:] == [True, False]
+
+
+@pytest.mark.parametrize("address", HOSTILE_ADDRESSES)
+def test_a_hostile_address_is_no_link(address: str) -> None:
+    """It runs something, hides where it leads, or leads nowhere."""
+    assert not is_web_address(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["https://a.example", "HTTP://a.example/b?c=d&e=f#g", "https://tea.example:8443/名", "http://[::1]/x"]
+)
+def test_an_address_of_the_web_is_a_link(address: str) -> None:
+    """Also one with letters of other scripts, which the page shows."""
+    assert is_web_address(address)
+
+
+def test_sources_are_links_that_tell_their_pages_nothing() -> None:
+    """Each page once, with its address, its words, and what the provider ran; a long address is cut and no link."""
+    citations = [
+        {"url": "https://a.example/?x=1&y=<2>", "title": "A & <b>", "quote": "the words"},
+        {"url": "https://a.example/?x=1&y=<2>"},
+        {"url": "https://c.example/" + "x" * 30_000, "title": "C"},
+    ]
+    search = {"tool": "web_search", "input": "tea", "sources": [{"url": "https://b.example"}]}
+    session = RecordedSession(ContextPolicy())
+    session.writer.message(user_says("Where?"))
+    reply: Any = {"role": "assistant", "content": "There.", "citations": citations, "provider_calls": [search]}
+    sent = {"digest": "5d41", "encoder": "openai-chat/1", "dialect": "openai"}
+    session.call(reply, request=sent, provider_tools=["web_search"])
+    page = render(session.thread)
+    links = re.findall('<a href="(http[^"]*)" rel="noopener noreferrer" target="_blank">(.*?)</a>', page)
+    assert links == [
+        ("https://a.example/?x=1&amp;y=&lt;2&gt;", "A &amp; &lt;b&gt;"),
+        ("https://b.example", "https://b.example"),
+    ]
+    assert len(re.findall('href="http', page)) == 2
+    for text in ("the words", "run by the provider, 1 source", "might run web_search itself", "<code>5d41</code>"):
+        assert text in page
+    assert "encoded by openai-chat/1 in the dialect openai" in page

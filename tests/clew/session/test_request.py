@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowHandle
 
-from clew.errors import Busy
+from clew.errors import Busy, RequestFailed
 from clew.local import Reply, ToolCall
 from clew.session import transport
 from tests.support.encrypted import make_encryption, run_worker
 from tests.support.rolling import SlowModel, make_id, run_rolling_worker
+from tests.support.scripts import FOUNDED
 from tests.support.stack import Stack, get_last_message
 
 
@@ -141,3 +142,23 @@ async def test_a_cancelled_caller_is_cancelled(stack: Stack) -> None:
         await asking
     model.release()
     assert await session.request("r-1").answer()
+
+
+async def test_a_reply_has_the_citations_of_the_answer(stack: Stack) -> None:
+    """Also that of a request with an answer type; the transcript has them, too."""
+    session = await stack.open(lambda _: FOUNDED)
+    request = await session.message("Where does tea grow?")
+    reply = await request.reply()
+    assert (reply.content, reply.citations) == (await request.answer(), list(FOUNDED.citations))
+    assert reply.provider_calls == list(FOUNDED.provider_calls)
+    assert await session.request(request.request_id, answer=str).reply() == reply
+    newest = (await session.transcript())[-1]
+    assert (newest["citations"], newest["provider_calls"]) == (reply.citations, reply.provider_calls)
+
+
+async def test_a_request_without_an_answer_has_no_reply(stack: Stack) -> None:
+    """It raises what `answer` raises."""
+    session = await stack.open(lambda _: Reply.error(400))
+    request = await session.message("hello")
+    with pytest.raises(RequestFailed):
+        await request.reply()

@@ -16,6 +16,7 @@ from clew import RequestFailed, ToolContext, testing, tool
 from clew.agents import Agent
 from clew.testing import Reply, ScriptedRequest, Stack, ToolCall
 from clew.tools import external_tool
+from tests.support.scripts import FOUNDED, PAGE
 
 started = threading.Event()
 attempts: list[int] = []
@@ -247,3 +248,20 @@ async def test_a_tool_with_a_task_queue_has_its_worker() -> None:
         session = await running.open([Reply(tool_calls=[ToolCall("measure", {})]), "done"], tools=["measure"])
         assert await session.ask("go", timeout_seconds=10) == "done"
         assert (await running.read(session)).calls[0].result == "measured"
+
+
+async def test_a_script_may_cite_and_search(running: Stack) -> None:
+    """The reply has what its provider ran and the sources; so have the view of the thread and its rendering."""
+    session = await running.open([FOUNDED], provider_tools=["web_search", "code_execution"])
+    request = await session.message("Where does tea grow?")
+    reply = await request.reply()
+    assert (reply.content, reply.citations) == (FOUNDED.text, list(FOUNDED.citations))
+    assert reply.provider_calls == list(FOUNDED.provider_calls)
+    view = await running.read(session)
+    assert (view.provider_calls, view.citations) == (reply.provider_calls, reply.citations)
+    ran = "web_search: where tea grows code_execution: print(1 + 1)"
+    assert f"assistant: {FOUNDED.text} {ran} [1] {PAGE}" in str(view)
+    assert reply.recipe is not None
+    assert reply.recipe.provider_tools == ("web_search", "code_execution")
+    assert reply.recipe.request is not None
+    assert reply.recipe.request.encoder.startswith("openai-chat/")

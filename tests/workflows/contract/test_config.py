@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from clew.contract import ContextPolicy, Limits, ModelOptions, SessionConfig, SessionStart
-from clew_workflows.contract.config import find_fairness_key, make_fairness_key, make_start_arguments
+from clew.contract import (
+    ConfigureInput,
+    ContextPolicy,
+    Limits,
+    MessageInput,
+    ModelOptions,
+    SessionConfig,
+    SessionStart,
+)
+from clew.errors import InvalidInput
+from clew.session.transport import make_input
+from clew_workflows.contract.config import (
+    MAX_PROVIDER_OPTIONS_BYTES,
+    ReasoningEffort,
+    find_fairness_key,
+    make_fairness_key,
+    make_start_arguments,
+)
 
 # The overlay of configurations: what a caller sets wins, what it leaves out is the agent's.
 
@@ -39,6 +56,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "pin": st.booleans(),
     "system_prompt": st.none() | st.text(max_size=3),
     "tools": st.lists(st.sampled_from(["add", "look"]), unique=True).map(tuple),
+    "provider_tools": st.lists(st.sampled_from(["web_search", "web_fetch"]), unique=True).map(tuple),
     "require_approval": st.lists(st.sampled_from(["add", "look"]), unique=True).map(tuple),
     "max_iterations": st.integers(1, 9),
     "on_busy": st.sampled_from(["reject", "queue"]),
@@ -146,3 +164,62 @@ def test_the_summary_has_the_title() -> None:
     config = SessionConfig(agent="support", metadata={"title": "A broken\ncup " + "x" * 100})
     summary = make_start_arguments("s-1", config).static_summary
     assert summary == ("session · support · A broken cup " + "x" * 100)[: len("session · support · ") + 60]
+
+
+# The options of models, and the tools that a provider runs itself.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_p": 0},
+        {"top_p": 1.01},
+        {"top_p": "0.5"},
+        {"verbosity": "verbose"},
+        {"service_tier": ""},
+        {"service_tier": "Flex!"},
+        {"service_tier": "x" * 41},
+        {"reasoning_effort": "maximal"},
+        {"provider_options": []},
+        {"provider_options": {"openai": 3}},
+        {"provider_options": {"openai": None}},
+        {"provider_options": {"openai": {"user": "x" * 4096}}},
+    ],
+)
+def test_an_option_out_of_its_bounds_is_refused(options: dict[str, Any]) -> None:
+    """Before anything is sent: the client and the session use the same type."""
+    with pytest.raises(InvalidInput):
+        make_input(MessageInput, {"content": "hello", "model_options": options})
+
+
+@pytest.mark.parametrize("levels", [201, 100_000])
+def test_options_of_a_provider_that_are_nested_too_deep_are_refused(levels: int) -> None:
+    """Also those that no parser of JSON reads."""
+    nested: Any = {}
+    for _ in range(levels):
+        nested = {"a": nested}
+    with pytest.raises(InvalidInput):
+        make_input(ConfigureInput, {"model_options": {"provider_options": {"openai": nested}}})
+    with pytest.raises(ValidationError):
+        ModelOptions(provider_options={"openai": nested})
+
+
+def test_options_within_their_bounds_are_taken() -> None:
+    """All levels of reasoning, and options of providers up to the limit."""
+    for effort in get_args(ReasoningEffort):
+        assert ModelOptions(reasoning_effort=effort).reasoning_effort == effort
+    room = MAX_PROVIDER_OPTIONS_BYTES - len('{"openai":{"user":""}}')
+    options = {"openai": {"user": "x" * room}}
+    sent = {"top_p": 1, "verbosity": "low", "service_tier": "flex", "provider_options": options}
+    made = make_input(MessageInput, {"content": "hello", "model_options": sent}).model_options
+    assert made is not None
+    assert (made.top_p, made.verbosity, made.service_tier, made.provider_options) == (1, "low", "flex", options)
+
+
+@pytest.mark.parametrize("tools", [["web_serch"], [""], [None], "web_search", ["web_search"] * 9])
+def test_a_tool_that_no_provider_runs_is_refused(tools: Any) -> None:
+    """In a configuration and in a change of it."""
+    with pytest.raises(ValidationError):
+        SessionConfig.model_validate_json(json.dumps({"model": "openai:gpt-4o", "provider_tools": tools}))
+    with pytest.raises(InvalidInput):
+        make_input(ConfigureInput, {"provider_tools": tools})

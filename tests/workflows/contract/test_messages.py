@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
-from clew_workflows.contract.messages import canonicalize, compute_digest, find_data_url, replace_data
+from clew_workflows.contract.messages import (
+    Citation,
+    canonicalize,
+    compute_digest,
+    find_data_url,
+    list_cited_pages,
+    replace_data,
+)
 from tests.support.images import DATA_URL, PARTS, PNG
 from tests.support.reference import canonical_json
 
@@ -223,3 +230,17 @@ def test_a_search_takes_time_by_the_length() -> None:
     started_at = time.process_time()
     assert replace_data(text) == text
     assert time.process_time() - started_at < 1
+
+
+def test_a_page_that_is_cited_twice_is_listed_once() -> None:
+    """In the order of the citations, with the first title that one of them has."""
+    citations: list[Citation] = [
+        {"url": "https://b.example", "start": 0, "end": 1},
+        {"url": "https://a.example", "title": "A"},
+        {"url": "https://b.example", "title": "B", "quote": "b"},
+        {"url": "https://b.example", "title": "Another"},
+    ]
+    assert list_cited_pages(citations) == [
+        {"url": "https://b.example", "title": "B"},
+        {"url": "https://a.example", "title": "A"},
+    ]

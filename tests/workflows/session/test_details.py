@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clew.contract.payloads import ForkPayload
+from clew_workflows.contract.messages import Citation, ProviderCall
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import RequestedTool
 from clew_workflows.session import ui
@@ -107,3 +108,16 @@ def test_details_stay_short() -> None:
     session.reply("", *(RequestedTool(name="look_outside", arguments={"b": "$" * 5000}) for _ in range(40)))
     assert "and 32 more" in describe(session)
     assert len(describe(session)) < 12_000
+
+
+def test_a_reply_names_what_its_provider_ran() -> None:
+    """The tools with their inputs, and the number of pages; what pages say is no markup."""
+    session = SessionHarness(provider_tools=("web_search",))
+    session.ask("go")
+    calls: list[ProviderCall] = [{"tool": "web_search", "input": "<b>tea</b>"}, {"tool": "a`b"}]
+    citations: list[Citation] = [{"url": "https://a.example"}, {"url": "https://a.example", "title": "A"}]
+    session.reply("There.", provider_calls=tuple(calls), citations=tuple(citations))
+    text = describe(session)
+    assert "the provider's `web_search`" in text
+    assert "the provider ran `web_search` &#60;b&#62;tea&#60;&#47;b&#62;, `aˋb` (1 source)" in text  # noqa: RUF001
+    assert "tea" not in describe(session, texts=False)

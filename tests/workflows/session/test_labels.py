@@ -65,3 +65,11 @@ def test_a_label_is_short_whatever_it_names() -> None:
     session.reply("", *["add"] * 50)
     assert session.state.run
     assert len(ui.label_external(session.state.run.tool_calls, session.state).encode()) <= 400
+
+
+def test_a_call_names_the_tools_that_its_provider_may_run() -> None:
+    """Also where texts are left out: they are the configuration's."""
+    session = SessionHarness(model="openai:gpt-4o", provider_tools=("web_search", "web_fetch"))
+    session.state = replace(session.state, settings=replace(session.state.settings, shows_texts=False))
+    session.ask("secret")
+    assert ui.make_label(session.call, session.state) == "call 1 · gpt-4o · may use web_search, web_fetch"

@@ -200,3 +200,27 @@ def test_a_checkpoint_has_the_callers_refs() -> None:
     restored.ask("three", refs={"mail": "m-3"})
     restored.reply("fine")
     assert read_refs(restored)[1] == [{"mail": "m-1"}, None, None, None, {"mail": "m-3"}, None]
+
+
+def test_options_of_a_request_overlay_the_sessions_one_by_one() -> None:
+    """Those of a provider are one option: a request's replace the session's."""
+    session = SessionHarness(
+        model_options=ModelOptions(top_p=0.5, verbosity="low", provider_options={"openai": {"user": "u"}})
+    )
+    session.ask(model_options=ModelOptions(verbosity="high", provider_options={"anthropic": {"top_k": 3}}))
+    options = session.call.options
+    assert (options.top_p, options.verbosity) == (0.5, "high")
+    assert options.provider_options == {"anthropic": {"top_k": 3}}
+    session.reply("hi")
+    session.ask(model_options=ModelOptions(provider_options=None))
+    assert (session.call.options.verbosity, session.call.options.provider_options) == ("low", None)
+
+
+def test_the_tools_of_a_provider_are_those_of_the_configuration_each_once() -> None:
+    """A provider refuses a tool that is declared twice. The reply's recipe names them."""
+    session = SessionHarness(provider_tools=("web_search", "code_execution", "web_search"))
+    session.ask()
+    assert session.call.provider_tools == ("web_search", "code_execution")
+    session.reply("hi")
+    replies = [entry.recipe for entry in session.thread if entry.recipe]
+    assert [recipe.provider_tools for recipe in replies] == [("web_search", "code_execution")]

@@ -107,3 +107,16 @@ def test_other_facts_cost_nothing() -> None:
     error = ErrorPayload(type="timeout", message="no answer", details={})
     entry = Draft(error, {"run_id": "run-1"}).commit(3, "e3", "", load_encoding("heuristic"))
     assert (entry.kind, entry.body, entry.payload, entry.tokens) == ("error", error, error.as_dict(), 0)
+
+
+def test_a_transcript_has_what_a_reply_is_founded_on() -> None:
+    """The calls of the provider's tools and the citations; contexts have neither."""
+    founded = {
+        "provider_calls": [{"tool": "web_search", "input": "tea"}],
+        "citations": [{"url": "https://a.example"}],
+    }
+    payload = {"context_ref": "default", "role": "assistant", "content": "a"}
+    entry = Entry.from_json(WIRE | {"payload": payload | founded})
+    assert entry.transcript_message == {"role": "assistant", "content": "a", "seq": 0} | founded
+    assert entry.message == {"role": "assistant", "content": "a"}
+    assert Entry.from_json(WIRE | {"payload": payload}).transcript_message == {**entry.message, "seq": 0}

@@ -60,7 +60,7 @@ from clew_workflows.contract.inputs import (
     WindowQuery,
 )
 from clew_workflows.contract.lists import ListedStatus, ListSessionsInput, SessionsPage, SessionSummary
-from clew_workflows.contract.messages import Message, ToolCall, ToolSpec
+from clew_workflows.contract.messages import Citation, Message, ProviderCall, Source, ToolCall, ToolSpec
 from clew_workflows.contract.names import (
     DELETE_WORKFLOW,
     FORK_WORKFLOW,
@@ -151,6 +151,7 @@ __all__ = [
     "CancelReceipt",
     "CheckpointInput",
     "CheckpointReceipt",
+    "Citation",
     "ClearToolResults",
     "CloseInput",
     "CloseReceipt",
@@ -201,6 +202,7 @@ __all__ = [
     "PendingMessage",
     "PendingOperation",
     "Pin",
+    "ProviderCall",
     "ReadContextInput",
     "ReadThreadInput",
     "Replace",
@@ -220,6 +222,7 @@ __all__ = [
     "SnapshotMessage",
     "SnapshotProviderData",
     "SnapshotToolCall",
+    "Source",
     "SteerInput",
     "SubagentResultInput",
     "SubmitInput",

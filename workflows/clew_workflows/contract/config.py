@@ -47,7 +47,8 @@ class ModelOptions(Input):
         stop: Texts that end the reply; it does not contain them.
         seed: The seed of sampling, for providers that support it.
         provider_options: Fields of the request's body, by the provider that gets them: an object for each, merged
-            into what Clew sends. At most 4 096 bytes of JSON. A call fails if one is a field that Clew writes.
+            into what Clew sends. At most 4 096 bytes of JSON. A call fails if one is a field that Clew writes. Those
+            of a message replace all of the session's.
     """
 
     temperature: float | None = Field(default=None, ge=0, le=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NotRequired, Required
 
 import rfc8785
@@ -227,6 +227,16 @@ class Citation(TypedDict):
     quote: NotRequired[str]
     start: NotRequired[int]
     end: NotRequired[int]
+
+
+def list_cited_pages(citations: Iterable[Citation]) -> list[Source]:
+    """List the pages of citations, each once, in the order in which a text names them."""
+    pages: dict[str, Source] = {}
+    for citation in citations:
+        page = pages.setdefault(citation["url"], {"url": citation["url"]})
+        if "title" in citation:
+            page.setdefault("title", citation["title"])
+    return list(pages.values())
 
 
 class Message(TypedDict, total=False):

@@ -6,7 +6,7 @@ from typing import Any, Literal, NotRequired
 
 from pydantic import Field
 
-from clew_workflows.contract.messages import Message, ToolSpec
+from clew_workflows.contract.messages import Citation, Message, ProviderCall, ToolSpec
 from clew_workflows.contract.outcomes import Output, Usage
 from clew_workflows.contract.payloads import AgentVersion
 
@@ -265,10 +265,14 @@ class TranscriptMessage(Message):
     Attributes:
         seq: The entry.
         refs: The caller's own refs of the message.
+        provider_calls: The calls of tools that the provider ran itself for a reply.
+        citations: The sources that a reply names.
     """
 
     seq: int
     refs: NotRequired[dict[str, str]]
+    provider_calls: NotRequired[list[ProviderCall]]
+    citations: NotRequired[list[Citation]]
 
 
 class TranscriptPage(Output):

@@ -200,7 +200,7 @@ def make_request(
         message,
         fallbacks=tuple(remaining),
         tools=tools,
-        provider_tools=config.provider_tools,
+        provider_tools=tuple(dict.fromkeys(config.provider_tools)),
     )
 
 

@@ -18,6 +18,7 @@ from clew_workflows.contract.lists import (
     make_attributes,
     split_tags,
 )
+from clew_workflows.contract.messages import list_cited_pages
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import AssistantMessage, ForkPayload, MessagePayload, RunPayload, ToolMessage
 from clew_workflows.protocol import (
@@ -149,6 +150,7 @@ def _label_call(effect: CallModel, state: State) -> tuple[str, ...]:
     return (
         f"call {state.counters.calls}",
         effect.model.partition(":")[2][:40],
+        f"may use {', '.join(effect.provider_tools)}" if effect.provider_tools else "",
         _quote_question(state) if effect.iteration == 1 else "",
         f"so far {describe_usage(state.spent.own)}" if state.spent.own.model_calls else "",
     )
@@ -220,6 +222,8 @@ def _describe_status(state: State) -> str:
         parts.insert(1, format_code(state.settings.model, 80))
     if agent := state.settings.agent:
         parts.insert(1, f"agent {format_code(agent.name, 80)} {escape(agent.label or agent.version, 40)}")
+    if own := state.settings.config.provider_tools:
+        parts.append(f"the provider's {', '.join(format_code(name, 40) for name in own)}")
     if run := state.run:
         parts.append(
             f"{format_code(run.run_id, 40)}, call {run.iteration} of {run.request.max_iterations}, "
@@ -294,8 +298,25 @@ def _describe_message(message: MessagePayload) -> str:
         parts.append(escape(message.text, MAX_TEXT))
     if isinstance(message, AssistantMessage) and message.tool_calls:
         parts.append("calls " + ", ".join(format_code(call["name"], 80) for call in message.tool_calls[:MAX_LISTED]))
+    if isinstance(message, AssistantMessage) and (own := _describe_provider_calls(message)):
+        parts.append(own)
     if isinstance(message, AssistantMessage) and message.interrupted:
         parts.append("(interrupted)")
+    return " ".join(parts)
+
+
+def _describe_provider_calls(reply: AssistantMessage) -> str:
+    """Describe the calls that the provider ran itself, and how many pages the reply names; empty: none."""
+    parts = []
+    if calls := reply.provider_calls:
+        names = [
+            f"{format_code(call['tool'], 40)} {escape(call.get('input', ''), MAX_LABEL_ARGUMENTS)}".rstrip()
+            for call in calls[:MAX_LISTED]
+        ]
+        more = f" and {len(calls) - MAX_LISTED} more" if len(calls) > MAX_LISTED else ""
+        parts.append(f"the provider ran {', '.join(names)}{more}")
+    if pages := list_cited_pages(reply.citations or ()):
+        parts.append(f"({len(pages)} source{'' if len(pages) == 1 else 's'})")
     return " ".join(parts)
 
 

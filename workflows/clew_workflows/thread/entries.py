@@ -147,10 +147,15 @@ class Entry(_ParsedPayload):
 
     @property
     def transcript_message(self) -> TranscriptMessage:
-        """The message of an `ai_message` entry, as transcripts have it: with its seq and its caller's refs."""
+        """The message of an `ai_message` entry, as transcripts have it: with its seq, and what contexts lack."""
         body = self.read(MessagePayload)
-        refs: dict[str, Any] = {"refs": body.refs} if isinstance(body, UserMessage) and body.refs else {}
-        return {**body.message, "seq": self.seq, **refs}  # type: ignore[typeddict-item]
+        shown: dict[str, Any] = {}
+        if isinstance(body, UserMessage):
+            shown = {"refs": body.refs}
+        elif isinstance(body, AssistantMessage):
+            shown = {"provider_calls": body.provider_calls, "citations": body.citations}
+        shown = {name: value for name, value in shown.items() if value}
+        return {**body.message, "seq": self.seq, **shown}  # type: ignore[typeddict-item]
 
     @property
     def recipe(self) -> Recipe | None:

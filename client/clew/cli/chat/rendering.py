@@ -19,7 +19,7 @@ from rich.theme import Theme
 
 from clew.cli import show
 from clew.cli.hints import complete_commands, describe_need
-from clew_workflows.contract.messages import Message
+from clew_workflows.contract.messages import Citation, Message, ProviderCall
 from clew_workflows.contract.outputs import Context
 from clew_workflows.contract.tokens import ByteEstimate, Encoding
 
@@ -54,6 +54,19 @@ class ReplyBlock:
     """
 
     markdown: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesBlock:
+    """What a reply is founded on.
+
+    Attributes:
+        calls: The calls of tools that the provider ran itself.
+        citations: The sources that the reply names.
+    """
+
+    calls: tuple[ProviderCall, ...]
+    citations: tuple[Citation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +118,7 @@ class NoteBlock:
     tone: Tone = "dim"
 
 
-Block = UserBlock | ReplyBlock | ToolBlock | WaitingBlock | NoteBlock
+Block = UserBlock | ReplyBlock | SourcesBlock | ToolBlock | WaitingBlock | NoteBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +378,8 @@ def _format_block(block: Block, width: int, watched: str) -> RenderableType:
             return _format_user(block)
         case ReplyBlock():
             return ReplyMarkdown(block.markdown)
+        case SourcesBlock():
+            return Group(*show.list_source_lines(block.calls, block.citations))
         case ToolBlock():
             return _format_tool(block, width)
         case WaitingBlock():

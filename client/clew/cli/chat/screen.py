@@ -11,6 +11,7 @@ from clew.cli.chat.rendering import (
     NoteBlock,
     ReplyBlock,
     RunningTool,
+    SourcesBlock,
     ToolBlock,
     UserBlock,
     WaitingBlock,
@@ -256,6 +257,8 @@ class Screen:
                 self.lanes.add(body.context_ref)
                 self._end_retry()
                 yield from self._finish_reply()
+                if body.provider_calls or body.citations:
+                    yield SourcesBlock(tuple(body.provider_calls or ()), tuple(body.citations or ()))
                 self._calls = {call["id"]: call for call in body.tool_calls or ()}
             case ToolMessage():
                 self._running.pop(body.tool_call_id, None)

@@ -12,6 +12,7 @@ from clew.cli.chat.rendering import (
     Painter,
     ReplyBlock,
     RunningTool,
+    SourcesBlock,
     ToolBlock,
     UserBlock,
     WaitingBlock,
@@ -31,6 +32,7 @@ from clew.session.events import (
     ToolProgressed,
     ToolStarted,
 )
+from clew_workflows.contract.messages import Citation, ProviderCall
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.thread.entries import Entry, Refs
 
@@ -237,3 +239,15 @@ def test_a_block_has_one_empty_line_before_it() -> None:
     block = ReplyBlock("| a |\n|---|\n| 1 |\n\n")
     assert Painter(80, "truecolor").paint_block(block).split("\n")[0] == ""
     assert Painter(80).paint_block(block) == "\n a\n ─\n 1\n"
+
+
+def test_sources_follow_the_reply() -> None:
+    """The calls of the provider and the pages, after the last block of the text and before the tools' results."""
+    screen = Screen()
+    shown = screen.take(TextAdded(call_id="c-1", attempt=1, offset=0, text="Tea."))
+    calls: list[ProviderCall] = [{"tool": "web_search", "input": "tea"}]
+    citations: list[Citation] = [{"url": "https://a.example", "title": "A\x1b[31m"}]
+    shown += screen.take(say("assistant", "Tea.", provider_calls=calls, citations=citations))
+    assert shown == [ReplyBlock("Tea."), SourcesBlock(tuple(calls), tuple(citations))]
+    assert Painter(80).paint_block(shown[-1]) == "↗ web_search: tea\n[1] A — https://a.example\n"
+    assert screen.take(say("assistant", "No tea.")) == []
