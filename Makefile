@@ -62,7 +62,7 @@ $(VENV)/peers/%/.ready: constraints/peers/%.txt $(READY)
 		-r constraints/peers/$*.txt
 	@touch $@
 
-pages: $(READY) ## generate docs/schemas and the tables of docs/contract.md
+pages: $(READY) ## generate docs/schemas and the tables of contract.md and models.md
 	$(BIN)/python -m docs.generate
 
 docs: $(READY) ## build the pages as a site in site/, to be read without a network

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 SOURCES = {
     "clew": ROOT / "client" / "clew",
@@ -317,27 +315,52 @@ TESTS = {
     "clew_audit": "audit",
 }
 """The folder of `tests` that mirrors a package."""
-_COVERED = re.compile(r"^`?(\w+)`?: \S.*", re.MULTILINE)
+_LISTED = re.compile(r"^`(?P<name>[\w/]+)`: (?P<tests>.+(?:\n(?![`\n]).+)*)", re.MULTILINE)
+_TEST_MODULE = re.compile(r"\btests(?:/\w+)+|\btest_\w+")
 
 
-@pytest.mark.skip(reason="rooms are moving")
 def test_every_module_has_its_tests() -> None:
-    """The mirrored folder has `test_<name>.py`, or its docstring has a line `name: covered by …`.
+    """The mirrored folder has `test_<name>.py`, or the docstring of a mirrored folder says where the tests are.
 
-    A package itself needs neither.
+    Its line is the path of the module within the folder, and the names of test modules. A package needs neither.
     """
-    missing: dict[str, list[str]] = {}
+    listed = {name for folder in TESTS.values() for name in _list_listed(ROOT / "tests" / folder)}
+    missing: list[str] = []
     for module in list_modules().values():
         package, *folders = module.package.split(".")
         if module.is_package or package not in TESTS:
             continue
-        folder, name = ROOT.joinpath("tests", TESTS[package], *folders), module.path.stem.strip("_")
-        if not (folder / f"test_{name}.py").exists() and name not in _list_covered(folder / "__init__.py"):
-            missing.setdefault(str(folder.relative_to(ROOT)), []).append(name)
+        path = ROOT.joinpath("tests", TESTS[package], *folders, module.path.stem.strip("_"))
+        if not path.with_name(f"test_{path.name}.py").exists() and path not in listed:
+            missing.append(str(path.relative_to(ROOT)))
     assert not missing
 
 
-def _list_covered(init: Path) -> set[str]:
-    """List the modules that the docstring of a folder of tests names as covered elsewhere."""
-    docstring = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) if init.exists() else None
-    return set(_COVERED.findall(docstring or ""))
+def test_listed_tests_exist() -> None:
+    """A line of a folder's docstring names a module of the sources, and test modules that exist."""
+    sources = {
+        ROOT.joinpath("tests", TESTS[package], *folders, module.path.stem.strip("_"))
+        for module in list_modules().values()
+        for package, *folders in [module.package.split(".")]
+        if package in TESTS and not module.is_package
+    }
+    for folder in TESTS.values():
+        for path, tests in _list_listed(ROOT / "tests" / folder).items():
+            assert path in sources, path
+            assert tests, path
+            assert all(test.exists() for test in tests), path
+
+
+def _list_listed(folder: Path) -> dict[Path, list[Path]]:
+    """List the modules that the docstrings of a folder of tests, and of those in it, name with their tests' files.
+
+    The path of a module is that of its mirrored tests, without `test_` and the suffix.
+    """
+    listed: dict[Path, list[Path]] = {}
+    for init in folder.rglob("__init__.py"):
+        docstring = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
+        for line in _LISTED.finditer(docstring):
+            listed[init.parent / line["name"]] = [
+                (ROOT if "/" in name else init.parent) / f"{name}.py" for name in _TEST_MODULE.findall(line["tests"])
+            ]
+    return listed

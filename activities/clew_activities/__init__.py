@@ -1,6 +1,6 @@
 """All code of a worker with effects.
 
-| room | holds |
+| package or module | content |
 |---|---|
 | `worker` | the worker: its environment, its activities on their task queues, its process |
 | `model` | model calls and summaries |
@@ -10,5 +10,6 @@
 | `checkpoints`, `callers` | the activities for checkpoints, and those with which other workflows call sessions |
 | `telemetry` | metrics, traces and log lines of activities |
 | `heartbeats`, `offload` | what activities share: heartbeats, and work in threads |
+| `http_server` | the HTTP server of the health port and the codec server |
 | `user_modules` | the import of a team's modules |
 """

@@ -3,7 +3,7 @@
 They replay histories with the workflow's own code and read the archive's store, so they need the extra `worker`.
 `clew.operators` exports them; `clew audit`, `clew recover` and others are their commands.
 
-| module | holds |
+| module | content |
 |---|---|
 | `audit` | compares the histories, the archive and the live session of one thread |
 | `verification` | reads every object of an archive, or encrypts it anew |

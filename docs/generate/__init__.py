@@ -1,4 +1,4 @@
-"""What `docs/` holds that is made from the code: JSON Schemas, TypeScript declarations, the contract page's tables.
+"""What `docs/` holds that is made from the code: JSON Schemas, TypeScript declarations, tables of two pages.
 
 `make pages` writes all of it, `make check` fails where something is not current.
 """
@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.generate import page, schemas
+from docs.generate import models, page, schemas
 
 DOCS = Path(__file__).parents[1]
 CONTRACT = Path("contract.md")
+MODELS = Path("models.md")
 SCHEMAS = Path("schemas")
 
 
 def contents(docs: Path) -> dict[Path, str]:
     """The text of every file that is made from the code, by its path under `docs`.
 
-    The contract page is read there: it is written by hand, but for its tables.
+    The pages are read there: people write them, and only their tables are made from the code.
     """
     made = {SCHEMAS / name: text for name, text in schemas.files().items()}
-    return made | {CONTRACT: page.filled((docs / CONTRACT).read_text(), page.blocks())}
+    tables = {CONTRACT: page.blocks(), MODELS: models.blocks()}
+    return made | {name: page.filled((docs / name).read_text(), blocks, name) for name, blocks in tables.items()}
 
 
 def write(docs: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
 
 from clew.contract.payloads import KINDS
 from clew.errors import REFUSALS, ContextOverflow
@@ -46,7 +47,7 @@ def blocks() -> dict[str, str]:
     }
 
 
-def filled(page: str, blocks: Mapping[str, str]) -> str:
+def filled(page: str, blocks: Mapping[str, str], name: Path) -> str:
     """A page with the blocks in their places.
 
     Raises:
@@ -56,7 +57,7 @@ def filled(page: str, blocks: Mapping[str, str]) -> str:
     if sorted(places) != sorted(blocks):
         wrong = {name for name in {*places, *blocks} if places.count(name) != 1 or name not in blocks}
         raise ValueError(
-            "docs/contract.md needs one place for each table, `<!-- begin NAME -->` and `<!-- end -->`; "
+            f"docs/{name} needs one place for each table, `<!-- begin NAME -->` and `<!-- end -->`; "
             f"missing, unknown or twice: {', '.join(sorted(wrong))}"
         )
     return _BLOCK.sub(lambda match: f"<!-- begin {match['name']} -->\n{blocks[match['name']]}<!-- end -->", page)

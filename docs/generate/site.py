@@ -25,6 +25,12 @@ OUTSIDE = {
 }
 """What the site takes from outside of `docs/`, with its path in the site."""
 
+STYLES = {
+    # Some twenty narrow columns, which the theme would make wide.
+    "docs/models.md": ".md-typeset table:not([class]) :is(th,td){min-width:0;padding:.4em .5em}"
+}
+"""Styles of single pages."""
+
 # A block of code, or a link or a picture.
 _LINK = re.compile(
     r"(?P<block>^ *```.*?^ *```$)|\[(?P<text>[^\[\]]*)\]\((?P<target>[^)\s]+)\)", re.DOTALL | re.MULTILINE
@@ -58,4 +64,5 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return match["text"] if named.endswith(match["text"]) else f"{match['text']} (`{named}`)"
         return f"[{match['text']}]({posixpath.relpath(name, here or '.')}{hash_}{anchor})"
 
-    return _LINK.sub(fit, markdown)
+    style = f"\n\n<style>{STYLES[path]}</style>\n" if path in STYLES else ""
+    return _LINK.sub(fit, markdown) + style

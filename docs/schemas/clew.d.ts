@@ -1136,7 +1136,7 @@ export interface Pin {
   seqs: Array<number>;
 }
 
-/** List prices in USD per million tokens. */
+/** List prices in USD: of tokens per million, of searches per thousand. */
 export interface Price {
   /** The price of input tokens that are neither read from the provider's cache nor written to it. */
   input: number;
@@ -1146,6 +1146,10 @@ export interface Price {
   cached_input?: number | null;
   /** The price of input tokens written to the cache. None: as `input`. */
   written_input?: number | null;
+  /** The price of those that the cache keeps for an hour. None: as `written_input`. */
+  long_written_input?: number | null;
+  /** The price of web searches that the provider runs itself. None: it is not known. */
+  searches?: number | null;
   /** The prices hold for calls with more input tokens than this. */
   above?: number;
 }
@@ -2069,6 +2073,8 @@ export interface Usage {
   cached_input_tokens: number;
   /** Tokens of prompts that were written to the cache, if the provider charges for that. */
   written_input_tokens?: number;
+  /** Those of them that the cache keeps for an hour, which cost more. */
+  long_written_input_tokens?: number;
   /** The cost, in USD, of the calls whose list price is known. */
   cost_usd?: number;
   /** Model calls. */

@@ -1,0 +1,8 @@
+"""Tests of the activities. The folders have the names of their packages.
+
+Tested in other modules:
+
+`callers`: tests/clew/test_workflow
+`http_server`: tests/activities/worker/test_health, tests/audit/test_codec_server
+`user_modules`: tests/activities/tools/test_registry, tests/activities/worker/test_process
+"""

@@ -1,4 +1,9 @@
-"""The tests of the operators' tools, a file for each module of `clew_audit`.
+"""Tests of the operators' tools. `test_restoring` follows the procedures of `docs/operations.md`.
 
-`test_restoring` follows the procedures of `docs/operations.md`. `evaluation` is tested by `tests/clew/testing`.
+Tested in other modules:
+
+`differences`: test_audit
+`evaluation`: tests/clew/testing/test_recorded
+`histories`: test_audit, test_recovery
+`replay`: test_audit, test_state_builder
 """

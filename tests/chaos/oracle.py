@@ -28,7 +28,7 @@ class Violation:
 
     Attributes:
         kind: Its kind.
-        session: The session; empty where it is none's.
+        session: The session; empty if the violation concerns no single session.
         text: What is wrong.
     """
 

@@ -139,7 +139,7 @@ def test_an_answer_that_the_thread_does_not_have_is_a_violation() -> None:
 
 
 def test_a_reader_sees_a_prefix() -> None:
-    """A skipped entry, a repeated one and one that others see differently are violations; a reconnect is none."""
+    """A skipped, a repeated and a differing entry are violations; a reconnect is not."""
     entries = make_thread()
     oracle, _ = keep_promises(entries)
     reader = Reader(oracle, SESSION, 0)

@@ -24,7 +24,7 @@ FACES = (
 
 
 def members(module: ModuleType) -> set[str]:
-    """The names that a module offers, but for its own submodules and what `from __future__` leaves."""
+    """The names that a module offers, without its own submodules and what `from __future__` leaves."""
     return {
         name
         for name, value in vars(module).items()

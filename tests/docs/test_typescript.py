@@ -25,7 +25,7 @@ export const page = (answer: Queries["transcript"]["output"]): number | undefine
 
 // @ts-expect-error a message needs its content
 export const empty: MessageInput = {};
-// @ts-expect-error a word that is none of the contract's
+// @ts-expect-error a word that is not in the contract
 export const busy: MessageInput = { content: "hello", on_busy: "wait" };
 // @ts-expect-error a field that there is not
 export const unknown: MessageInput = { content: "hello", contents: "hello" };

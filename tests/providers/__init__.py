@@ -6,6 +6,10 @@
 | `server_rules` | what each server refuses |
 | `chat_rules` | functions that make the rules of Chat Completions |
 | `chat_completions`, `anthropic_messages` | the wire formats with their quirks; the latter with the API's rules |
+| `responses_api` | OpenAI's Responses, with the rules of the API |
+| `bedrock_api` | Converse of Amazon Bedrock: frames, signatures and rules |
+| `chat_completions`, `anthropic_messages`, `gemini_api` | the wire formats; the latter two with rules |
+| `second_google` | a providers module, for a second server of one API |
 | `strict_server` | the server of all dialects, over real HTTP, and what the model behind it does |
 | `scenarios` | the columns |
 | `matrix` | the worker that is configured for all servers, and its tools |

@@ -11,23 +11,21 @@ from typing import Any
 import jsonschema_rs
 
 from tests.providers.chat_completions import make_id, make_signature, make_thinking_block
-from tests.providers.strict_server import DROP, Billing, Exchange, Refusal, Rule, Sent, Turn
+from tests.providers.strict_server import DROP, Billing, Exchange, Refusal, Rule, Sent, ServerSentEvents, Turn
 
 Block = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class AnthropicMessages:
+class AnthropicMessages(ServerSentEvents):
     """The Messages API.
 
     Attributes:
         path: The path of a request.
-        data: What begins a line of data.
         cut_reason: The stop reason of a reply that the token limit cuts.
     """
 
     path: str = "/v1/messages"
-    data: str = "data: "
     cut_reason: str = "max_tokens"
 
     def encode_refusal(self, refusal: Refusal) -> Any:
@@ -60,10 +58,11 @@ class AnthropicMessages:
                 )
             )
             blocks.append(({"type": "redacted_thinking", "data": make_signature(number + 1000)}, []))
+        searches = _search(turn, exchange)
+        blocks += searches
+        pages = [block["content"][0] for block, _ in searches if block["type"] == "web_search_tool_result"]
         if turn.text:
-            half = len(turn.text) // 2
-            parts = (turn.text[:half], turn.text[half:])
-            blocks.append(({"type": "text", "text": ""}, [{"type": "text_delta", "text": p} for p in parts if p]))
+            blocks.append(_write_text(turn.text, pages[-1:]))
         for call, call_id in zip(turn.calls, ids, strict=True):
             raw = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
             pieces = ["", raw[: len(raw) // 2], raw[len(raw) // 2 :]] if raw != "{}" else [""]
@@ -92,9 +91,13 @@ class AnthropicMessages:
             events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
             events.append({"type": "content_block_stop", "index": index})
         middle = len(events) - 2
-        reason = self.cut_reason if turn.ending == "length" else "tool_use" if turn.calls else "end_turn"
+        reason = {"length": self.cut_reason, "pause": "pause_turn"}.get(turn.ending) or (
+            "tool_use" if turn.calls else "end_turn"
+        )
         # Servers between say 0 here, after the real count at the beginning.
-        usage = {"input_tokens": 0, "output_tokens": billing.output_tokens}
+        usage: dict[str, Any] = {"input_tokens": 0, "output_tokens": billing.output_tokens}
+        if turn.searches:
+            usage["server_tool_use"] = {"web_search_requests": len(turn.searches), "web_fetch_requests": 0}
         events.append(
             {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage}
         )
@@ -108,8 +111,76 @@ class AnthropicMessages:
             case "after":
                 events.append(DROP)
         kept = [block for block, _ in blocks if block["type"] == "redacted_thinking"]
-        returns = {"thinking": [make_thinking_block(thinking, number), *kept]} if thinking else {}
+        returns: dict[str, Any] = {"thinking": [make_thinking_block(thinking, number), *kept]} if thinking else {}
+        if searches:
+            returns["server"] = [_fold(block, deltas) for block, deltas in searches]
         return events, Sent(thinking, returns, {call_id: {} for call_id in ids}, turn.text)
+
+
+def _search(turn: Turn, exchange: Exchange) -> list[tuple[Block, list[dict[str, Any]]]]:
+    """Encode the searches: the result of one that paused before, then calls with their results."""
+    first = _count_searches(exchange) + 1
+    results = [_make_result(use_id, number) for number, use_id in enumerate(_list_open(exchange), first)]
+    blocks: list[tuple[Block, list[dict[str, Any]]]] = [(result, []) for result in results]
+    for number, query in enumerate(turn.searches, first + len(results)):
+        use_id = make_id("srvtoolu_01", 22)(number, "web_search")
+        raw = json.dumps({"query": query})
+        pieces = ["", raw[: len(raw) // 2], raw[len(raw) // 2 :]]
+        start = {"type": "server_tool_use", "id": use_id, "name": "web_search", "input": {}}
+        blocks.append((start, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]))
+        if turn.ending != "pause" or query != turn.searches[-1]:
+            blocks.append((_make_result(use_id, number), []))
+    return blocks
+
+
+def _write_text(text: str, pages: list[Block]) -> tuple[Block, list[dict[str, Any]]]:
+    """Encode a text in two pieces, with a citation of each page between them."""
+    half = len(text) // 2
+    first, *rest = [{"type": "text_delta", "text": part} for part in (text[:half], text[half:]) if part]
+    citations = [{"type": "citations_delta", "citation": _cite(page)} for page in pages]
+    start = {"type": "text", "text": "", **({"citations": []} if pages else {})}
+    return start, [first, *citations, *rest]
+
+
+def _make_result(use_id: str, number: int) -> Block:
+    page = {
+        "type": "web_search_result",
+        "url": f"https://example.com/{number}",
+        "title": f"Example {number}",
+        "encrypted_content": make_signature(number + 2000),
+        "page_age": None,
+    }
+    return {"type": "web_search_tool_result", "tool_use_id": use_id, "content": [page]}
+
+
+def _cite(page: Block) -> Block:
+    """Make the citation of a page."""
+    return {
+        "type": "web_search_result_location",
+        "url": page["url"],
+        "title": page["title"],
+        "encrypted_index": page["encrypted_content"][::-1],
+        "cited_text": f"The words of {page['title']}.",
+    }
+
+
+def _fold(block: Block, deltas: list[dict[str, Any]]) -> Block:
+    """Make a block as it must come back."""
+    raw = "".join(delta.get("partial_json", "") for delta in deltas)
+    return {**block, "input": json.loads(raw)} if raw else block
+
+
+def _count_searches(exchange: Exchange) -> int:
+    """Count the results that the server has sent."""
+    sent = [block for one in exchange.sent for block in one.returns.get("server", ())]
+    return sum(block["type"] == "web_search_tool_result" for block in sent)
+
+
+def _list_open(exchange: Exchange) -> list[str]:
+    """List the searches that a request leaves open, in its last assistant's turn."""
+    blocks = next((own for role, own in reversed(_merge_turns(exchange.body)) if role == "assistant"), [])
+    answered = {block["tool_use_id"] for block in blocks if block["type"] == "web_search_tool_result"}
+    return [b["id"] for b in blocks if b["type"] == "server_tool_use" and b["id"] not in answered]
 
 
 def is_thinking(body: Mapping[str, Any]) -> bool:
@@ -159,8 +230,8 @@ def order_messages(exchange: Exchange) -> Iterator[Refusal]:
     turns = _merge_turns(body)
     if not turns or turns[0][0] != "user":
         yield Refusal('messages: first message must use the "user" role')
-    # From 4.6 on; gh:anomalyco/opencode#13768
-    if turns and turns[-1][0] != "user":
+    # From 4.6 on; gh:anomalyco/opencode#13768. A paused turn goes on: gh:anthropics/anthropic-sdk-python#1339
+    if turns and turns[-1][0] != "user" and not _list_open(exchange):
         yield Refusal(
             "This model does not support assistant message prefill. The conversation must end with a user message."
         )
@@ -200,6 +271,74 @@ def pair_calls(exchange: Exchange) -> Iterator[Refusal]:
             yield Refusal(f"messages.{index}: each tool_use must have a single result. Found multiple `tool_result`")
     if len(set(used)) < len(used):
         yield Refusal("messages: `tool_use` ids must be unique")
+
+
+def pair_searches(exchange: Exchange) -> Iterator[Refusal]:
+    """Refuse searches without a result where the turn does not go on, results without searches, and changed ones."""
+    turns = _merge_turns(exchange.body)
+    server = [block for sent in exchange.sent for block in sent.returns.get("server", ())]
+    own = {page["encrypted_content"] for block in server for page in block.get("content", ())}
+    blocks = [block for _, own_blocks in turns for block in own_blocks]
+    uses = {block["id"] for block in blocks if block["type"] == "server_tool_use"}
+    answered = {block["tool_use_id"] for block in blocks if block["type"] == "web_search_tool_result"}
+    after = [block["type"] for role, own_blocks in turns[-1:] if role == "user" for block in own_blocks]
+    goes_on = _list_open(exchange) if set(after) <= {"tool_result"} else []
+    for index, (_, own_blocks) in enumerate(turns):
+        for place, block in enumerate(own_blocks):
+            where = f"messages.{index}.content.{place}"
+            match block["type"]:
+                case "server_tool_use" if block["id"] not in answered and block["id"] not in goes_on:
+                    # gh:anthropics/anthropic-sdk-python#1339, gh:anthropics/anthropic-sdk-typescript#1090
+                    yield Refusal(
+                        f"messages.{index}: `web_search` tool use with id `{block['id']}` was found without a "
+                        "corresponding `web_search_tool_result` block"
+                    )
+                case "web_search_tool_result" if block["tool_use_id"] not in uses:
+                    yield Refusal(f"{where}: unexpected `tool_use_id` found in `web_search_tool_result` blocks")
+                case "web_search_tool_result" if any(p["encrypted_content"] not in own for p in block["content"]):
+                    yield Refusal(f"{where}: Invalid `encrypted_content` in `search_result` block")
+                case "text" if any(c["encrypted_index"][::-1] not in own for c in block.get("citations") or ()):
+                    yield Refusal(f"{where}: Invalid `encrypted_index` in `citations`")
+
+
+def keep_searches(exchange: Exchange) -> Iterator[Refusal]:
+    """Say that the searches of a reply in a loop, or of a paused one, did not come back as they were sent."""
+    turns = _merge_turns(exchange.body)
+    assistants = [blocks for role, blocks in turns if role == "assistant"]
+    for sent in exchange.sent:
+        expected = sent.returns.get("server", [])
+        is_last = sent is exchange.sent[-1] and turns[-1][0] == "assistant"
+        if not expected or not (sent.calls or is_last):
+            continue
+        found = [block for blocks in assistants for block in blocks]
+        if sent.calls and not set(sent.calls) & {block.get("id") for block in found}:
+            continue
+        if lost := [block for block in expected if block not in found]:
+            yield Refusal(f"the searches {lost} did not come back as they were sent")
+
+
+def order_ttls(exchange: Exchange) -> Iterator[Refusal]:
+    """Refuse breakpoints of the cache that last longer than one before them."""
+    body = exchange.body
+    system = body.get("system")
+    parts = [*(body.get("tools") or ()), *(system if isinstance(system, list) else ())]
+    parts += [block for message in body["messages"] for block in _get_blocks(message)]
+    ttls = [part["cache_control"].get("ttl", "5m") for part in (*parts, body) if "cache_control" in part]
+    if ttls != sorted(ttls):
+        # platform.claude.com/docs/en/build-with-claude/prompt-caching: longer ones must stand first
+        yield Refusal("a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block")
+
+
+BETAS = {"block_binding": "thinking-binding-controls-2026-08-01"}
+"""The beta features that fields of `thinking` need."""
+
+
+def demand_betas(exchange: Exchange) -> Iterator[Refusal]:
+    """Refuse fields of features whose header is missing."""
+    named = exchange.headers.get("anthropic-beta", "").split(",")
+    for name in BETAS.keys() & (exchange.body.get("thinking") or {}).keys():
+        if BETAS[name] not in named:
+            yield Refusal(f"thinking.adaptive.{name}: Extra inputs are not permitted")
 
 
 def have_content(exchange: Exchange) -> Iterator[Refusal]:
@@ -279,10 +418,9 @@ def keep_thinking(exchange: Exchange) -> Iterator[Refusal]:
     for index, (_, blocks) in enumerate(_merge_turns(exchange.body)):
         sent = exchange.find_sent(block["id"] for block in blocks if block["type"] == "tool_use")
         thoughts = [block for block in blocks if block["type"] in ("thinking", "redacted_thinking")]
-        if sent and sent.returns and is_thinking(exchange.body) and thoughts != sent.returns["thinking"]:
-            yield Refusal(
-                f"messages.{index}: the thinking was {sent.returns['thinking']} and came back as {thoughts}"
-            )
+        expected = sent.returns.get("thinking") if sent else None
+        if expected and is_thinking(exchange.body) and thoughts != expected:
+            yield Refusal(f"messages.{index}: the thinking was {expected} and came back as {thoughts}")
 
 
 def keep_ids(exchange: Exchange) -> Iterator[Refusal]:
@@ -300,6 +438,9 @@ def take_tools(exchange: Exchange) -> Iterator[Refusal]:
     body = exchange.body
     tools = body.get("tools") or []
     for index, tool in enumerate(tools):
+        if "input_schema" not in tool:
+            # Which types there are is in the official package.
+            continue
         where, schema = f"tools.{index}.custom", tool["input_schema"]
         if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", tool["name"]):
             yield Refusal(f"{where}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
@@ -359,14 +500,17 @@ def take_options(exchange: Exchange) -> Iterator[Refusal]:
 
 RULES: tuple[Rule, ...] = (
     demand_headers,
+    demand_betas,
     order_messages,
     pair_calls,
+    pair_searches,
     have_content,
     return_thinking,
     take_tools,
     take_options,
+    order_ttls,
 )
 """What the Messages API refuses."""
 
-LOSSES: tuple[Rule, ...] = (keep_thinking, keep_ids)
+LOSSES: tuple[Rule, ...] = (keep_thinking, keep_ids, keep_searches)
 """What the Messages API takes although something is lost."""

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tests.providers.strict_server import DROP, Billing, Call, Exchange, Refusal, Sent, Turn
+from tests.providers.strict_server import DROP, Billing, Call, Exchange, Refusal, Sent, ServerSentEvents, Turn
 
-Thinking = Literal["reasoning_content", "reasoning", "reasoning_details", "thinking_chunks", "tags"]
-Deltas = Literal["pieces", "whole", "same_index", "no_index", "pieces_without_index", "text_index"]
+Thinking = Literal["reasoning_content", "reasoning", "reasoning_details", "thinking_chunks", "tags", "closing_tag"]
+Deltas = Literal["pieces", "whole", "same_index", "no_index", "pieces_without_index", "text_index", "cumulative"]
 UsagePlace = Literal["own_chunk", "last_chunk", "every_chunk", "choice", "x_groq", "nowhere"]
 
 
@@ -23,17 +23,18 @@ def make_error(refusal: Refusal) -> Any:
 
 
 @dataclass(frozen=True)
-class ChatCompletions:
+class ChatCompletions(ServerSentEvents):
     """Chat Completions as one server speaks it.
 
     Attributes:
-        thinking: The field of a delta that has the thinking. `tags`: the text has it between `<think>` tags.
+        thinking: The field of a delta that has the thinking. `tags`: the text has it between `<think>` tags;
+            `closing_tag`: before the closing one alone.
         returns: Whether the thinking must come back with its message, in the same field.
         deltas: How tool calls are cut into deltas.
             `pieces`: as OpenAI does, with an index; the id and the name come first.
             `whole`: each in one chunk. `same_index`: so, but each has the index 0. `no_index`: so, without an index.
             `pieces_without_index`: in pieces, which only their order tells apart.
-            `text_index`: as `pieces`, but the index is a text.
+            `text_index`: as `pieces`, but the index is a text. `cumulative`: each piece has all before it, too.
         later: What later deltas of a call have beside their piece of the arguments, and in `function`.
         ends_with_null: Whether the last delta of a call has null for its arguments.
         beside: What every delta has beside its own fields, such as nulls, and the finish reason until there is one.
@@ -46,6 +47,9 @@ class ChatCompletions:
         excludes_thinking: Whether `completion_tokens` has not those of the thinking, and only `total_tokens` does.
         finish_with_calls: The finish reason of a reply with tool calls.
         opening: Chunks before the reply.
+        closing: Chunks after the reply.
+        repeats_end: Whether the chunk with the finish reason comes twice.
+        name_suffix: What stands after a tool's name.
         comments: Whether comments stand between the events.
         fault: The chunk that says that the reply failed.
         refuse: Makes the JSON of an error response.
@@ -68,6 +72,9 @@ class ChatCompletions:
     excludes_thinking: bool = False
     finish_with_calls: str = "tool_calls"
     opening: tuple[Mapping[str, Any], ...] = ()
+    closing: tuple[Mapping[str, Any], ...] = ()
+    repeats_end: bool = False
+    name_suffix: str = ""
     comments: bool = False
     fault: Mapping[str, Any] = field(
         default_factory=lambda: {"error": {"message": "The server had an error", "type": "server_error", "code": 500}}
@@ -108,6 +115,9 @@ class ChatCompletions:
         ]
         half = len(events) - 1
         events.append({**envelope, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+        if self.repeats_end:
+            events.append(dict(events[-1]))
+        events += [{**envelope, **chunk} for chunk in self.closing]
         self._add_usage(events, envelope, exchange, billing, len(thinking) // 4 + 1 if thinking else 0)
         if self.comments:
             events = [piece for event in events for piece in (": PROCESSING", event)]
@@ -139,6 +149,8 @@ class ChatCompletions:
                     text = f"<think>{piece}" if is_first else f"{piece}</think>\n\n"
                     # MiniMax sends it a second time: gh:vellum-ai/vellum-assistant#34556
                     yield {"content": text, "reasoning_content": piece}
+                case "closing_tag":
+                    yield {"content": piece if is_first else f"{piece}\n</think>\n\n"}
                 case field_name:
                     yield {"content": None, field_name: piece}
         if self.thinking == "reasoning_details":
@@ -177,11 +189,11 @@ class ChatCompletions:
                     index = {"index": str(position)}
             head = {**index, "id": call_id, "type": "function", **extra}
             if self.deltas in ("whole", "same_index", "no_index"):
-                yield {"tool_calls": [{**head, "function": {"name": call.name, "arguments": raw}}]}
+                yield {"tool_calls": [{**head, "function": {"name": call.name + self.name_suffix, "arguments": raw}}]}
                 continue
-            yield {"tool_calls": [{**head, "function": {"name": call.name, "arguments": ""}}]}
+            yield {"tool_calls": [{**head, "function": {"name": call.name + self.name_suffix, "arguments": ""}}]}
             half = len(raw) // 2
-            for piece in (raw[:half], raw[half:]):
+            for piece in (raw[:1], raw[:half], raw) if self.deltas == "cumulative" else (raw[:half], raw[half:]):
                 if piece:
                     beside, inside = self.later
                     yield {"tool_calls": [{**index, **beside, "function": {**inside, "arguments": piece}}]}

@@ -463,8 +463,9 @@ def make_one_call(message: str, **fields: Any) -> Rule:
 
 
 def get_tools(exchange: Exchange) -> list[dict[str, Any]]:
-    """List the functions of a request's tools."""
-    return [tool["function"] for tool in exchange.body.get("tools") or ()]
+    """List the functions of a request's tools, without the tools of the server's own."""
+    tools = exchange.body.get("tools") or ()
+    return [tool.get("function", tool) for tool in tools if tool.get("type", "function") == "function"]
 
 
 def limit_tools(most: int, message: str, **fields: Any) -> Rule:
@@ -593,6 +594,7 @@ def follow_strict_mode(exchange: Exchange) -> Iterator[Refusal]:
     """Refuse what OpenAI refuses in the schema of a function, or of an answer, that is `strict`."""
     schemas = [(tool["name"], tool.get("parameters")) for tool in get_tools(exchange) if tool.get("strict")]
     form = (exchange.body.get("response_format") or {}).get("json_schema") or {}
+    form = form or (exchange.body.get("text") or {}).get("format") or {}
     if form.get("strict"):
         schemas.append(("response_format", form.get("schema")))
     for name, schema in schemas:
@@ -678,5 +680,27 @@ def refuse_when(test: Callable[[dict[str, Any]], bool], message: str, **fields: 
     def rule(exchange: Exchange) -> Iterator[Refusal]:
         if test(exchange.body):
             yield Refusal(message, **fields)
+
+    return rule
+
+
+def take_efforts(levels: Collection[str], message: str, **fields: Any) -> Rule:
+    """Refuse other levels of `reasoning_effort`."""
+
+    def rule(exchange: Exchange) -> Iterator[Refusal]:
+        effort = exchange.body.get("reasoning_effort")
+        if effort is not None and effort not in levels:
+            yield Refusal(message.format(effort), param="reasoning_effort", **fields)
+
+    return rule
+
+
+def toggle_thinking(kinds: Collection[str], message: str, **fields: Any) -> Rule:
+    """Refuse other types of `thinking`."""
+
+    def rule(exchange: Exchange) -> Iterator[Refusal]:
+        thinking = exchange.body.get("thinking")
+        if thinking is not None and thinking.get("type") not in kinds:
+            yield Refusal(message.format(thinking.get("type")), **fields)
 
     return rule

@@ -2,7 +2,7 @@
 
 A row says what the real server does. Where its documentation does not say it, the comment names who has seen it
 (`gh:owner/repository#number`). To add a row, add it to `DIALECTS`; to add an API, write its wire format and its rules
-beside `chat_completions` and `anthropic_messages`.
+beside `chat_completions`, `anthropic_messages` and `bedrock_api`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 
 from tests.providers import anthropic_messages as messages_api
+from tests.providers import bedrock_api, gemini_api, responses_api
 from tests.providers.anthropic_messages import AnthropicMessages
 from tests.providers.chat_completions import ChatCompletions, make_error, make_id, make_signature
 from tests.providers.chat_rules import (
@@ -25,32 +26,48 @@ from tests.providers.chat_rules import (
     match_type,
     refuse_fields,
     refuse_when,
+    take_efforts,
     take_formats,
 )
+from tests.providers.gemini_api import GeminiApi
+from tests.providers.responses_api import ResponsesApi
 from tests.providers.server_rules import (
     ARGUMENTS_TEXT,
     CEREBRAS,
     DEEPSEEK,
     DEEPSEEK_R1,
+    EFFORT_TEXT,
     GEMINI,
     GLM,
+    GLM_5_3,
     GPT_OSS,
     GROQ,
+    GROQ_EFFORTS,
+    GROQ_QWEN_EFFORTS,
+    HARMONY_EFFORTS,
     KEPT,
     KIMI,
+    KIMI_IDS,
+    KIMI_K3,
     LITELLM,
     LLAMACPP,
     MINIMAX,
     MISTRAL,
+    MISTRAL_EFFORTS,
+    NO_TEMPLATE_FIELDS,
     OLLAMA,
     OPENAI,
     OPENAI_REASONING,
     OPENROUTER,
     QWEN,
+    QWEN_3_8_EFFORTS,
     STRANGER,
+    VERBOSITY,
     VLLM,
+    VLLM_EFFORTS,
     VLLM_MISTRAL_IDS,
     XAI,
+    XAI_NO_EFFORT,
     make_template_rules,
     return_stranger_thinking,
 )
@@ -176,12 +193,35 @@ VLLM_WIRE = ChatCompletions(
 )
 LLAMACPP_WIRE = ChatCompletions(make_id=make_id("", 32), refuse=_make_llamacpp_error)
 
+CLAUDE_AT_BEDROCK = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+
+
+def _make_responses(
+    name: str, model: str, efforts: tuple[str, ...] = (), *, phases: bool = False, **fields: Any
+) -> Dialect:
+    """Make a row of Responses, for a model that takes these levels of reasoning."""
+    provider = name.replace("-", "_").replace(".", "_")
+    losses = (*responses_api.LOSSES, *((responses_api.keep_phases,) if phases else ()), find_foreign_thoughts(name))
+    return Dialect(
+        name=name,
+        provider=provider,
+        model=model,
+        wire=ResponsesApi(efforts, phases),
+        rules=responses_api.make_rules(efforts, model),
+        losses=losses,
+        thinks=bool(efforts),
+        environ={f"CLEW_PROVIDER_{provider.upper()}_DIALECT": "responses"},
+        runs_searches=True,
+        **fields,
+    )
+
+
 DIALECTS: tuple[Dialect, ...] = (
     _make_dialect(
         "openai",
         "gpt-5-mini",
         ChatCompletions(refuse=make_error),
-        (*OPENAI, *OPENAI_REASONING),
+        (*OPENAI, *OPENAI_REASONING, take_efforts(("minimal", "low", "medium", "high"), EFFORT_TEXT)),
         thinks=False,
         environ={"CLEW_PROVIDER_OPENAI_DIALECT": "openai"},
     ),
@@ -192,6 +232,7 @@ DIALECTS: tuple[Dialect, ...] = (
         (
             *OPENAI,
             *OPENAI_REASONING,
+            take_efforts(("none", "low", "medium", "high", "xhigh", "max"), EFFORT_TEXT),
             # gh:BerriAI/litellm#34569
             refuse_when(
                 lambda body: bool(body.get("tools")) and body.get("reasoning_effort") != "none",
@@ -205,13 +246,35 @@ DIALECTS: tuple[Dialect, ...] = (
         environ={"CLEW_PROVIDER_OPENAI_NEWEST_DIALECT": "openai"},
         left_out=_leave_to("openai"),
     ),
+    _make_responses(
+        "openai-responses",
+        "gpt-5.6-sol",
+        ("none", "low", "medium", "high", "xhigh", "max"),
+        phases=True,
+        thinking_options={"reasoning_effort": "high", "verbosity": "low"},
+    ),
+    # No level is set, so there are no summaries; the reasoning comes back all the same.
+    _make_responses("openai-responses-o3", "o3", ("low", "medium", "high")),
+    _make_responses("azure-responses", "gpt-4.1", base_path="/openai/v1"),
     _make_dialect(
         "azure",
         "gpt-4.1",
         # gh:langchain4j/langchain4j#2385
-        ChatCompletions(opening=({"choices": [], "prompt_filter_results": [{"prompt_index": 0}]},)),
+        ChatCompletions(
+            opening=({"choices": [], "prompt_filter_results": [{"prompt_index": 0}]},),
+            # The asynchronous filter sends a choice without a delta: gh:langchain-ai/langchain#18977
+            closing=(
+                {
+                    "id": "",
+                    "object": "",
+                    "choices": [{"index": 0, "finish_reason": None, "content_filter_offsets": {"end_offset": 9}}],
+                },
+            ),
+        ),
         (
             *OPENAI,
+            VERBOSITY,
+            refuse_fields(("reasoning_effort",), "Unrecognized request argument supplied: {}"),
             # gh:MoonshotAI/kimi-code#3660
             refuse_fields(("prompt_cache_key",), "Unrecognized request argument supplied: {}"),
             # gh:rusiaaman/wcgw#51
@@ -232,9 +295,44 @@ DIALECTS: tuple[Dialect, ...] = (
         wire=AnthropicMessages(),
         rules=(
             *messages_api.RULES,
-            match_type(MessageCreateParamsStreaming, "{}: Extra inputs are not permitted", "temperature"),
+            match_type(MessageCreateParamsStreaming, "{}: Extra inputs are not permitted", "temperature", "top_p"),
         ),
         losses=(*messages_api.LOSSES, find_foreign_thoughts("anthropic")),
+        thinking_options={"reasoning_effort": "medium"},
+        runs_searches=True,
+        pauses=True,
+        base_path="",
+    ),
+    Dialect(
+        name="bedrock",
+        provider="bedrock",
+        model=CLAUDE_AT_BEDROCK,
+        wire=bedrock_api.Converse(CLAUDE_AT_BEDROCK),
+        rules=bedrock_api.CLAUDE,
+        losses=(*bedrock_api.CLAUDE_LOSSES, find_foreign_thoughts("bedrock")),
+        thinking_options={"reasoning_effort": "medium"},
+        base_path="",
+        configure=bedrock_api.make_environ,
+    ),
+    Dialect(
+        name="google",
+        provider="google",
+        model="gemini-3-pro",
+        wire=GeminiApi("/v1beta/models/gemini-3-pro:streamGenerateContent"),
+        rules=gemini_api.GEMINI_3,
+        losses=(*gemini_api.LOSSES, find_foreign_thoughts("google")),
+        thinking_options={"reasoning_effort": "high"},
+        base_path="",
+        runs_searches=True,
+    ),
+    Dialect(
+        name="google-2.5",
+        provider="second_google",
+        model="gemini-2.5-flash",
+        wire=GeminiApi("/v1beta/models/gemini-2.5-flash:streamGenerateContent", signs="first", has_ids=False),
+        rules=gemini_api.GEMINI_2_5,
+        losses=(*gemini_api.LOSSES, find_foreign_thoughts("google-2.5")),
+        environ={"CLEW_PROVIDERS": "tests.providers.second_google"},
         thinking_options={"reasoning_effort": "medium"},
         base_path="",
     ),
@@ -268,7 +366,24 @@ DIALECTS: tuple[Dialect, ...] = (
             usage_needs_option=False,
             refuse=_make_mistral_error,
         ),
-        MISTRAL,
+        (*MISTRAL, refuse_fields(("reasoning_effort",), "{} is not enabled for this model", code="3051")),
+    ),
+    _make_dialect(
+        "mistral-small",
+        "mistral-small-2603",
+        ChatCompletions(
+            thinking="thinking_chunks",
+            returns=True,
+            deltas="whole",
+            make_id=make_id("", 9),
+            usage="last_chunk",
+            usage_needs_option=False,
+            refuse=_make_mistral_error,
+        ),
+        (*MISTRAL, MISTRAL_EFFORTS),
+        provider="mistral_small",
+        environ={"CLEW_PROVIDER_MISTRAL_SMALL_DIALECT": "mistral"},
+        left_out=_leave_to("mistral"),
     ),
     _make_dialect(
         "deepseek",
@@ -299,7 +414,17 @@ DIALECTS: tuple[Dialect, ...] = (
             usage_needs_option=False,
             refuse=_make_xai_error,
         ),
-        XAI,
+        (*XAI, XAI_NO_EFFORT),
+    ),
+    _make_dialect(
+        "xai-grok-4.5",
+        "grok-4.5",
+        ChatCompletions(deltas="whole", make_id=make_id("call_", 8), usage="last_chunk", usage_needs_option=False),
+        # gh:can1357/oh-my-pi#4888
+        (*XAI, take_efforts(("low", "medium", "high"), "Invalid reasoning effort: {}")),
+        provider="xai_newest",
+        environ={"CLEW_PROVIDER_XAI_NEWEST_DIALECT": "xai"},
+        left_out=_leave_to("xai"),
     ),
     _make_dialect(
         "openrouter",
@@ -311,6 +436,8 @@ DIALECTS: tuple[Dialect, ...] = (
             deltas="whole",
             make_id=lambda number, name: f"tool_0_{name}_{make_id('', 20)(number, name)}",
             comments=True,
+            # gh:QwenLM/qwen-code#2402
+            repeats_end=True,
             fault=UPSTREAM_ERROR,
             refuse=_wrap_for_openrouter,
         ),
@@ -327,6 +454,16 @@ DIALECTS: tuple[Dialect, ...] = (
             usage_needs_option=False,
         ),
         KIMI,
+        losses=(*KEPT, KIMI_IDS),
+    ),
+    _make_dialect(
+        "kimi-k3",
+        "kimi-k3",
+        ChatCompletions(returns=True, make_id=make_id("call_", 12), usage="choice", usage_needs_option=False),
+        (*KIMI, *KIMI_K3),
+        provider="kimi_newest",
+        environ={"CLEW_PROVIDER_KIMI_NEWEST_DIALECT": "kimi"},
+        left_out=_leave_to("kimi"),
     ),
     _make_dialect(
         "glm",
@@ -339,8 +476,20 @@ DIALECTS: tuple[Dialect, ...] = (
             usage_needs_option=False,
             refuse=_make_glm_error,
         ),
-        GLM,
+        (*GLM, refuse_fields(("reasoning_effort",), "{} 参数非法。请检查文档。", code="1214")),
         base_path="/api/paas/v4",
+    ),
+    _make_dialect(
+        "glm-5.3",
+        "glm-5.3",
+        ChatCompletions(
+            returns=True, deltas="whole", usage="last_chunk", usage_needs_option=False, refuse=_make_glm_error
+        ),
+        (*GLM, *GLM_5_3),
+        base_path="/api/paas/v4",
+        provider="glm_newest",
+        environ={"CLEW_PROVIDER_GLM_NEWEST_DIALECT": "glm"},
+        left_out=_leave_to("glm"),
     ),
     _make_dialect(
         "minimax",
@@ -352,6 +501,8 @@ DIALECTS: tuple[Dialect, ...] = (
             make_id=lambda number, name: f"call_function_{make_id('', 12)(number, name).lower()}_{number + 1}",
             usage="last_chunk",
             usage_needs_option=False,
+            # gh:MiniMax-AI/MiniMax-M2.5#2
+            beside=({"role": ""}, None),
             refuse=_make_minimax_error,
             # gh:ENTERPILOT/GoModel#1068
             data="data:",
@@ -377,8 +528,17 @@ DIALECTS: tuple[Dialect, ...] = (
         ChatCompletions(
             thinking="reasoning", deltas="whole", make_id=make_id("fc_", 26), usage="x_groq", usage_needs_option=False
         ),
-        GROQ,
+        (*GROQ, GROQ_EFFORTS),
         base_path="/openai/v1",
+    ),
+    _make_dialect(
+        "groq-qwen",
+        "qwen/qwen3.6-27b",
+        ChatCompletions(thinking="reasoning", deltas="whole", usage="x_groq", usage_needs_option=False),
+        (*GROQ, GROQ_QWEN_EFFORTS),
+        base_path="/openai/v1",
+        environ={"CLEW_PROVIDER_GROQ_QWEN_DIALECT": "groq"},
+        left_out=_leave_to("groq"),
     ),
     _make_dialect(
         "cerebras",
@@ -391,14 +551,80 @@ DIALECTS: tuple[Dialect, ...] = (
             usage_needs_option=False,
             refuse=_make_cerebras_error,
         ),
-        CEREBRAS,
+        (*CEREBRAS, GROQ_EFFORTS),
     ),
-    _make_dialect("vllm", "Qwen/Qwen3-235B-A22B-Thinking-2507", VLLM_WIRE, VLLM),
+    _make_dialect("vllm", "Qwen/Qwen3-235B-A22B-Thinking-2507", VLLM_WIRE, (*VLLM, VLLM_EFFORTS)),
+    _make_dialect(
+        "vllm-kimi",
+        "moonshotai/Kimi-K2-Thinking",
+        ChatCompletions(
+            thinking="reasoning",
+            returns=True,
+            make_id=lambda number, name: f"functions.{name}:{number}",
+            cut_reason="tool_calls",
+            refuse=_make_vllm_error,
+        ),
+        (*VLLM, VLLM_EFFORTS),
+        losses=(*KEPT, KIMI_IDS),
+        environ={"CLEW_PROVIDER_VLLM_KIMI_DIALECT": "vllm"},
+        left_out=_leave_to("vllm"),
+    ),
+    _make_dialect(
+        "vllm-glm",
+        "zai-org/GLM-4.7",
+        # The parser waits for all arguments: gh:vllm-project/vllm#30999
+        ChatCompletions(
+            thinking="reasoning",
+            returns=True,
+            deltas="whole",
+            # gh:vllm-project/vllm#20611
+            beside=({"tool_calls": []}, None),
+            make_id=make_id("chatcmpl-tool-", 22),
+            cut_reason="tool_calls",
+            refuse=_make_vllm_error,
+        ),
+        (*VLLM, VLLM_EFFORTS),
+        environ={"CLEW_PROVIDER_VLLM_GLM_DIALECT": "vllm"},
+        left_out=_leave_to("vllm"),
+    ),
+    _make_dialect(
+        "vllm-gpt-oss",
+        "openai/gpt-oss-120b",
+        # gh:openai/harmony#114
+        ChatCompletions(
+            thinking="reasoning",
+            make_id=make_id("chatcmpl-tool-", 22),
+            name_suffix="<|channel|>commentary",
+            cut_reason="tool_calls",
+            refuse=_make_vllm_error,
+        ),
+        (*VLLM, HARMONY_EFFORTS, GPT_OSS),
+        environ={"CLEW_PROVIDER_VLLM_GPT_OSS_DIALECT": "vllm"},
+        left_out=_leave_to("vllm"),
+    ),
+    _make_dialect(
+        "vllm-deepseek",
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
+        # Without a parser of its reasoning: gh:vllm-project/vllm#13125, gh:xorbitsai/inference#2805
+        ChatCompletions(thinking="closing_tag", make_id=make_id("chatcmpl-tool-", 22), refuse=_make_vllm_error),
+        (*VLLM, VLLM_EFFORTS),
+        environ={"CLEW_PROVIDER_VLLM_DEEPSEEK_DIALECT": "vllm"},
+        left_out=_leave_to("vllm"),
+    ),
+    _make_dialect(
+        "vllm-qwen-3.8",
+        "Qwen/Qwen3.8-27B",
+        VLLM_WIRE,
+        (*VLLM, *make_template_rules("qwen"), QWEN_3_8_EFFORTS),
+        provider="vllm_qwen_newest",
+        environ={"CLEW_PROVIDER_VLLM_QWEN_NEWEST_DIALECT": "vllm"},
+        left_out=_leave_to("vllm"),
+    ),
     _make_dialect(
         "vllm-mistral",
         "mistralai/Mistral-Small-3.2-24B-Instruct-2506",
         ChatCompletions(make_id=make_id("", 9), refuse=_make_vllm_error),
-        (*VLLM, *make_template_rules("mistral"), VLLM_MISTRAL_IDS),
+        (*VLLM, VLLM_EFFORTS, *make_template_rules("mistral"), VLLM_MISTRAL_IDS, NO_TEMPLATE_FIELDS),
         environ={"CLEW_PROVIDER_VLLM_MISTRAL_DIALECT": "vllm"},
         left_out=_leave_to("vllm"),
         thinks=False,
@@ -493,6 +719,24 @@ DIALECTS: tuple[Dialect, ...] = (
         # gh:ollama/ollama#15457
         ChatCompletions(thinking="reasoning", deltas="same_index", make_id=make_id("call_", 8)),
         OLLAMA,
+    ),
+    _make_dialect(
+        "ollama-gpt-oss",
+        "gpt-oss:20b",
+        ChatCompletions(
+            thinking="reasoning", deltas="same_index", make_id=make_id("call_", 8), name_suffix="<|channel|>analysis"
+        ),
+        (*OLLAMA, GPT_OSS),
+        environ={"CLEW_PROVIDER_OLLAMA_GPT_OSS_DIALECT": "ollama"},
+        left_out=_leave_to("ollama"),
+    ),
+    _make_dialect(
+        "qianfan",
+        "deepseek-v3.2",
+        # gh:NousResearch/hermes-agent#35718
+        ChatCompletions(deltas="cumulative", make_id=make_id("call_", 24)),
+        VLLM,
+        left_out=_leave_to("unknown"),
     ),
     _make_dialect(
         "litellm",

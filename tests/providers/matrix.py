@@ -31,11 +31,19 @@ class Matrix:
     environ: dict[str, str]
 
 
+def list_variables(provider: str) -> tuple[str, str]:
+    """List the variables of a provider's address and of its key."""
+    name = provider.upper()
+    prefix = name if name in ("OPENAI", "ANTHROPIC", "GOOGLE", "SECOND_GOOGLE") else f"CLEW_PROVIDER_{name}"
+    return f"{prefix}_BASE_URL", f"{prefix}_API_KEY"
+
+
 def make_environ(dialect: Dialect, url: str) -> dict[str, str]:
     """Make the variables that a user sets for a server."""
-    name = dialect.provider.upper()
-    prefix = name if name in ("OPENAI", "ANTHROPIC") else f"CLEW_PROVIDER_{name}"
-    return {f"{prefix}_BASE_URL": url, f"{prefix}_API_KEY": KEY, **dialect.environ}
+    if dialect.configure:
+        return {**dialect.configure(url), **dialect.environ}
+    address, key = list_variables(dialect.provider)
+    return {address: url, key: KEY, **dialect.environ}
 
 
 @asynccontextmanager

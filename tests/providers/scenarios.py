@@ -169,11 +169,14 @@ class Scenario:
 def list_tools(body: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
     """List the tools of a request: the name, the description and the schema, in whatever format."""
     tools = []
-    for tool in body.get("tools") or ():
-        spec = tool.get("function", tool)
-        # Without a schema a tool has no arguments.
-        schema = spec.get("parameters") or spec.get("input_schema") or {"type": "object"}
-        tools.append((spec["name"], spec.get("description") or "", schema))
+    for tool in body.get("tools") or body.get("toolConfig", {}).get("tools") or ():
+        for spec in tool.get("functionDeclarations", [tool.get("function") or tool.get("toolSpec") or tool]):
+            # Without a schema a tool has no arguments.
+            names = ("parameters", "input_schema", "parametersJsonSchema", "inputSchema")
+            schema: dict[str, Any] = next(filter(None, map(spec.get, names)), {"type": "object"})
+            # A tool of the provider's own, and a cache point, have no name.
+            if "name" in spec:
+                tools.append((spec["name"], spec.get("description") or "", schema.get("json", schema)))
     return tools
 
 
@@ -335,9 +338,11 @@ async def play_failed_run(cell: Cell) -> None:
         assert outcome.status == "failed", cell.describe(outcome)
     await cell.ask(session, "Please!")
     assert_has(cell.server.exchanges[-1], "Are you there?", "Really?", "Please!")
-    users = [one["content"] for one in cell.server.last["messages"] if one["role"] == "user"]
+    body = cell.server.last
+    messages = body.get("messages") or body.get("input") or body["contents"]
+    users = [one.get("content") or one["parts"] for one in messages if one.get("role") == "user"]
     if len(users) < 3 and isinstance(users[-1], str):
-        # In the Messages API they are parts of one message.
+        # In the Messages API and in Gemini's they are parts of one message.
         assert (await read_fitting(session)).get("merged"), "messages were merged, and no recipe says so"
 
 
@@ -533,16 +538,67 @@ async def play_many_tools(cell: Cell) -> None:
     assert missing <= set(left_out), "tools were left out, and no recipe names them"
 
 
+# Tools of the provider's own
+
+
+async def play_provider_tools(cell: Cell) -> None:
+    """The provider's own searches are recorded with their sources, and go back with the calls of other tools."""
+    cell.play(
+        Turn("It rains in Paris.", thinks=True, searches=("weather in Paris",)),
+        Turn("I add.", (call_add(1, 2),), thinks=True, searches=("one", "two")),
+        Turn("Three."),
+        *([Turn("", searches=("late",), ending="pause"), Turn("Now I know.")] if cell.dialect.pauses else ()),
+        Turn("Bye."),
+    )
+    session = await cell.open(tools=["add"], provider_tools=["web_search"])
+    await cell.ask(session, "Does it rain?")
+    await cell.ask(session, "Add.")
+    if cell.dialect.pauses:
+        outcome = await cell.ask(session, "Take your time.")
+        assert outcome.iterations == 2, cell.describe(outcome)
+    await cell.ask(session, "Bye.")
+    assert await read_texts(session) == ["3"]
+    if not cell.dialect.runs_searches:
+        assert "web_search" in (await read_fitting(session)).get("tools_left_out", {})
+        return
+    payloads = [entry.payload for entry in await session.entries(kind="ai_message")]
+    replies = [payload for payload in payloads if payload["role"] == "assistant"]
+    queries = [[call.get("input") for call in reply.get("provider_calls") or ()] for reply in replies]
+    paused = [[], ["late"]] if cell.dialect.pauses else []
+    assert queries == [["weather in Paris"], ["one", "two"], [], *paused, []]
+    source = {"url": "https://example.com/1", "title": "Example 1"}
+    assert [one["url"] for one in replies[0]["provider_calls"][0]["sources"]] == [source["url"]]
+    (citation,) = replies[0]["citations"]
+    assert (citation["url"], citation["title"]) == (source["url"], source["title"])
+    assert replies[0]["content"][citation["start"] : citation["end"]] == "It rains in Paris."
+
+
 # Options and faults
 
 
 async def play_options(cell: Cell) -> None:
     """Options that the server does not take are left out, or fitted."""
-    cell.play(Turn("Yes.", thinks=True), Turn("", (call_add(1, 2),), thinks=True), Turn("Three."))
-    options = {"temperature": 1.3, "max_output_tokens": 3000, "stop": ["END", "STOP"], "seed": 7}
+    levels = ("none", "minimal", "medium", "high", "xhigh", "max")
+    cell.play(
+        Turn("Yes.", thinks=True),
+        Turn("", (call_add(1, 2),), thinks=True),
+        Turn("Three."),
+        Turn("Greedy."),
+        *(Turn(level) for level in levels),
+        Turn("", (call_add(2, 2),)),
+        Turn("Four."),
+    )
+    options = {"temperature": 1.3, "top_p": 0.9, "max_output_tokens": 3000, "stop": ["END", "STOP"], "seed": 7}
     session = await cell.open(model_options=options, tools=["add"])
     await cell.ask(session, "Ready?")
     await cell.ask(session, "Add.", model_options={"tool_choice": "required", "reasoning_effort": "low"})
+    greedy = {"temperature": 0, "top_p": 0.9, "verbosity": "low", "service_tier": "auto"}
+    await cell.ask(session, "Be greedy.", model_options=greedy)
+    await session.configure(tools=[])
+    for level in levels:
+        await cell.ask(session, f"Think {level}.", model_options={"reasoning_effort": level})
+    await session.configure(tools=["add"])
+    await cell.ask(session, "Add without thinking.", model_options={"reasoning_effort": "none"})
 
 
 async def play_faults(cell: Cell) -> None:
@@ -589,6 +645,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "empty replies": Scenario(play_empty_replies, waits=True),
     "hard tools": Scenario(play_hard_tools),
     "many tools": Scenario(play_many_tools),
+    "provider tools": Scenario(play_provider_tools),
     "options": Scenario(play_options),
     "faults": Scenario(play_faults, exact_usage=False, waits=True),
     "break": Scenario(play_break, exact_usage=False, waits=True),
@@ -604,7 +661,17 @@ def iterate_pairs(dialects: Mapping[str, Dialect]) -> Iterator[tuple[Dialect, Di
 
     A row that differs little from another has one partner, the others have two.
     """
-    strict = ("deepseek", "gemini", "mistral", "anthropic", "openrouter", "unknown")
+    strict = (
+        "deepseek",
+        "gemini",
+        "mistral",
+        "anthropic",
+        "bedrock",
+        "openrouter",
+        "unknown",
+        "google",
+        "openai-responses",
+    )
     for number, dialect in enumerate(dialects.values()):
         others = [name for name in strict if name != dialect.name]
         for offset in (0,) if dialect.left_out else (0, len(others) // 2):

@@ -53,12 +53,15 @@ from tests.providers.chat_rules import (
     return_thinking,
     return_unchanged,
     say_json,
+    take_efforts,
     take_formats,
+    toggle_thinking,
 )
 from tests.providers.strict_server import Exchange, Refusal, Rule
 
 # Rules of more than one server
 
+_THREE_EFFORTS = ("low", "medium", "high")
 OPENAI_NAMES = r"[a-zA-Z0-9_-]{1,64}"
 OPENAI_NAME_TEXT = (
     "Invalid 'tools[{index}].function.name': string does not match pattern. Expected a string that matches the "
@@ -197,6 +200,17 @@ OPENAI_REASONING: tuple[Rule, ...] = (
 )
 
 
+EFFORT_TEXT = "Unsupported value: '{}' is not supported with this model."
+"""What OpenAI says of a level of reasoning: gh:openai/openai-agents-python#2089, gh:anomalyco/opencode#36141."""
+VERBOSITY = refuse_when(
+    lambda body: body.get("verbosity", "medium") != "medium",
+    # gh:google-deepmind/concordia#164
+    "Unsupported value: 'verbosity' does not support this value with this model. Supported values are: 'medium'.",
+    code="unsupported_value",
+)
+"""What OpenAI says of models before GPT-5."""
+
+
 # Gemini
 
 
@@ -295,6 +309,10 @@ def take_gemini_schemas(exchange: Exchange) -> Iterator[Refusal]:
 
 GEMINI: tuple[Rule, ...] = (
     demand_key,
+    # gh:egoist/chatwise-releases#1206
+    take_efforts(
+        ("low", "high"), "Thinking level {} is not supported for this model. Please retry with other level."
+    ),
     know_fields(
         {
             "body": {
@@ -430,7 +448,21 @@ MISTRAL: tuple[Rule, ...] = (
         code="3051",
     ),
     be_schemas("Invalid tool schema: {}", code="3250"),
+    # gh:devoxx/DevoxxGenieIDEAPlugin#338
+    refuse_when(
+        lambda body: body.get("temperature") == 0 and body.get("top_p", 1) != 1,
+        "top_p must be 1 when using greedy sampling.",
+    ),
     choose_tools(("auto", "none", "any", "required"), "Input should be 'auto', 'none', 'any' or 'required': {}"),
+)
+
+
+MISTRAL_EFFORTS = take_efforts(
+    ("none", "high"),
+    # gh:architects-toolkit/SmartHopper#647
+    "reasoning_effort='{}' is not supported for this model. Must be one of (none, high)",
+    type="invalid_request_invalid_args",
+    code="3051",
 )
 
 
@@ -469,6 +501,9 @@ DEEPSEEK: tuple[Rule, ...] = (
     # gh:Canner/WrenAI#1581
     say_json("Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'."),
     refuse_fields(("logprobs", "top_logprobs"), "`{}` is not supported in the thinking mode"),
+    # gh:JetBrains/koog#2234
+    take_efforts(("low", "high", "max"), "reasoning_effort: unknown variant `{}`"),
+    toggle_thinking(("enabled", "disabled"), "thinking.type: unknown variant `{}`"),
 )
 
 DEEPSEEK_R1: tuple[Rule, ...] = (
@@ -493,7 +528,6 @@ XAI: tuple[Rule, ...] = (
     refuse_fields(("presence_penalty",), "Argument not supported on this model: presencePenalty"),
     refuse_fields(("frequency_penalty",), "Argument not supported on this model: frequencyPenalty"),
     refuse_fields(("stop",), "Argument not supported on this model: stop"),
-    refuse_fields(("reasoning_effort",), "Model grok-4 does not support parameter reasoningEffort."),
     # gh:AstrBotDevs/AstrBot#6447
     have_content("Invalid request content: Each message must have at least one content element.", empty=False),
     # gh:spiceai/spiceai#4734
@@ -507,6 +541,9 @@ XAI: tuple[Rule, ...] = (
     name_tools(OPENAI_NAMES, OPENAI_NAME_TEXT),
     answer_calls(),
 )
+
+
+XAI_NO_EFFORT = refuse_fields(("reasoning_effort",), "Model grok-4 does not support parameter reasoningEffort.")
 
 
 # OpenRouter, with Gemini behind it
@@ -611,6 +648,19 @@ KIMI: tuple[Rule, ...] = (
 )
 
 
+KIMI_IDS = match_ids(
+    r"functions\.[a-zA-Z0-9_.-]+:\d+",
+    # gh:vybestack/llxprt-code#712, gh:vllm-project/vllm#46344, gh:thinking-machines-lab/tinker-cookbook#248
+    "the id {id} has no tool's name, and the template shows the model nothing else of the tool",
+)
+"""Kimi K2 reads the tool of a call and of a result from its id."""
+KIMI_K3: tuple[Rule, ...] = (
+    refuse_fields(("thinking",), "{} is not supported: remove it when migrating from K2.x"),
+    take_efforts(("low", "high", "max"), "reasoning_effort must be one of low, high, max: {}"),
+    refuse_when(lambda body: body.get("top_p", 0.95) != 0.95, "invalid top_p: only 0.95 is allowed for this model"),
+)
+
+
 # GLM, MiniMax, Qwen
 
 GLM: tuple[Rule, ...] = (
@@ -625,6 +675,13 @@ GLM: tuple[Rule, ...] = (
     limit_stops(1, "stop 参数非法。请检查文档。", code="1214"),
     take_formats(("text", "json_object"), "response_format 参数非法。请检查文档。", code="1214"),
     know_roles(("system", "user", "assistant", "tool"), "messages 参数非法。请检查文档。", code="1214"),
+    toggle_thinking(("enabled", "disabled"), "thinking 参数非法。请检查文档。", code="1214"),
+)
+ALWAYS_THINKING = "This model always engages in thinking and cannot be disabled; please use low, high, or max"
+GLM_5_3: tuple[Rule, ...] = (
+    # gh:NousResearch/hermes-agent#85890, gh:earendil-works/pi#8706
+    toggle_thinking(("enabled",), ALWAYS_THINKING, code="1210"),
+    take_efforts(("low", "high", "max"), ALWAYS_THINKING, code="1210"),
 )
 
 MINIMAX: tuple[Rule, ...] = (
@@ -638,6 +695,8 @@ MINIMAX: tuple[Rule, ...] = (
     refuse_when(lambda body: not 0 < body.get("temperature", 1) <= 1, "temperature must be in (0, 1]"),
     know_roles(("system", "user", "assistant", "tool"), "chat content has invalid message role: {role}"),
     have_content("chat content is empty", empty=False),
+    # gh:CherryHQ/cherry-studio#16624
+    toggle_thinking(("adaptive", "disabled"), 'invalid thinking.type: "{}" (allowed: adaptive, disabled)'),
 )
 
 QWEN: tuple[Rule, ...] = (
@@ -661,6 +720,10 @@ QWEN: tuple[Rule, ...] = (
 
 
 # Groq and Cerebras
+
+GROQ_EFFORTS = take_efforts(_THREE_EFFORTS, "`reasoning_effort` must be one of `low`, `medium`, or `high`: {}")
+# gh:earendil-works/pi#1745
+GROQ_QWEN_EFFORTS = take_efforts(("none", "default"), "reasoning_effort must be one of `none` or `default`: {}")
 
 GROQ: tuple[Rule, ...] = (
     demand_key,
@@ -706,6 +769,21 @@ VLLM: tuple[Rule, ...] = (
     ),
     limit_stops(4, "stop has too many items"),
 )
+VLLM_EFFORTS = take_efforts(
+    ("none", *_THREE_EFFORTS),
+    # gh:router-for-me/CLIProxyAPI#1572 has it of SGLang.
+    "reasoning_effort: Input should be 'none', 'low', 'medium' or 'high': {}",
+)
+HARMONY_EFFORTS = take_efforts(_THREE_EFFORTS, "Harmony does not support reasoning_effort='{}'")
+# gh:noonghunna/club-3090#1029: the template raises it.
+QWEN_3_8_EFFORTS = take_efforts(
+    ("none", "low", "medium", "xhigh"),
+    "Unexpected reasoning effort {}. Supported types are xhigh (default), medium, and low.",
+)
+NO_TEMPLATE_FIELDS = refuse_fields(
+    ("chat_template_kwargs",), "chat_template is not supported for Mistral tokenizers. ({})"
+)
+"""vLLM says it of models whose tokenizer is mistral-common's."""
 
 
 def take_grammars(exchange: Exchange) -> Iterator[Refusal]:
@@ -845,6 +923,12 @@ def return_thinking_blocks(exchange: Exchange) -> Iterator[Refusal]:
 
 LITELLM: tuple[Rule, ...] = (
     demand_key,
+    # gh:jekalmin/extended_openai_conversation#428
+    refuse_when(
+        lambda body: "temperature" in body and "top_p" in body,
+        "litellm.BadRequestError: AnthropicException - temperature and top_p cannot both be specified for this "
+        "model. Please use only one.",
+    ),
     return_thinking_blocks,
     refuse_fields(
         ("seed", "logit_bias", "presence_penalty", "frequency_penalty", "n"),

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-Ending = Literal["stop", "length"]
+Ending = Literal["stop", "length", "pause"]
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,16 @@ class Turn:
         text: Its text.
         calls: Its tool calls.
         thinks: Whether it thinks first; the server chooses a text that no other reply has.
-        ending: Why it ends; `length`: at the token limit.
+        searches: The queries that the server runs itself before the text. Each finds one source,
+            `https://example.com/<n>` with the title `Example <n>`, n from 1 on, which the text cites.
+        ending: Why it ends; `length`: at the token limit; `pause`: in the middle of its last search.
         fault: The failure that takes the reply's place, or breaks it.
     """
 
     text: str = ""
     calls: tuple[Call, ...] = ()
     thinks: bool = False
+    searches: tuple[str, ...] = ()
     ending: Ending = "stop"
     fault: Fault | None = None
 
@@ -106,14 +109,21 @@ class Exchange:
     Attributes:
         body: Its JSON body.
         headers: Its headers, by names in lower case.
-        digest: SHA-256 of the bytes of its body.
         sent: The replies that the server has sent since the test began, oldest first.
+        path: Its path as it was sent, with the query.
+        raw: Its body as it was sent.
     """
 
     body: dict[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
     sent: Sequence[Sent] = ()
-    digest: str = ""
+    path: str = ""
+    raw: bytes = b""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its body as it was sent."""
+        return hashlib.sha256(self.raw).hexdigest()
 
     def find_sent(self, call_ids: Iterable[str]) -> Sent | None:
         """Find the reply of this server that has made one of the calls; None: another provider's."""
@@ -142,8 +152,8 @@ class Wire(Protocol):
         ...
 
     @property
-    def data(self) -> str:
-        """What begins a line of data in a stream."""
+    def content_type(self) -> str:
+        """The content type of a stream."""
         ...
 
     @property
@@ -155,9 +165,40 @@ class Wire(Protocol):
         """Encode a reply as the events of a stream. Each is an object, a text, or `DROP`."""
         ...
 
+    def encode_event(self, event: Any) -> bytes:
+        """Encode an event as the bytes of a stream."""
+        ...
+
     def encode_refusal(self, refusal: Refusal) -> Any:
         """Make the JSON of an error response."""
         ...
+
+    def list_error_headers(self, refusal: Refusal) -> Mapping[str, str]:
+        """List the headers that an error response has beside the usual ones."""
+        ...
+
+
+class ServerSentEvents:
+    """The part of a wire format that has server-sent events.
+
+    Attributes:
+        content_type: The content type of a stream.
+        data: What begins a line of data.
+    """
+
+    content_type = "text/event-stream"
+    data: str = "data: "
+
+    def encode_event(self, event: Any) -> bytes:
+        """Encode an event. A `type` names it; a text that begins with `:` is a comment."""
+        if isinstance(event, str):
+            return f"{event if event.startswith(':') else f'{self.data}{event}'}\n\n".encode()
+        name = f"event: {event['type']}\n" if "type" in event else ""
+        return f"{name}{self.data}{json.dumps(event)}\n\n".encode()
+
+    def list_error_headers(self, refusal: Refusal) -> Mapping[str, str]:
+        """List the headers that an error response has beside the usual ones: none."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -173,10 +214,13 @@ class Dialect:
         rules: What the server refuses.
         losses: What the server takes, although it has lost what the provider or the user needs.
         environ: Further variables that a user sets.
+        configure: Makes the variables that a user sets, from the URL; None: those of the provider's name.
         thinks: Whether the model thinks.
         thinking_options: The model options with which it does.
         reports_usage: Whether the server sends usage.
         left_out: The scenarios without a cell, each with the reason.
+        runs_searches: Whether the server searches the web itself, beside the session's tools.
+        pauses: Whether it pauses a reply whose searches take long.
     """
 
     name: str
@@ -187,10 +231,13 @@ class Dialect:
     losses: Sequence[Rule] = ()
     base_path: str = "/v1"
     environ: Mapping[str, str] = field(default_factory=dict)
+    configure: Callable[[str], Mapping[str, str]] | None = None
     thinks: bool = True
     thinking_options: Mapping[str, Any] = field(default_factory=dict)
     reports_usage: bool = True
     left_out: Mapping[str, str] = field(default_factory=dict)
+    runs_searches: bool = False
+    pauses: bool = False
 
     @property
     def full_model(self) -> str:
@@ -253,9 +300,9 @@ class StrictServer:
             problems.append(f"{len(self.steps)} steps of the script were not played")
         assert not problems, f"{self.dialect.name}: " + "\n  ".join(problems)
 
-    def answer(self, path: str, headers: Mapping[str, str], content: bytes) -> tuple[int, list[Any] | Any]:
-        """Judge a request and make the answer: a status, and the events of a stream or the JSON of an error."""
-        exchange = Exchange(json.loads(content), headers, tuple(self.sent), hashlib.sha256(content).hexdigest())
+    def answer(self, path: str, headers: Mapping[str, str], raw: bytes) -> list[Any] | Refusal:
+        """Judge a request and make the answer: the events of a stream, or what it is refused with."""
+        exchange = Exchange(json.loads(raw), headers, tuple(self.sent), path, raw)
         self.exchanges.append(exchange)
         refusals = [refusal for rule in self.dialect.rules for refusal in rule(exchange)]
         expected = self.dialect.base_path + self.dialect.wire.path
@@ -270,17 +317,16 @@ class StrictServer:
         if self.verdicts:
             self.spoiled.set()
         if refusals:
-            return refusals[0].status, self.dialect.wire.encode_refusal(refusals[0])
+            return refusals[0]
         if not self.steps:
             self.surplus += 1
             return self._encode(Turn(text="The script is over."), exchange)
         step = self.steps.popleft()
         return self._encode(step if isinstance(step, Turn) else step(exchange), exchange)
 
-    def _encode(self, turn: Turn, exchange: Exchange) -> tuple[int, list[Any] | Any]:
+    def _encode(self, turn: Turn, exchange: Exchange) -> list[Any] | Refusal:
         if turn.fault and turn.fault.when == "before":
-            fault = Refusal("The engine is currently overloaded", status=turn.fault.status, type="overloaded_error")
-            return turn.fault.status, self.dialect.wire.encode_refusal(fault)
+            return Refusal("The engine is currently overloaded", status=turn.fault.status, type="overloaded_error")
         thinking = ""
         if turn.thinks and self.dialect.thinks:
             self._thoughts += 1
@@ -290,7 +336,7 @@ class StrictServer:
         events, sent = self.dialect.wire.encode(turn, exchange, thinking, billing)
         self.billed.append(billing)
         self.sent.append(sent)
-        return 200, events
+        return events
 
 
 THOUGHT = re.compile(r"\[([\w-]+) thinks \d+\]")
@@ -324,33 +370,31 @@ async def _answer_one(server: StrictServer, reader: asyncio.StreamReader, writer
     """
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
     headers = {k.lower(): v.strip() for k, v in (line.split(":", 1) for line in lines)}
-    content = await reader.readexactly(int(headers["content-length"]))
-    status, answer = server.answer(first.split()[1], headers, content)
-    if status == 200:
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+    raw = await reader.readexactly(int(headers["content-length"]))
+    answer, wire = server.answer(first.split()[1], headers, raw), server.dialect.wire
+    if isinstance(answer, Refusal):
+        content = json.dumps(wire.encode_refusal(answer)).encode()
+        fields = {
+            "retry-after": server.retry_after,
+            "content-type": "application/json",
+            "content-length": len(content),
+            **wire.list_error_headers(answer),
+        }
+        lines = [f"HTTP/1.1 {answer.status} X", *(f"{name}: {value}" for name, value in fields.items())]
+        writer.write("\r\n".join((*lines, "", "")).encode() + content)
+    else:
+        fields = {"content-type": wire.content_type, "transfer-encoding": "chunked"}
+        lines = ["HTTP/1.1 200 OK", *(f"{name}: {value}" for name, value in fields.items())]
+        writer.write("\r\n".join((*lines, "", "")).encode())
         for event in answer:
             if event is DROP:
                 await writer.drain()
                 writer.transport.abort()
                 raise ConnectionAbortedError
-            frame = encode_event(event, server.dialect.wire.data)
+            frame = wire.encode_event(event)
             writer.write(f"{len(frame):x}\r\n".encode() + frame + b"\r\n")
         writer.write(b"0\r\n\r\n")
-    else:
-        content = json.dumps(answer).encode()
-        fields = (
-            f"retry-after: {server.retry_after}\r\ncontent-type: application/json\r\ncontent-length: {len(content)}"
-        )
-        writer.write(f"HTTP/1.1 {status} X\r\n{fields}\r\n\r\n".encode() + content)
     await writer.drain()
-
-
-def encode_event(event: Any, data: str = "data: ") -> bytes:
-    """Encode a server-sent event. A `type` names it; a text that begins with `:` is a comment."""
-    if isinstance(event, str):
-        return f"{event if event.startswith(':') else f'{data}{event}'}\n\n".encode()
-    name = f"event: {event['type']}\n" if "type" in event else ""
-    return f"{name}{data}{json.dumps(event)}\n\n".encode()
 
 
 @asynccontextmanager

@@ -23,12 +23,12 @@ HIBERNATE_EVERY = 12
 """Dialects after which the session is hibernated."""
 
 
-async def add_twice(session: Session, dialect: Dialect, server: StrictServer) -> None:
-    """Have a model think and add in two rounds."""
+async def add_twice(session: Session, dialect: Dialect, server: StrictServer, number: int) -> None:
+    """Have a model think and add in two rounds. A server without ids knows its calls by `number`."""
     server.play(
-        Turn("I add.", (call_add(1, 2),), thinks=True),
-        Turn("", (call_add(3, 3), call_add(4, 4)), thinks=True),
-        Turn(f"{dialect.name} says six and eight."),
+        Turn(f"{dialect.name} adds.", (call_add(number, 2),), thinks=True),
+        Turn("", (call_add(number, 3), call_add(number, 4)), thinks=True),
+        Turn(f"{dialect.name} has added."),
     )
     options = dict(dialect.thinking_options) or None
     await session.ask("Add, please.", model=dialect.full_model, model_options=options)
@@ -50,7 +50,7 @@ async def test_the_requests_to_all_dialects_are_proved_over_rollover_and_archive
         )
         for number, dialect in enumerate(DIALECTS):
             server = matrix.servers[dialect.name]
-            await add_twice(session, dialect, server)
+            await add_twice(session, dialect, server, number)
             received |= {exchange.digest: dialect.full_model for exchange in server.exchanges}
             if number % HIBERNATE_EVERY == HIBERNATE_EVERY - 1:
                 await session.hibernate()

@@ -39,7 +39,7 @@ def test_what_has_not_changed_is_no_problem() -> None:
     ],
 )
 def test_a_changed_field_needs_a_new_version(name: str, type_name: str, field: str) -> None:
-    """The problem names the field, and says what to do. With a new version it is none."""
+    """The problem names the field, and says what to do. With a new version there is no problem."""
     changed = change(name, type_name, field, {"type": "null"})
     (problem,) = find_problems(NOW, changed)
     assert f"{type_name}/properties/{field}" in problem

@@ -107,7 +107,7 @@ def make_version(agent: Agent) -> str:
 
 
 async def test_a_pinned_session_keeps_its_version_while_it_hibernates(stack: Stack) -> None:
-    """Waking prepares anew: the schemas and the agent stay, but for tools that `configure` names. Others follow."""
+    """Waking prepares anew: agent and schemas stay; only tools that `configure` names are new. Others follow."""
     clew = make_client(stack)
     models = [stack.add_model("fine") for _ in range(2)]
     async with run_deployment(stack, clew, make_agent(models[0], "one", tools=[look], version="1")):

@@ -296,7 +296,7 @@ def test_a_summary_becomes_a_users_message(role: Any) -> None:
 
 
 def test_a_lanes_own_prompt_goes_with_it() -> None:
-    """Also where it is that there is none."""
+    """Also if the lane's own setting is to have no prompt."""
     session = session_harness.SessionHarness(system_prompt="Be brief.")
     session.operate("o-1", result_context={"messages": [], "system_prompt": "Be long."})
     assert make_draft(session)["context"] == {"messages": [], "system_prompt": "Be long."}

@@ -353,7 +353,7 @@ class Intruder:
 
 
 async def test_a_child_that_is_not_encrypted_is_refused(encrypted: Stack) -> None:
-    """Whoever starts it: a session as a child needs the key like any other."""
+    """A session that another workflow starts as its child needs the key like any other."""
     keyless, session_id = await connect(encrypted, make_encryption()), f"test-{uuid.uuid4().hex}"
     argument = {"config": {"model": encrypted.add_model("fine")}}
     async with Worker(keyless.temporal, task_queue=session_id, workflows=[Intruder]):

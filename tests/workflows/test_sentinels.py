@@ -134,7 +134,7 @@ async def has_external_call(session: Session) -> bool:
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Read all files in a folder and below, but for the tools' own code."""
+    """Read all files in a folder and below, without the tools' own code."""
     paths = [path for path in folder.rglob("*") if path.is_file() and "sentinel_tools" not in path.name]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
@@ -162,7 +162,7 @@ _PACKED = re.compile(rb"eJ[A-Za-z0-9+/]{40,}")
 async def test_no_text_is_readable_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool) -> None:
     """Neither in the server's database, the archive, exports, checkpoints, nor in what any process has written.
 
-    Without keys the word is found in all of them, but for what the processes write.
+    Without keys the word is found in all of them, except in the output of the processes.
     """
     keys, store = write_keys("k1") if encrypted else "", tmp_path / "store"
     for name, value in {"CLEW_ENCRYPTION_KEYS": keys, "CLEW_STORE": str(store)}.items():

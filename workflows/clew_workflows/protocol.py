@@ -819,7 +819,7 @@ class Recalled(Value):
     """The fetched part of a lane.
 
     Attributes:
-        packed: The entries, and the gap before them.
+        packed: The entries, and the archived part before them.
     """
 
     packed: Packed

@@ -1,12 +1,12 @@
 """The archive of sessions: every entry that leaves a workflow's history, and the state to continue from.
 
-| module | holds |
+| module | content |
 |---|---|
 | `archive` | `Archive`: the entries, states and tool results of all sessions in a store |
 | `formats` | what its objects hold: segments, the index over them, heads |
 | `store`, `backends` | objects in a folder or a bucket, with time limits and encryption |
 | `errors` | its errors, and how activities raise them |
-| `thread_source` | reads threads, archived and live parts as one |
+| `thread_source` | `Threads`: reads a thread, archived and live parts as one, for all activities |
 | `hibernation` | the activities `archive`, `thaw` and `recall` of a session |
 | `reading`, `listing`, `deletion`, `fork_session` | the activities for clients |
 """

@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 from clew_activities.archive.thread_source import get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_prices
-from clew_activities.model.reply_in_progress import ReplyInProgress, count_reply, fit_reply
+from clew_activities.model.reply_in_progress import ReplyInProgress, count_reply, count_searches, fit_reply
 from clew_activities.model.structured_output import SchemaUnusable, Validation
 from clew_activities.providers import (
     ModelRequest,
@@ -144,7 +144,7 @@ class ModelActivities:
                 return interrupted
 
     async def _read_in_time(self, reading: ReplyInProgress) -> ModelAnswered:
-        """Read the reply, until shortly before the server gives up the call: then nobody would take what was read.
+        """Read the reply, until shortly before the server gives up the call: after that the text would be lost.
 
         Raises:
             ApplicationError: The time is over.
@@ -193,9 +193,9 @@ class ModelActivities:
         finally:
             if decoder.begun_after is not None:
                 record_first_token(call.model, decoder.begun_after)
-        reply = await reading.complete_usage(fit_reply(reply))
+        reply = await reading.complete_usage(fit_reply(reply), count_searches(reply))
         problem = None
-        if schema is not None and not reply.tool_calls:
+        if schema is not None and not reply.tool_calls and reply.stop_reason != "paused":
             problem = await self._validation.find_problem(reply.content, schema)
         self._warn_of_tools(call.model, decoder.fitting)
         tokens = await count_reply(reply, call)
@@ -232,21 +232,21 @@ class ModelActivities:
 
 
 class CallSlots:
-    """The room for model calls in a process: those of its own sessions, and those of the queue of model calls.
+    """The slots for model calls in a process: those of its own sessions, and those of the queue of model calls.
 
     Temporal hands a call on the sessions' own task queue to the worker that schedules it. Such a worker makes it as
-    long as there is room, and declines it otherwise. All calls then wait in the queue of model calls, where fairness
+    long as a slot is free, and declines it otherwise. All calls then wait in the queue of model calls, where fairness
     and priorities decide which is next.
     """
 
     def __init__(self, models: ModelActivities, calls: int, direct_calls: int) -> None:
-        """Make room for `calls` at the same time, of which `direct_calls` may be of the sessions' own task queue.
+        """Allow `calls` at the same time, of which `direct_calls` may be of the sessions' own task queue.
 
         That queue's slots are also those of the short activities that every session needs: model calls that hang must
         not take them all.
         """
         self._models = models
-        self._room = asyncio.Semaphore(calls)
+        self._slots = asyncio.Semaphore(calls)
         self._direct_calls = direct_calls
         self._running = 0
 
@@ -258,29 +258,29 @@ class CallSlots:
             ApplicationError: As `ModelActivities.call_model`.
             asyncio.CancelledError: As `ModelActivities.call_model`.
         """
-        if self._running >= self._direct_calls or self._room.locked():
+        if self._running >= self._direct_calls or self._slots.locked():
             return Declined(calls_models=self._direct_calls > 0)
         self._running += 1
         try:
-            async with self._room:
+            async with self._slots:
                 return await self._models.call_model(call)
         finally:
             self._running -= 1
 
     @activity.defn(name="call_model")
     async def call_from_queue(self, call: CallModel) -> ModelAnswered | Outdated:
-        """Make one attempt of a model call of the queue of model calls. While there is no room, it waits.
+        """Make one attempt of a model call of the queue of model calls. It waits until a slot is free.
 
         Raises:
             ApplicationError: As `ModelActivities.call_model`.
             asyncio.CancelledError: As `ModelActivities.call_model`.
         """
         async with send_heartbeats():
-            await self._room.acquire()
+            await self._slots.acquire()
         try:
             return await self._models.call_model(call)
         finally:
-            self._room.release()
+            self._slots.release()
 
 
 def prepare_call(

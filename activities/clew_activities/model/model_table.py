@@ -15,6 +15,7 @@ other sizes in its `context_policy`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -107,6 +108,9 @@ FAMILIES: tuple[Family, ...] = (
     Family("gemini-2.5-pro", 1_048_576, 65_536),
     Family("gemini-3-flash", 1_048_576, 65_536),
     Family("gemini-3-pro", 1_048_576, 65_536),
+    Family("gemini-3.1-pro", 1_048_576, 65_536),
+    Family("gemini-3.1-flash-lite", 1_048_576, 65_536),
+    Family("gemini-3.5-flash", 1_048_576, 65_536),
     # Mistral: docs.mistral.ai/getting-started/models. DeepSeek: api-docs.deepseek.com/quick_start/pricing.
     Family("mistral-large", 128_000),
     Family("mistral-large-2512", 256_000),
@@ -115,6 +119,11 @@ FAMILIES: tuple[Family, ...] = (
     Family("deepseek-", 128_000, 8_192),
     Family("deepseek-v4-flash", 1_000_000),
     Family("deepseek-v4-pro", 1_000_000),
+    Family("nova-lite", 300_000, 10_000),
+    Family("nova-micro", 128_000, 10_000),
+    Family("nova-premier", 1_000_000, 10_000),
+    Family("nova-pro", 300_000, 10_000),
+    Family("nova-2-lite", 1_000_000, 64_000),
     # Open weights, by their names on Ollama and Hugging Face. Servers often allow less than the model: a session
     # learns the limit when a call is refused.
     Family("llama3.1", 128_000),
@@ -165,12 +174,16 @@ class OwnPrice(_Entry):
         output: The price of output tokens.
         cached_input: The price of input tokens read from the provider's cache; absent: as `input`.
         written_input: The price of input tokens written to it; absent: as `input`.
+        long_written_input: The price of those that it keeps for an hour; absent: as `written_input`.
+        searches: The price of a thousand web searches that the provider runs itself; absent: they cost nothing.
     """
 
     input: _UsdPerMillion
     output: _UsdPerMillion
     cached_input: _UsdPerMillion | None = None
     written_input: _UsdPerMillion | None = None
+    long_written_input: _UsdPerMillion | None = None
+    searches: _UsdPerMillion | None = None
 
 
 E = TypeVar("E", OwnModel, OwnPrice)
@@ -243,11 +256,17 @@ def _find_own(entries: Mapping[str, E], name: str) -> E | None:
     return entries[max(fitting, key=len)] if fitting else None
 
 
+# Amazon Bedrock names a model with its vendor, often after a part of the world: `us.anthropic.claude-opus-5`.
+_VENDOR = re.compile(
+    r"^(?:(?:us|us-gov|eu|apac|jp|au|ca|global)\.)?(?:amazon|anthropic|deepseek|meta|mistral|openai)\."
+)
+
+
 def find_family(name: str, own: OwnModels = NO_OWN_MODELS) -> Family | None:
     """Find the family of `provider:model`; None: neither the team's models nor the table have it."""
     if family := own.find_family(name):
         return family
-    bare = name.partition(":")[2].lower().rpartition("/")[2]
+    bare = _VENDOR.sub("", name.partition(":")[2].lower().rpartition("/")[2])
     fitting = (family for family in FAMILIES if bare.startswith(family.prefix))
     return max(fitting, key=lambda family: len(family.prefix), default=None)
 
@@ -280,7 +299,10 @@ def find_prices(name: str, own: OwnModels = NO_OWN_MODELS) -> Prices:
     # A model with a price for each request costs more than its tokens.
     if price is None or price.input_mtok is None or price.output_mtok is None or price.requests_kcount is not None:
         return ()
-    units = (price.input_mtok, price.output_mtok, price.cache_read_mtok, price.cache_write_mtok)
+    units = (
+        *(price.input_mtok, price.output_mtok, price.cache_read_mtok, price.cache_write_mtok),
+        *(price.cache_write_1h_mtok, price.web_searches_kcount),
+    )
     starts = {tier.start for unit in units if isinstance(unit, TieredPrices) for tier in unit.tiers}
     return tuple(_make_price(start, price) for start in sorted({-1} | starts))
 
@@ -309,6 +331,8 @@ def _make_price(start: int, price: ModelPrice) -> Price:
         output=_find_unit_price(price.output_mtok, start) or 0.0,
         cached_input=_find_unit_price(price.cache_read_mtok, start),
         written_input=_find_unit_price(price.cache_write_mtok, start),
+        long_written_input=_find_unit_price(price.cache_write_1h_mtok, start),
+        searches=_find_unit_price(price.web_searches_kcount, start),
         above=start,
     )
 

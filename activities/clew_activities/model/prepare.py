@@ -227,7 +227,7 @@ def _describe_repair(options: Sequence[str]) -> str:
 
 
 def _list_tool_options(kept: Sequence[str]) -> Sequence[str]:
-    """List the options that name the tools which are not at fault; `NAME` stands for those that nobody can know."""
+    """List the options that name the tools that are not at fault; `NAME` stands for unknown ones."""
     if not 0 < len(kept) <= MAX_NAMES:
         return ("--tool", "NAME")
     return [word for name in kept for word in ("--tool", name)]

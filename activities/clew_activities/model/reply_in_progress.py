@@ -110,13 +110,16 @@ class ReplyInProgress:
         answer = self._make_interrupted(text if keeps_text else "", output_tokens, tokens)
         return answer.model_copy(update={"reply": fit_reply(answer.reply)})
 
-    async def complete_usage(self, reply: ModelReply) -> ModelReply:
-        """Estimate what the provider has not reported of a complete reply's usage, and add the cost."""
+    async def complete_usage(self, reply: ModelReply, searches: int = 0) -> ModelReply:
+        """Estimate what the provider has not reported of a complete reply's usage, and add the cost.
+
+        `searches`: the web searches that the provider has run itself.
+        """
         usage = reply.usage
         if not (usage.input_tokens and usage.output_tokens):
             encoding, texts = load_encoding(self.call.encoding), (reply.content, reply.thinking or "")
             usage = self._estimate_usage(await asyncio.to_thread(lambda: sum(map(encoding.count, texts))))
-        return reply.model_copy(update={"usage": add_cost(self.prices, usage)})
+        return reply.model_copy(update={"usage": add_cost(self.prices, usage, searches)})
 
     def make_answer(
         self, reply: ModelReply, *, tokens: int | None, schema_problem: str | None = None
@@ -197,9 +200,14 @@ async def count_reply(reply: ModelReply, call: CallModel) -> int:
     return tokens
 
 
-def add_cost(prices: Prices, usage: Usage) -> Usage:
+def add_cost(prices: Prices, usage: Usage, searches: int = 0) -> Usage:
     """Add the cost to a usage, if the model's prices are known."""
-    return usage.model_copy(update={"cost_usd": compute_cost_usd(prices, usage)})
+    return usage.model_copy(update={"cost_usd": compute_cost_usd(prices, usage, searches)})
+
+
+def count_searches(reply: ModelReply) -> int:
+    """Count the web searches that the provider has run for a reply. It does not charge for those that failed."""
+    return sum(call["tool"] == "web_search" and "error" not in call for call in reply.provider_calls)
 
 
 def fit_reply(reply: ModelReply) -> ModelReply:

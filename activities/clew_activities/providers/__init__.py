@@ -12,7 +12,11 @@ A new provider is a module beside these, with the members that `interface` defin
 |---|---|
 | `interface`, `loading` | what a provider is, and which ones a worker has |
 | `openai`, `openai_stream`, `openai_pages`, `dialects` | Chat Completions, and what each server has of it |
-| `anthropic`, `anthropic_stream`, `anthropic_schema` | Anthropic's Messages |
+| `responses`, `responses_stream`, `openai_schema` | OpenAI's Responses, and what its strict mode takes of schemas |
+| `anthropic`, `anthropic_messages`, `anthropic_models`, `anthropic_tools` | Anthropic's Messages: requests |
+| `anthropic_stream`, `anthropic_schema` | Anthropic's Messages: replies, and schemas of answers |
+| `google`, `google_stream`, `google_schema` | Gemini's `generateContent` |
+| `bedrock`, `bedrock_stream`, `bedrock_models`, `aws` | Amazon Bedrock's Converse, its models, signatures |
 | `fit_messages`, `fit_tools`, `options`, `sanitize`, `answer_object` | what a session has, as a server takes it |
 | `encoders` | the encoders by their names, which encode a call again for an audit |
 | `http`, `reply`, `errors`, `redaction` | the HTTP boundary, replies as they grow, errors, removed keys |

@@ -1,65 +1,63 @@
 """Anthropic's Messages API.
 
-The features of a model depend on its generation, `_Generation`, which `_find_generation` reads from the model's name:
-
-| models              | thinking               | `reasoning_effort`     | temperature | thinking blocks are bound |
-|---------------------|------------------------|------------------------|-------------|---------------------------|
-| before 4.6          | `enabled`, with budget | the budget             | yes         | no                        |
-| 4.6                 | `adaptive`             | `output_config.effort` | yes         | no                        |
-| 4.7 to 5.0          | `adaptive`             | `output_config.effort` | no          | no                        |
-| 5.1 and later       | `adaptive`             | `output_config.effort` | no          | to all earlier messages   |
-| Claude, unversioned | `adaptive`             | `output_config.effort` | no          | no                        |
-| other names         | `adaptive`             | `output_config.effort` | yes         | no                        |
-
-Options that the API does not support are omitted: `seed` always; `temperature` where the table says no, and in
-requests with thinking. API version 2026-10-21 has no temperature, so a request with one is sent under the version
-before it.
+What a model takes depends on its generation: `anthropic_models` has the table. Options that the API does not support
+are omitted: `seed` and `verbosity` always; `temperature` and `top_p` where the generation has no sampling, and in
+requests with thinking, of which `top_p` is sent from 0.95 on; `top_p` beside a `temperature`. API version 2026-10-21
+has no sampling, so a request with one of these is sent under the version before it.
 
 Where thinking blocks are bound, the API refuses a request whose earlier messages have changed. A sliding context
-changes them in normal operation, so requests tell the API to drop such blocks instead.
+changes them in normal operation, so requests tell the API to drop such blocks instead. Requests without thinking have
+none.
 
 `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL` are read as the official client reads them: the key or the URL is enough.
+`ANTHROPIC_CACHE_TTL` is how long the provider's cache keeps a prompt, `ANTHROPIC_BETA` names beta features.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 from clew_activities.providers.answer_object import describe_schema
-from clew_activities.providers.anthropic_schema import find_loss, make_closed_schema
+from clew_activities.providers.anthropic_messages import (
+    encode_messages,
+    find_container,
+    find_open_uses,
+    lacks_thinking_in_round,
+    make_text,
+)
+from clew_activities.providers.anthropic_models import BINDING_BETA, Generation, find_generation
+from clew_activities.providers.anthropic_schema import make_answer_schema
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
+from clew_activities.providers.anthropic_tools import choose_provider_tools
 from clew_activities.providers.dialects import ANTHROPIC
 from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
-from clew_activities.providers.fit_messages import CONTINUE, OMITTED, choose_call_ids, get_own_data
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
-from clew_activities.providers.options import choose_effort, merge_provider_options
+from clew_activities.providers.options import merge_provider_options
 from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
 
 _OFFICIAL_URL = "https://api.anthropic.com"
 _VERSION = "2026-10-21"
-_VERSION_WITH_TEMPERATURE = "2023-06-01"
-_BINDING_BETA = "thinking-binding-controls-2026-08-01"
+_VERSION_WITH_SAMPLING = "2023-06-01"
+_SAMPLING = frozenset(("temperature", "top_p", "top_k"))
 
 _ENCODER = "anthropic/1"
-_OWNED = frozenset(("model", "messages", "system", "stream", "tools", "tool_choice"))
+_OWNED = frozenset(("model", "messages", "system", "stream", "tools", "tool_choice", "cache_control"))
 """Fields that `provider_options` cannot set."""
 
-_EFFORTS = ("low", "medium", "high", "max")
-_BUDGET = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 65536}
-_SMALLEST_BUDGET = 1024
+LONG_TTL = "1h"
+"""The dialect of requests whose prompts the cache keeps for an hour instead of five minutes."""
+_TTLS = ("5m", LONG_TTL)
+_BETA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
-_BLOCKS_SENT_BACK = frozenset({"thinking", "redacted_thinking", "text"})
-
-# A cache breakpoint. The API accepts four in a request.
-_BREAKPOINT = {"type": "ephemeral"}
+_SERVICE_TIERS = ("auto", "standard_only")
+_LEAST_TOP_P_WITH_THINKING = 0.95
 
 
 def make_providers(environ: Mapping[str, str]) -> Iterable[Anthropic]:
@@ -69,8 +67,23 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[Anthropic]:
         ValueError: A variable's value cannot be used.
     """
     key, url = read_key(environ, "ANTHROPIC_API_KEY"), read_url(environ, "ANTHROPIC_BASE_URL")
+    ttl, betas = _read_ttl(environ, "ANTHROPIC_CACHE_TTL"), _read_betas(environ, "ANTHROPIC_BETA")
     if key or url:
-        yield Anthropic("anthropic", url or _OFFICIAL_URL, key)
+        yield Anthropic("anthropic", url or _OFFICIAL_URL, key, caches_longer=ttl == LONG_TTL, betas=betas)
+
+
+def _read_ttl(environ: Mapping[str, str], variable: str) -> str:
+    ttl = environ.get(variable, "").strip() or _TTLS[0]
+    if ttl not in _TTLS:
+        raise ValueError(f"{variable} must be {' or '.join(_TTLS)}")
+    return ttl
+
+
+def _read_betas(environ: Mapping[str, str], variable: str) -> tuple[str, ...]:
+    names = [name for name in map(str.strip, environ.get(variable, "").split(",")) if name]
+    if not all(map(_BETA_NAME.fullmatch, names)):
+        raise ValueError(f"{variable} must name beta features, separated by commas, as in compact-2026-09-04")
+    return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
@@ -81,11 +94,15 @@ class Anthropic:
         name: The part of a session's model before the colon.
         base_url: The server's URL, without a slash at its end.
         api_key: The key, sent as `x-api-key`; None: the server needs none.
+        caches_longer: The provider's cache keeps prompts for an hour instead of five minutes.
+        betas: The beta features of all requests. They are in a header, so a body does not depend on them.
     """
 
     name: str
     base_url: str
     api_key: str | None = field(default=None, repr=False)
+    caches_longer: bool = False
+    betas: tuple[str, ...] = ()
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -99,34 +116,45 @@ class Anthropic:
 
     def encode(self, request: ModelRequest) -> HttpRequest:
         """Encode the request as the body of `POST /v1/messages`."""
+        generation = find_generation(request.model)
         fitted = fit_tools(request.tools, ANTHROPIC.tools)
-        turns = _encode_messages(request.messages, fitted, self.name)
+        options = _encode_options(request, generation, fitted, self.name)
+        # Bound blocks that the API would ignore could only make it refuse the request.
+        thinks = options.get("thinking", {}).get("type") not in ("disabled", "between_tools")
+        turns = encode_messages(request.messages, fitted, self.name, returns_thinking=thinks or not generation.binds)
+        # A breakpoint. The API accepts four in a request. All have one TTL, since longer ones must stand first.
+        breakpoint_ = {"type": "ephemeral", **({"ttl": LONG_TTL} if self.caches_longer else {})}
         body: dict[str, Any] = {
             "model": request.model,
             # This breakpoint moves with the conversation; the next request reads the prefix before it from the cache.
-            "cache_control": _BREAKPOINT,
+            "cache_control": breakpoint_,
             "messages": turns.encoded,
             "stream": True,
         }
         declared = [] if fitted.specs else declare_called_tools(request.messages, ANTHROPIC)
         tools, system = [_encode_tool(spec) for spec in fitted.specs or declared], _encode_system(request.messages)
+        own_tools, left_out = choose_provider_tools(
+            request.provider_tools, generation, [tool["name"] for tool in tools], request.model
+        )
+        tools += own_tools
         # Further breakpoints after the parts that stay when the conversation is truncated: tools, system prompt,
         # summary.
         for stable in system[:2] or tools[-1:]:
-            stable["cache_control"] = _BREAKPOINT
+            stable["cache_control"] = breakpoint_
         system += _describe_schema(request.output_schema)
         if system:
             body["system"] = system
         if tools:
             body["tools"] = tools
-        body |= _encode_options(request, fitted, self.name)
-        body = merge_provider_options(body, request, self.name, _OWNED)
-        if declared:
+        if container := find_container(request.messages, self.name):
+            body["container"] = container
+        body = merge_provider_options(body | options, request, self.name, _OWNED)
+        if declared and not own_tools:
             body["tool_choice"] = {"type": "none"}
-        version = _VERSION_WITH_TEMPERATURE if "temperature" in body else _VERSION
-        headers = {"anthropic-version": version}
-        if "block_binding" in body.get("thinking", {}):
-            headers["anthropic-beta"] = _BINDING_BETA
+        headers = {"anthropic-version": _VERSION_WITH_SAMPLING if _SAMPLING & body.keys() else _VERSION}
+        needed = [BINDING_BETA] if "block_binding" in body.get("thinking", {}) else []
+        if betas := list(dict.fromkeys((*needed, *self.betas))):
+            headers["anthropic-beta"] = ",".join(betas)
         if self.api_key:
             headers["x-api-key"] = self.api_key
         fitting = Fitting(
@@ -135,229 +163,103 @@ class Anthropic:
             added=turns.added,
             dropped=turns.dropped + sum(_is_blank_system(message) for message in request.messages),
             tools=dict(fitted.changes),
-            tools_left_out=dict(fitted.left_out),
+            tools_left_out=dict(fitted.left_out) | left_out,
             options=_describe_options(request, body),
         )
-        return HttpRequest("/v1/messages", headers, body, fitting, _ENCODER)
+        dialect = LONG_TTL if self.caches_longer else None
+        return HttpRequest("/v1/messages", headers, body, fitting, _ENCODER, dialect)
 
     def make_decoder(self, request: ModelRequest) -> AnthropicDecoder:
         """Make a decoder for the reply to a request."""
-        return AnthropicDecoder(self.name, fit_tools(request.tools, ANTHROPIC.tools))
+        open_uses = find_open_uses(request.messages, self.name)
+        return AnthropicDecoder(self.name, fit_tools(request.tools, ANTHROPIC.tools), open_uses)
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
         """Classify an error response by the tables in `errors`."""
         return classify_response(answer)
 
 
-@dataclass(frozen=True)
-class _Generation:
-    """The features of a model's generation; the module's docstring has the table.
-
-    Attributes:
-        adaptive: The model takes `adaptive` thinking and `effort`, not a budget.
-        temperature: The model takes a temperature.
-        binds: Thinking blocks are bound to the earlier messages.
-    """
-
-    adaptive: bool
-    temperature: bool
-    binds: bool
-
-
-def _find_generation(model: str) -> _Generation:
-    """Parse `claude-sonnet-4-5-20250929`, `claude-opus-5`, `claude-3-7-sonnet-latest`, also with a prefix."""
-    match = re.search(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)", model)
-    if match is None:
-        return _Generation(adaptive=True, temperature="claude" not in model, binds=False)
-    version = (int(match[1]), int(match[2] or 0))
-    return _Generation(adaptive=version >= (4, 6), temperature=version < (4, 7), binds=version >= (5, 1))
-
-
-def _encode_options(request: ModelRequest, tools: FittedTools, provider: str) -> dict[str, Any]:
+def _encode_options(
+    request: ModelRequest, generation: Generation, tools: FittedTools, provider: str
+) -> dict[str, Any]:
     options = request.options
-    generation = _find_generation(request.model)
     max_tokens = options.max_output_tokens
     assert max_tokens is not None  # ModelRequest guarantees it
-    thinking = _choose_thinking(request, generation, max_tokens, provider)
+    choice = _encode_tool_choice(options.tool_choice, tools) if tools.by_name else None
+    is_forced = bool(request.tools) and options.tool_choice not in (None, "auto", "none")
+    thinking = generation.choose_thinking(options.reasoning_effort, max_tokens, forced=is_forced)
+    if thinking and "budget_tokens" in thinking and lacks_thinking_in_round(request.messages, provider):
+        thinking = None
     output_config: dict[str, Any] = {}
-    if options.reasoning_effort not in (None, "none") and generation.adaptive:
-        output_config["effort"] = choose_effort(options.reasoning_effort, _EFFORTS)
-    if schema := _make_answer_schema(request.output_schema):
+    if effort := generation.choose_effort(options.reasoning_effort):
+        output_config["effort"] = effort
+    if schema := make_answer_schema(request.output_schema):
         output_config["format"] = {"type": "json_schema", "schema": schema}
     options_by_name = {
         "max_tokens": max_tokens,
         # The API refuses a sequence of white space alone.
         "stop_sequences": list(filter(str.strip, options.stop or ())) or None,
-        "temperature": _fit_temperature(options.temperature) if generation.temperature and thinking is None else None,
+        **(_encode_sampling(request, thinks=thinking is not None) if generation.sampling else {}),
+        "service_tier": options.service_tier if options.service_tier in _SERVICE_TIERS else None,
         "thinking": thinking,
         "output_config": output_config or None,
-        "tool_choice": _encode_tool_choice(options.tool_choice, tools) if tools.by_name else None,
+        "tool_choice": choice if generation.forces_tools or not is_forced else None,
     }
     return {name: value for name, value in options_by_name.items() if value is not None}
+
+
+def _encode_sampling(request: ModelRequest, *, thinks: bool) -> dict[str, Any]:
+    """Encode the temperature or `top_p`: models refuse both together, and most of it beside thinking."""
+    temperature, top_p = request.options.temperature, request.options.top_p
+    if temperature is not None and not thinks:
+        return {"temperature": min(temperature, ANTHROPIC.temperatures[1])}
+    if top_p is not None and (not thinks or top_p >= _LEAST_TOP_P_WITH_THINKING):
+        return {"top_p": top_p}
+    return {}
 
 
 def _describe_options(request: ModelRequest, body: Mapping[str, Any]) -> dict[str, str]:
     """Describe the options that the request has otherwise than the session, or not at all."""
     options = request.options
-    described = {} if options.seed is None else {"seed": "left out"}
-    sent = body.get("temperature")
-    if options.temperature is not None and sent != options.temperature:
-        described["temperature"] = "left out" if sent is None else str(sent)
+    config, thinking = body.get("output_config", {}), body.get("thinking", {})
+    wanted = {
+        "seed": options.seed,
+        "verbosity": options.verbosity,
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "service_tier": options.service_tier,
+    }
+    described = {
+        name: str(body[name]) if name in body else "left out"
+        for name, value in wanted.items()
+        if value is not None and body.get(name) != value
+    }
     if len(options.stop or ()) > len(body.get("stop_sequences", ())):
         described["stop"] = str(body["stop_sequences"]) if "stop_sequences" in body else "left out"
     if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
         described["tool_choice"] = "left out"
-    effort, config = options.reasoning_effort, body.get("output_config", {})
-    if effort is not None and "effort" not in config and "thinking" not in body:
+    effort, sent = options.reasoning_effort, config.get("effort")
+    if sent is not None and sent != effort:
+        described["reasoning_effort"] = str(sent)
+    elif effort not in (None, "none") and sent is None and thinking.get("type") != "enabled":
         described["reasoning_effort"] = "left out"
-    elif effort is not None and config.get("effort", effort) != effort:
-        described["reasoning_effort"] = str(config["effort"])
     if request.output_schema is not None and "format" not in config:
         described["output_schema"] = "in the prompt"
     return described
 
 
-def _fit_temperature(temperature: float | None) -> float | None:
-    return None if temperature is None else min(temperature, ANTHROPIC.temperatures[1])
-
-
-def _choose_thinking(
-    request: ModelRequest, generation: _Generation, max_tokens: int, provider: str
-) -> dict[str, Any] | None:
-    """Choose the `thinking` parameter; None omits it.
-
-    The API refuses thinking together with a forced tool call. A thinking budget counts towards `max_tokens`, so it is
-    at most half of them; it is omitted below the API's minimum.
-    """
-    effort = request.options.reasoning_effort
-    if effort == "none":
-        effort = None
-    forced = bool(request.tools) and request.options.tool_choice not in (None, "auto", "none")
-    if generation.binds:
-        thinking = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-        return thinking | ({"display": "summarized"} if effort else {})
-    if effort is None or forced:
-        return None
-    if generation.adaptive:
-        return {"type": "adaptive", "display": "summarized"}
-    budget = min(_BUDGET[effort], max_tokens // 2)
-    if budget < _SMALLEST_BUDGET or _round_lacks_thinking(request.messages, provider):
-        return None
-    return {"type": "enabled", "budget_tokens": budget}
-
-
-def _round_lacks_thinking(messages: Sequence[Message], provider: str) -> bool:
-    """Whether an assistant's message since the newest user's message has no blocks of this provider.
-
-    With a thinking budget, the API refuses an assistant's message of an open tool round that does not begin with
-    thinking.
-    """
-    since_user: list[Message] = []
-    for message in reversed(messages):
-        if message["role"] == "user":
-            break
-        since_user.append(message)
-    return any(message["role"] == "assistant" and not _find_own_blocks(message, provider) for message in since_user)
-
-
 def _encode_system(messages: Iterable[Message]) -> list[dict[str, Any]]:
     texts = (get_text(message["content"]) for message in messages if message["role"] == "system")
-    return [_make_text(text) for text in texts if text.strip()]
-
-
-def _make_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Make the schema that the API gets; None: there is none, or it has no form that the API accepts."""
-    return None if schema is None or find_loss(schema) else make_closed_schema(schema)
+    return [make_text(text) for text in texts if text.strip()]
 
 
 def _describe_schema(schema: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Describe, for the model, a schema that the API does not accept in any form."""
-    return [] if schema is None or _make_answer_schema(schema) else [_make_text(describe_schema(schema))]
-
-
-@dataclass(frozen=True)
-class _Turns:
-    """The turns of a request.
-
-    Attributes:
-        encoded: The turns, as the API wants them.
-        merged: Messages that stand in the turn of another one; the results of tools together are one message.
-        added: Turns that the context does not have.
-        dropped: Messages without any text, which are left out.
-    """
-
-    encoded: list[dict[str, Any]]
-    merged: int
-    added: int
-    dropped: int
-
-
-def _encode_messages(messages: Sequence[Message], tools: FittedTools, provider: str) -> _Turns:
-    """Group messages into turns of alternating roles, a user's first and last; tool results come first in a turn."""
-    ids = choose_call_ids(messages, provider, "", ANTHROPIC)
-    encoded = [
-        (message["role"], _encode_blocks(message, call_ids, tools, provider))
-        for message, call_ids in zip(messages, ids, strict=True)
-        if message["role"] != "system"
-    ]
-    shown = [(role, blocks) for role, blocks in encoded if blocks]
-    turns: list[dict[str, Any]] = []
-    merged = 0
-    for is_assistant, group in groupby(shown, key=lambda pair: pair[0] == "assistant"):
-        parts = list(group)
-        blocks = [block for _, own in parts for block in own]
-        if not is_assistant:
-            blocks.sort(key=lambda block: block["type"] != "tool_result")
-        roles = [role for role, _ in parts]
-        merged += len(roles) - max(roles.count("tool"), 1)
-        turns.append({"role": "assistant" if is_assistant else "user", "content": blocks})
-    before = not turns or turns[0]["role"] == "assistant"
-    if before:
-        turns.insert(0, {"role": "user", "content": [_make_text(OMITTED)]})
-    after = turns[-1]["role"] == "assistant"
-    if after:
-        turns.append({"role": "user", "content": [_make_text(CONTINUE)]})
-    return _Turns(turns, merged, before + after, len(encoded) - len(shown))
+    return [] if schema is None or make_answer_schema(schema) else [make_text(describe_schema(schema))]
 
 
 def _is_blank_system(message: Message) -> bool:
     return message["role"] == "system" and not get_text(message["content"]).strip()
-
-
-def _encode_blocks(
-    message: Message, call_ids: Sequence[str], tools: FittedTools, provider: str
-) -> list[dict[str, Any]]:
-    """Encode a message as content blocks. The API refuses a text block of white space alone, so it is omitted."""
-    content = get_text(message["content"])
-    if message["role"] == "tool":
-        result = {"type": "tool_result", "tool_use_id": call_ids[0]}
-        return [result | ({"content": content} if content.strip() else {})]
-    if message["role"] == "user":
-        return [_make_text(content)] if content.strip() else []
-    blocks = _find_own_blocks(message, provider)
-    text_of_blocks = "".join(block["text"] for block in blocks if block["type"] == "text")
-    if content.startswith(text_of_blocks):
-        content = content[len(text_of_blocks) :]
-    else:
-        blocks = [block for block in blocks if block["type"] != "text"]
-    # The API sends such blocks before and between others, and refuses them.
-    blocks = [block for block in blocks if block["type"] != "text" or block["text"].strip()]
-    if content.strip():
-        blocks.append(_make_text(content))
-    for call, call_id in zip(message.get("tool_calls", []), call_ids, strict=True):
-        name, arguments = tools.encode_call(call["name"], call["arguments"], ANTHROPIC.tools)
-        blocks.append({"type": "tool_use", "id": call_id, "name": name, "input": arguments})
-    return blocks
-
-
-def _find_own_blocks(message: Message, provider: str) -> list[dict[str, Any]]:
-    """Select the blocks that this provider sent and expects back unchanged; none if another provider sent them."""
-    data = get_own_data(message, provider)
-    return [block for block in data["blocks"] if block.get("type") in _BLOCKS_SENT_BACK] if data else []
-
-
-def _make_text(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}
 
 
 def _encode_tool(spec: ToolSpec) -> dict[str, Any]:

@@ -19,6 +19,11 @@ _DEFINITIONS = ("$defs", "definitions")
 _TYPES = frozenset(("object", "array", "string", "integer", "number", "boolean", "null"))
 
 
+def make_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Make the schema that the API gets; None: there is none, or it has no form that the API accepts."""
+    return None if schema is None or find_loss(schema) else make_closed_schema(schema)
+
+
 def make_closed_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     """Make the schema that the API gets; None: it has no form that the API accepts, such as a schema of any value."""
     try:

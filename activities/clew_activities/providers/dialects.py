@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _COMMON_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
+_NAMED_ID = re.compile(r"functions\.[a-zA-Z0-9_.-]{1,64}:\d{1,9}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +135,17 @@ _GEMINI_TOOLS = replace(
     empty_parameters=False,
 )
 
+# Gemini's own API, whose `parametersJsonSchema` takes JSON Schema: ai.google.dev/api/caching#FunctionDeclaration.
+# A reference that has something beside it is refused: "$ref was set alongside unsupported fields".
+_GOOGLE_TOOLS = ToolLimits(
+    count=512,
+    name=re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}"),
+    description_characters=None,
+    property_name=re.compile(r"[a-zA-Z0-9_.-]{1,64}"),
+    refused=frozenset({"items as a list"}),
+    references=False,
+)
+
 # Anthropic: platform.claude.com/docs/en/agents-and-tools/tool-use, and the pattern that its errors quote.
 _ANTHROPIC_TOOLS = ToolLimits(
     count=10_000,
@@ -163,6 +175,7 @@ class Dialect:
         bridges_results: A user's message right after a tool's result is refused.
         single_calls: An assistant's message with several tool calls is refused.
         ids: The ids of tool calls that are accepted, beside those that the same model has made.
+        named_ids: Whether an id has the tool's name and the call's number: `functions.add:0`.
         names_results: A tool's message has the tool's name.
         fills_results: A tool's message must not be empty.
         returned: The fields of an assistant's message with tool calls that go back as they came.
@@ -178,8 +191,10 @@ class Dialect:
         declares_called_tools: Tools that were called earlier must be declared.
         token_limit: The name of the option that limits the reply.
         temperatures: The least and the highest temperature; others are raised or lowered to them.
+        top_p: Beside which temperature `top_p` may stand: any, one above 0, or none.
         options_left_out: Options of Clew that are refused.
         efforts: The accepted values of `reasoning_effort`. Another one becomes the nearest of them.
+        no_reasoning: The fields that turn reasoning off, where `none` is not among `efforts`; empty: none do.
         verbosity: Whether `verbosity` is accepted.
         service_tier: Whether `service_tier` is accepted.
         tools_effort: The `reasoning_effort` of requests with tools: as it is, left out, or `none`.
@@ -203,6 +218,7 @@ class Dialect:
     bridges_results: bool = True
     single_calls: bool = False
     ids: re.Pattern[str] = _SHORT_ID
+    named_ids: bool = False
     names_results: bool = False
     fills_results: bool = True
     returned: tuple[str, ...] = (
@@ -223,8 +239,10 @@ class Dialect:
     declares_called_tools: bool = False
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     temperatures: tuple[float, float] = (0.0, 1.0)
+    top_p: Literal["any", "sampling", "alone"] = "any"
     options_left_out: frozenset[str] = frozenset({"seed", "reasoning_effort"})
     efforts: tuple[str, ...] = ("minimal", "low", "medium", "high")
+    no_reasoning: Mapping[str, Any] = field(default_factory=dict)
     verbosity: bool = False
     service_tier: bool = False
     tools_effort: Literal["keep", "omit", "none"] = "keep"
@@ -242,6 +260,12 @@ class Dialect:
 STRICT = Dialect(name="strict")
 
 _THREE_EFFORTS = ("low", "medium", "high")
+_FOUR_EFFORTS = (*_THREE_EFFORTS, "xhigh")
+
+# How APIs turn the thinking of a model off, and templates: vLLM and llama.cpp pass these variables on to them. A
+# template has one of both.
+_THINKING_OFF: Mapping[str, Any] = {"thinking": {"type": "disabled"}}
+_TEMPLATE_OFF: Mapping[str, Any] = {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}
 
 _OPENAI = Dialect(
     name="openai",
@@ -277,6 +301,20 @@ ANTHROPIC = Dialect(
 )
 """The Messages API, whose codec makes the order of messages itself."""
 
+BEDROCK = replace(
+    ANTHROPIC, name="bedrock", fills_results=True, tools=replace(_ANTHROPIC_TOOLS, name=_NAME, name_characters=64)
+)
+"""Converse with Anthropic's models, whose schemas it passes on; its codec makes the order of messages itself."""
+BEDROCK_OTHERS = replace(BEDROCK, tools=_STRICT_TOOLS)
+"""Converse with all other models."""
+RESPONSES = replace(_OPENAI, name="responses", ids=re.compile(r"[a-zA-Z0-9_-]{1,64}"))
+"""OpenAI's Responses, which have a codec of their own; `CLEW_PROVIDER_<NAME>_DIALECT` names it like the others."""
+GOOGLE = Dialect(name="google", fills_results=False, tools=_GOOGLE_TOOLS, temperatures=(0.0, 2.0))
+"""Gemini's own API, whose codec makes the order of messages itself."""
+
+VERTEX = replace(GOOGLE, name="vertex")
+"""The same at Vertex AI, which does not combine its own tools with those of a session."""
+
 DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect
     for dialect in (
@@ -307,6 +345,8 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=(),
             tools=replace(_PLAIN_TOOLS, description_characters=None),
             temperatures=(0.0, 1.5),
+            # "top_p must be 1 when using greedy sampling"
+            top_p="sampling",
             options_left_out=frozenset({"reasoning_effort"}),
             seed="random_seed",
             any_tool="any",
@@ -328,7 +368,8 @@ DIALECTS: Mapping[str, Dialect] = {
             temperatures=(0.0, 2.0),
             answer="json_object",
             options_left_out=frozenset({"seed"}),
-            efforts=("low", "high"),
+            efforts=("low", "high", "max"),
+            no_reasoning=_THINKING_OFF,
         ),
         # docs.x.ai: reasoning models refuse `stop`, and most of them `reasoning_effort`.
         replace(
@@ -339,22 +380,29 @@ DIALECTS: Mapping[str, Dialect] = {
             token_limit="max_tokens",
             options_left_out=frozenset({"stop"}),
             efforts=("low", "high"),
+            verbosity=False,
+            service_tier=False,
             answer_with_tools=False,
             cache_key=False,
         ),
-        # openrouter.ai/docs/use-cases/reasoning-tokens: `reasoning_details` come back unmodified.
+        # openrouter.ai/docs/use-cases/reasoning-tokens: `reasoning_details` come back unmodified, and each model gets
+        # the nearest effort that it has.
         Dialect(
             name="openrouter",
             returned=("content", "reasoning_details", "reasoning"),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
+            efforts=("none", "minimal", *_FOUR_EFFORTS, "max"),
+            verbosity=True,
+            service_tier=True,
             forces_tools=True,
             names_forced_tool=True,
         ),
         # platform.moonshot.ai/docs: ids are `functions.<name>:<number>`; reasoning must come back beside tool calls.
         Dialect(
             name="kimi",
-            ids=_COMMON_ID,
+            ids=_NAMED_ID,
+            named_ids=True,
             names_results=True,
             returned=("reasoning_content",),
             call_fields=(),
@@ -369,6 +417,7 @@ DIALECTS: Mapping[str, Dialect] = {
             returned=("reasoning_content",),
             call_fields=(),
             options_left_out=frozenset({"seed", "stop", "reasoning_effort"}),
+            no_reasoning=_THINKING_OFF,
             forbids_tools=False,
             answer="json_object",
         ),
@@ -388,6 +437,7 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=(),
             temperatures=(0.0, 1.99),
             options_left_out=frozenset({"reasoning_effort"}),
+            no_reasoning={"enable_thinking": False},
             answer="prompt",
         ),
         # console.groq.com/docs: an unknown property of a message is refused, and a format of the answer in a stream.
@@ -399,6 +449,7 @@ DIALECTS: Mapping[str, Dialect] = {
             answer_with_tools=False,
             cache_key=False,
             efforts=_THREE_EFFORTS,
+            verbosity=False,
         ),
         # inference-docs.cerebras.ai: unknown properties are refused with 422, JSON beside tools, a format of the
         # answer in a stream of a model that reasons, and many keywords of its schema.
@@ -411,12 +462,16 @@ DIALECTS: Mapping[str, Dialect] = {
             answer_with_tools=False,
             cache_key=False,
             efforts=_THREE_EFFORTS,
+            verbosity=False,
         ),
+        # Older versions take these efforts alone.
         Dialect(
             name="vllm",
             returned=("content", "reasoning", "reasoning_content"),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
+            efforts=_THREE_EFFORTS,
+            no_reasoning=_TEMPLATE_OFF,
             forces_tools=True,
             names_forced_tool=True,
         ),
@@ -426,6 +481,8 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=(),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
+            efforts=_THREE_EFFORTS,
+            no_reasoning=_TEMPLATE_OFF,
             forces_tools=True,
         ),
         Dialect(
@@ -434,6 +491,7 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=(),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
+            efforts=("none", *_THREE_EFFORTS),
             forces_tools=True,
         ),
         # docs.litellm.ai: it refuses calls in the history without `tools`, for Anthropic's and Bedrock's models.
@@ -510,17 +568,33 @@ _REASONING = {
 
 _FAMILIES: tuple[_Family, ...] = (
     # OpenAI's reasoning models refuse `max_tokens`, a temperature and `stop`, also behind a gateway.
-    _Family(re.compile(r"o[1-9](-|$)"), {**_REASONING, "efforts": _THREE_EFFORTS}, _OF_OPENAI),
-    _Family(re.compile(r"gpt-([5-9]|\d\d)(?!.*chat)"), _REASONING, _OF_OPENAI),
+    _Family(re.compile(r"o[1-9](-|$)"), {**_REASONING, "efforts": _THREE_EFFORTS, "verbosity": False}, _OF_OPENAI),
     _Family(
-        re.compile(r"gpt-(5\.[1-9]|[6-9]|\d\d)(?!.*chat)"),
-        {"efforts": _THREE_EFFORTS},
+        re.compile(r"gpt-([5-9]|\d\d)(?!.*chat)"),
+        {**_REASONING, "efforts": ("minimal", *_THREE_EFFORTS), "verbosity": True},
         _OF_OPENAI,
     ),
-    # "Unrecognized request argument supplied: reasoning_effort"
+    # "Unsupported value: 'minimal' is not supported with the 'gpt-5.1' model."
+    _Family(re.compile(r"gpt-5-pro"), {"efforts": ("high",)}, _OF_OPENAI),
+    _Family(re.compile(r"gpt-5(\.1)?-codex"), {"efforts": _THREE_EFFORTS}, _OF_OPENAI),
+    _Family(re.compile(r"gpt-5\.1(?!-codex|.*chat)"), {"efforts": ("none", *_THREE_EFFORTS)}, _OF_OPENAI),
+    _Family(
+        re.compile(r"gpt-5\.([2-5]|1-codex-max)(?!.*chat)"),
+        {"efforts": ("none", *_FOUR_EFFORTS)},
+        _OF_OPENAI,
+    ),
+    _Family(
+        re.compile(r"gpt-(5\.[6-9]|5\.\d\d|[6-9]|\d\d)(?!.*chat)"),
+        {"efforts": ("none", *_FOUR_EFFORTS, "max")},
+        _OF_OPENAI,
+    ),
+    _Family(re.compile(r"gpt-5\.\d+-codex(?!-mini)"), {"efforts": _FOUR_EFFORTS}, _OF_OPENAI),
+    _Family(re.compile(r"gpt-5\.1-codex($|-\d)"), {"efforts": _THREE_EFFORTS}, _OF_OPENAI),
+    _Family(re.compile(r"gpt-5\.\d+-pro"), {"efforts": ("medium", "high", "xhigh")}, _OF_OPENAI),
+    # "Unrecognized request argument supplied: reasoning_effort", "'verbosity' does not support 'low' with this model"
     _Family(
         re.compile(r"gpt-[34]|chatgpt-|gpt-[\d.]+-chat"),
-        {"options_left_out": frozenset({"reasoning_effort"})},
+        {"options_left_out": frozenset({"reasoning_effort"}), "verbosity": False},
         frozenset({"openai", "azure"}),
     ),
     _Family(
@@ -528,11 +602,31 @@ _FAMILIES: tuple[_Family, ...] = (
         {"options_left_out": frozenset({"seed", "reasoning_effort"})},
         frozenset({"litellm"}),
     ),
+    # "`temperature` is deprecated for this model."
+    _Family(
+        re.compile(r".*claude-[a-z]+-(4[.-][7-9]|[5-9])(\D|$)"),
+        {"options_left_out": frozenset({"seed", "temperature", "top_p"})},
+        frozenset({"litellm"}),
+    ),
+    # "`temperature` and `top_p` cannot both be specified for this model."
+    _Family(re.compile(r".*claude"), {"top_p": "alone"}, frozenset({"strict", "litellm", "openrouter"})),
     # These refuse function tools together with reasoning in Chat Completions.
     _Family(re.compile(r"gpt-5\.[45]"), {"tools_effort": "omit"}, _OF_OPENAI),
     _Family(re.compile(r"gpt-(5\.[6-9]|[6-9]|\d\d)"), {"tools_effort": "none"}, _OF_OPENAI),
     _Family(re.compile(r"gemma-?[12](\D|$)"), {"system": "user"}),
     _Family(re.compile(r"gemini-"), {"signature": _FOREIGN_SIGNATURE, "tools": _GEMINI_TOOLS}),
+    # "Thinking level MEDIUM is not supported for this model."
+    _Family(
+        re.compile(r"gemini-2\.5-flash"), {"efforts": ("none", "minimal", *_THREE_EFFORTS)}, frozenset({"gemini"})
+    ),
+    _Family(re.compile(r"gemini-3-pro"), {"efforts": ("low", "high")}, frozenset({"gemini"})),
+    _Family(re.compile(r"gemini-3\.(\d+-pro|[78]-flash)"), {"efforts": _THREE_EFFORTS}, frozenset({"gemini"})),
+    # "reasoning_effort='medium' is not supported for this model. Must be one of none, high"
+    _Family(
+        re.compile(r"(mistral|magistral)-small-(latest|2603|4)|mistral-medium-(latest|2604|3)"),
+        {"efforts": ("none", "high"), "options_left_out": frozenset()},
+        frozenset({"mistral"}),
+    ),
     _Family(
         re.compile(r"deepseek-(?!chat)"),
         {"required": "reasoning_content", "required_of_all": True},
@@ -547,26 +641,65 @@ _FAMILIES: tuple[_Family, ...] = (
         {"forces_tools": False, "names_forced_tool": False, "forbids_tools": False},
         frozenset({"strict", "openrouter"}),
     ),
-    # It takes no temperature but its own.
+    # Templates show the model the id alone, which has the tool's name.
+    _Family(re.compile(r"kimi-k2"), {"ids": _NAMED_ID, "named_ids": True}),
+    # They take no temperature but their own.
     _Family(
         re.compile(r"kimi-k2(\.[5-9]|-thinking)"),
-        {"options_left_out": frozenset({"temperature", "seed", "reasoning_effort"})},
+        {"options_left_out": frozenset({"temperature", "top_p", "seed", "reasoning_effort"})},
         frozenset({"kimi"}),
     ),
+    _Family(re.compile(r"kimi-k2\.[5-9]"), {"no_reasoning": _THINKING_OFF}, frozenset({"kimi"})),
+    # It always reasons.
+    _Family(
+        re.compile(r"kimi-k([3-9]|\d\d)"),
+        {"options_left_out": frozenset({"temperature", "top_p", "seed"}), "efforts": ("low", "high", "max")},
+        frozenset({"kimi"}),
+    ),
+    # Only these take an effort. "This model always engages in thinking and cannot be disabled"
+    _Family(
+        re.compile(r"glm-5\.2"),
+        {"efforts": ("high", "max"), "options_left_out": frozenset({"seed", "stop"})},
+        frozenset({"glm"}),
+    ),
+    _Family(
+        re.compile(r"glm-(5\.[3-9]|[6-9])"),
+        {"efforts": ("low", "high", "max"), "no_reasoning": {}, "options_left_out": frozenset({"seed", "stop"})},
+        frozenset({"glm"}),
+    ),
+    _Family(re.compile(r"minimax-m[3-9]"), {"no_reasoning": _THINKING_OFF}, frozenset({"minimax"})),
+    # "The value of the enable_thinking parameter is restricted to True."
+    _Family(re.compile(r"q[vw]q|.*-thinking"), {"no_reasoning": {}}, frozenset({"qwen"})),
+    # "Unexpected reasoning effort high. Supported types are xhigh (default), medium, and low."
+    _Family(re.compile(r"qwen3\.[89]"), {"efforts": ("low", "medium", "xhigh")}, frozenset({"vllm", "llamacpp"})),
+    # "chat_template is not supported for Mistral tokenizers."
+    _Family(re.compile(r"(\w+stral|mixtral)-"), {"no_reasoning": {}}, frozenset({"vllm"})),
     # "This model only supports single tool-calls at once!"
     _Family(re.compile(r"(meta-)?llama-?3"), {"single_calls": True}),
     # Of its template either the text or the reasoning may stand beside calls.
-    _Family(re.compile(r"gpt-oss"), {"lone_reasoning": True}),
+    _Family(re.compile(r"gpt-oss"), {"lone_reasoning": True, "no_reasoning": {}}),
     # Only these of xAI's models take an effort, and of Groq's and Cerebras' those of OpenAI.
     _Family(
-        re.compile(r"grok-(?!3-mini|4\.3|4\.20-multi-agent)"),
+        re.compile(r"grok-(?!3-mini|4\.[3-9]|4\.20-multi-agent|[5-9])"),
         {"options_left_out": frozenset({"stop", "reasoning_effort"})},
         frozenset({"xai"}),
     ),
+    _Family(re.compile(r"grok-4\.3"), {"efforts": ("none", *_THREE_EFFORTS)}, frozenset({"xai"})),
+    _Family(re.compile(r"grok-4\.[45]"), {"efforts": _THREE_EFFORTS}, frozenset({"xai"})),
+    _Family(re.compile(r"grok-(4\.[6-9]|4\.20-multi-agent|[5-9])"), {"efforts": _FOUR_EFFORTS}, frozenset({"xai"})),
     _Family(
         re.compile(r"(?!gpt-oss)"),
         {"options_left_out": frozenset({"reasoning_effort"})},
         frozenset({"groq", "cerebras"}),
+    ),
+    # "reasoning_effort must be one of none or default"
+    _Family(re.compile(r"qwen-?3"), {"options_left_out": frozenset(), "efforts": ("none",)}, frozenset({"groq"})),
+    _Family(re.compile(r"zai-glm"), {"options_left_out": frozenset(), "efforts": ("none",)}, frozenset({"cerebras"})),
+    # These names stand for one of the modes.
+    _Family(
+        re.compile(r"deepseek-(chat|reasoner)"),
+        {"no_reasoning": {}, "options_left_out": frozenset({"seed", "reasoning_effort"})},
+        frozenset({"deepseek"}),
     ),
     # Its replies outside of thinking have no reasoning.
     _Family(re.compile(r"deepseek-chat"), {"required": None, "forces_tools": True}, frozenset({"deepseek"})),
@@ -582,7 +715,9 @@ def find_dialect(name: str, base_url: str, configured: str | None = None) -> Dia
     if configured:
         known = configured.strip().lower().replace("-", "_").replace("llama.cpp", "llamacpp")
         if (dialect := DIALECTS.get(_ALIASES.get(known, known))) is None:
-            raise ValueError(f"no dialect {configured[:40]!r}: one of {', '.join(sorted(DIALECTS))}")
+            raise ValueError(
+                f"no dialect {configured[:40]!r}: one of {', '.join(sorted((*DIALECTS, RESPONSES.name)))}"
+            )
         return dialect
     host = f".{urlsplit(base_url).hostname or ''}"
     by_host = next((dialect for suffix, dialect in _HOSTS.items() if host.endswith(f".{suffix}")), None)

@@ -15,18 +15,24 @@ from typing import Any, Literal
 from pydantic_core import PydanticSerializationError, to_json
 
 from clew_activities.providers.answer_object import is_object_schema, make_object_schema
-from clew_activities.providers.anthropic import Anthropic
-from clew_activities.providers.dialects import DIALECTS, STRICT
+from clew_activities.providers.anthropic import LONG_TTL, Anthropic
+from clew_activities.providers.bedrock import Bedrock
+from clew_activities.providers.dialects import DIALECTS, STRICT, VERTEX
+from clew_activities.providers.google import Google
 from clew_activities.providers.interface import ModelRequest, Provider
 from clew_activities.providers.openai import OpenAI
+from clew_activities.providers.responses import Responses
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.payloads import SentRequest
 
 _URL = "http://localhost"
 
 ENCODERS: Mapping[str, Callable[[str, str | None], Provider]] = {
-    "anthropic": lambda name, _dialect: Anthropic(name, _URL),
+    "anthropic": lambda name, dialect: Anthropic(name, _URL, caches_longer=dialect == LONG_TTL),
+    "bedrock": lambda name, _dialect: Bedrock(name, _URL),
+    "google": lambda name, dialect: Google(name, _URL, is_vertex=dialect == VERTEX.name),
     "openai-chat": lambda name, dialect: OpenAI(name, _URL, DIALECTS.get(dialect or "", STRICT)),
+    "openai-responses": lambda name, _dialect: Responses(name, _URL),
 }
 """Makes the provider of an encoder, by the provider's name and its dialect. Its URL is not in a body."""
 

@@ -271,6 +271,8 @@ _OVERFLOWS = tuple(
         r"context size has been exceeded",
         r"input is too long for requested model",
         r"ContextWindowExceededError",
+        # Amazon's Nova
+        r"number of input tokens exceeds maximum length",
     )
 )
 
@@ -303,12 +305,22 @@ _BY_BODY: tuple[_Rule, ...] = (
             r"monthly spending limit",
             r"n't have any credits",
             r"budget has been exceeded",
+            # A limit of some hours, of a week or of a key, at Z.ai, MiniMax, Ollama, Mistral and OpenRouter.
+            r"usage limit (?:reached|exceeded)",
+            r"reached your \w+ usage limit",
+            r"limit exhausted",
+            r"key limit exceeded",
+            r"free tier of the model has been exhausted",
             r"余额不足",
         ),
         not_statuses=frozenset({401, 404}),
     ),
-    # A quota of a day is not there again in minutes.
-    _Rule(InsufficientQuota, wording=_match_any(r"per-?day"), not_statuses=frozenset(range(600)) - {429}),
+    # A quota of a day is not there again in minutes, unless the message names a time.
+    _Rule(
+        InsufficientQuota,
+        wording=_match_any(r"per-?day", r"(?:tokens|requests) per day\b(?!.{0,400}try again in)"),
+        not_statuses=frozenset(range(600)) - {429},
+    ),
     _Rule(ContextLengthExceeded, wording=_TOO_LARGE_FOR_A_MINUTE),
     _Rule(
         ContextLengthExceeded,
@@ -323,6 +335,8 @@ _BY_BODY: tuple[_Rule, ...] = (
     ),
     # Messages of a 429 about tokens per minute use similar wording.
     *(_Rule(ContextLengthExceeded, wording=pattern, not_statuses=frozenset({429})) for pattern in _OVERFLOWS),
+    # The server cannot read a call of the request; it says the same of one that the model wrote.
+    _Rule(BadRequest, wording=_match_any(r"failed to parse tool call arguments as json")),
     # The server could not read what the model wrote: another attempt may.
     _Rule(
         TruncatedStream,
@@ -334,6 +348,12 @@ _BY_BODY: tuple[_Rule, ...] = (
             r"failed to generate json",
             r"failed to parse (?:input at pos|tool call)",
             r"error parsing tool call",
+            # Ollama, llama.cpp, and vLLM with gpt-oss
+            r"xml syntax error",
+            r"expected element type <\w+> but have",
+            r"\binvalid diff\b",
+            r"unexpected tokens remaining in message header",
+            r"unknown role: \S*<\|",
         ),
     ),
     # The template of the model refuses the messages, with 500 at llama.cpp: the same request would fail again.
@@ -357,7 +377,10 @@ _BY_BODY: tuple[_Rule, ...] = (
                 "content_policy_violation",
                 "data_inspection_failed",
                 "DataInspectionFailed",
+                "bio_policy",
+                "cyber_policy",
                 "invalid_prompt",
+                "misalignment_policy_violation",
             }
         ),
         wording=_match_any(
@@ -366,13 +389,19 @@ _BY_BODY: tuple[_Rule, ...] = (
             r"content violates usage guidelines",
             r"ContentPolicyViolationError",
             r"inappropriate content",
+            r"unsafe or sensitive content",
             r"(?:input|prompt) was flagged",
             r"new_sensitive",
             r"不安全或敏感",
         ),
         not_statuses=frozenset({401, 404, 429, *range(500, 600)}),
     ),
-    _Rule(UnknownModel, frozenset({"model_not_found", "DeploymentNotFound"})),
+    _Rule(
+        UnknownModel,
+        frozenset(
+            {"model_not_found", "DeploymentNotFound", "invalid_model", "model_decommissioned", "model_not_available"}
+        ),
+    ),
     _Rule(
         UnknownModel,
         wording=_match_any(
@@ -380,8 +409,14 @@ _BY_BODY: tuple[_Rule, ...] = (
             r"\bmodels?\b.{0,200}\b(?:not found|not exist)\b",
             r"invalid model name",
             r"is not a valid model",
-            r"^unknown model\b",
+            r"\bunknown model\b",
+            r"\bnot found the model\b",
             r"no endpoints found for\b",
+            # Bedrock
+            r"could not resolve the foundation model",
+            r"model identifier is invalid",
+            r"id or arn of an inference profile",
+            r"model version has reached the end of its life",
         ),
         not_statuses=frozenset({401, 429, *range(500, 600)}),
     ),
@@ -389,10 +424,22 @@ _BY_BODY: tuple[_Rule, ...] = (
     _Rule(
         Unauthorized,
         frozenset({"invalid_api_key", "API_KEY_INVALID"}),
-        wording=_match_any(r"incorrect api key", r"api key not valid"),
+        wording=_match_any(
+            r"incorrect api key",
+            r"api key (?:not valid|expired)",
+            r"organization must be verified",
+            r"location is not supported",
+        ),
         not_statuses=frozenset({429, *range(500, 600)}),
     ),
-    _Rule(Overloaded, frozenset({"engine_overloaded_error"})),
+    _Rule(
+        Overloaded,
+        frozenset({"engine_overloaded_error", "server_is_overloaded", "slow_down", "ModelNotReadyException"}),
+        wording=_match_any(r"\boverloaded\b", r"\bover capacity\b"),
+        not_statuses=frozenset(range(500)) - {429},
+    ),
+    # Bedrock answers 424 if a model fails.
+    _Rule(ProviderUnavailable, frozenset({"ModelErrorException", "ModelStreamErrorException"})),
 )
 
 # Rules by status alone. A response that matches no rule is a `BadRequest`.
@@ -408,10 +455,16 @@ _BY_STATUS: tuple[_Rule, ...] = (
 
 # An error inside a stream has no status; infer it from the error's type.
 _STATUS_OF_TYPE = {
+    "AccessDeniedException": 403,
     "authentication_error": 401,
     "BadRequestError": 400,
     "billing_error": 402,
+    "bio_policy": 400,
+    "cyber_policy": 400,
+    "invalid_encrypted_content": 400,
+    "invalid_prompt": 400,
     "invalid_request_error": 400,
+    "misalignment_policy_violation": 400,
     "not_found_error": 404,
     "NotFoundError": 404,
     "overloaded_error": 529,
@@ -420,6 +473,9 @@ _STATUS_OF_TYPE = {
     "rate_limit_exceeded": 429,
     "request_too_large": 413,
     "timeout_error": 504,
+    "ServiceUnavailableException": 503,
+    "ThrottlingException": 429,
+    "ValidationException": 400,
 }
 
 

@@ -6,6 +6,7 @@ messages. Many servers refuse that, because the template of their model cannot e
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,9 +24,12 @@ BRIDGE = "(the conversation goes on)"
 """An assistant's message between a tool's result and a user's message."""
 CONTINUE = "(continue)"
 """The last message of a conversation whose own last one, an assistant's, must not be the last."""
+NO_OUTPUT = "(no output)"
+"""The result of a tool that returned no text, where the dialect wants some."""
 
 _SEPARATOR = "\n\n"
 _SHORT_ID_CHARACTERS = 9
+_NAME_CHARACTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +181,17 @@ def choose_call_ids(messages: Sequence[Message], provider: str, model: str, dial
     made = _Ids(dialect, used)
     current: dict[str, str] = {}
     chosen: list[list[str]] = []
+    number = 0
     for message, ids in zip(messages, own_ids, strict=True):
         if message["role"] == "tool":
             call_id = message.get("tool_call_id", "")
-            chosen.append([current.get(call_id) or made.make(call_id)])
+            chosen.append([current.get(call_id) or made.make(call_id, message.get("name", ""), number)])
             continue
         row = []
-        for call_id, own_id in zip(list_call_ids(message), ids, strict=True):
-            current[call_id] = own_id if own_id in own else made.make(call_id)
+        for call, own_id in zip(message.get("tool_calls", ()), ids, strict=True):
+            call_id = call["id"]
+            current[call_id] = own_id if own_id in own else made.make(call_id, call["name"], number)
+            number += 1
             own.discard(own_id)
             row.append(current[call_id])
         chosen.append(row)
@@ -207,12 +214,24 @@ class _Ids:
         self._used = used
         self._numbers: Counter[str] = Counter()
 
-    def make(self, call_id: str) -> str:
-        """Make an id of another one: the id itself where that is possible."""
+    def make(self, call_id: str, name: str, number: int) -> str:
+        """Make an id of another one: the id itself where that is possible.
+
+        Where ids are named, it is made of the tool's name and of the call's number in the request.
+        """
+        if self._dialect.named_ids:
+            return self._make_named(name, number)
         candidate = call_id if not self._numbers[call_id] else ""
         while candidate in self._used or not self._dialect.ids.fullmatch(candidate):
-            number = self._numbers[call_id]
-            candidate = sha256(f"{number} {call_id}".encode()).hexdigest()[:_SHORT_ID_CHARACTERS]
+            turn = self._numbers[call_id]
+            candidate = sha256(f"{turn} {call_id}".encode()).hexdigest()[:_SHORT_ID_CHARACTERS]
             self._numbers[call_id] += 1
+        self._used.add(candidate)
+        return candidate
+
+    def _make_named(self, name: str, number: int) -> str:
+        named = re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:_NAME_CHARACTERS] or "unnamed"
+        while (candidate := f"functions.{named}:{number}") in self._used:
+            number += 1
         self._used.add(candidate)
         return candidate

@@ -20,6 +20,7 @@ import httpx
 from httpx_sse import EventSource
 
 from clew_activities.offload import MAX_INLINE_SIZE, offload
+from clew_activities.providers.aws import EVENT_STREAM, read_event_stream
 from clew_activities.providers.encoders import dump_body
 from clew_activities.providers.errors import (
     BadRequest,
@@ -29,7 +30,7 @@ from clew_activities.providers.errors import (
     TruncatedStream,
     Unreachable,
 )
-from clew_activities.providers.interface import ModelRequest, Provider
+from clew_activities.providers.interface import ModelRequest, Provider, Signer
 from clew_activities.providers.reply import RedactedDecoder
 from clew_workflows.contract.payloads import Fitting, SentRequest
 from clew_workflows.protocol import ModelReply
@@ -130,6 +131,8 @@ async def _send_and_read(
     settings = limits.settings
     with _translate_errors(provider, settings):
         http_request, decoder.fitting, decoder.sent = _build_request(client, provider, request, settings)
+        if isinstance(provider, Signer):
+            await _sign(provider, http_request)
         response = await client.send(http_request, stream=True, follow_redirects=False)
     async with aclosing(response):
         status = response.status_code
@@ -184,6 +187,11 @@ def _build_request(
     return http_request, encoded.fitting, sent
 
 
+async def _sign(provider: Signer, request: httpx.Request) -> None:
+    """Add the headers of a provider's signature. It may read files and call servers that hold credentials."""
+    request.headers.update(await asyncio.to_thread(provider.sign, str(request.url), request.headers, request.content))
+
+
 def _name_endpoint(provider: Provider, request: httpx.Request) -> str:
     return f"{request.url.copy_with(query=None)} of provider {provider.name!r}"
 
@@ -195,10 +203,13 @@ def _name_server(provider: Provider) -> str:
 
 def _name_setting(provider: Provider) -> str:
     """Name the variable that holds the base URL. Providers of other modules have settings of their own."""
+    setting: str | None = getattr(provider, "setting", None)
+    if setting:
+        return setting
     if not type(provider).__module__.startswith(f"{__package__}."):
         return f"the base URL of provider {provider.name!r}"
-    prefix = provider.name.upper()
-    return f"{prefix}_BASE_URL" if prefix in ("OPENAI", "ANTHROPIC") else f"CLEW_PROVIDER_{prefix}_BASE_URL"
+    prefix = "OPENAI" if provider.name == "openai-chat" else provider.name.upper()
+    return f"{prefix}_BASE_URL" if prefix in ("OPENAI", "ANTHROPIC", "GOOGLE") else f"CLEW_PROVIDER_{prefix}_BASE_URL"
 
 
 async def _read_reply(
@@ -206,7 +217,7 @@ async def _read_reply(
 ) -> None:
     content_type = response.headers.get("content-type", "").partition(";")[0].strip()
     kind = content_type.lower()
-    if kind not in ("application/json", "text/event-stream"):
+    if kind not in ("application/json", "text/event-stream", EVENT_STREAM):
         raise BadRequest(
             f"{_name_endpoint(provider, response.request)} answers with {content_type or 'no type'}, not with an "
             f"event stream: is {_name_setting(provider)} right? It is the base URL of the API, not of a web page"
@@ -216,11 +227,13 @@ async def _read_reply(
     async with aclosing(_limit_body(response, limits)) as body:
         try:
             with _translate_errors(provider, limits.settings, started=True):
-                if kind == "text/event-stream":
-                    await _read_events(body, decoder, limits)
+                if kind == EVENT_STREAM:
+                    await _feed_events(read_event_stream(body, limits.settings.event_size), decoder, limits)
+                elif kind == "text/event-stream":
+                    await _feed_events(_read_sse(body), decoder, limits)
                 elif (text := await _read_body(body, limits.settings)).lstrip().startswith(_EVENT_FIELDS):
                     # Some gateways name the type of the reply that the request does not ask for.
-                    await _read_events(_send_again(text, limits), decoder, limits)
+                    await _feed_events(_read_sse(_send_again(text, limits)), decoder, limits)
                 else:
                     await _feed(decoder, "message", text, limits.settings)
         except TruncatedStream:
@@ -235,20 +248,35 @@ async def _send_again(text: str, limits: _ReadLimits) -> AsyncGenerator[bytes, N
         await limits.yield_control()
 
 
-async def _read_events(body: AsyncIterator[bytes], decoder: RedactedDecoder, limits: _ReadLimits) -> None:
+async def _read_sse(body: AsyncIterator[bytes]) -> AsyncGenerator[tuple[str, str], None]:
+    """Read server-sent events: the name and the data of each."""
     # The encoding leaves a byte order mark at the beginning out.
     response_of_body = httpx.Response(
-        200, headers={"content-type": "text/event-stream; charset=utf-8-sig"}, content=body
+        200, headers={"content-type": "text/event-stream; charset=utf-8-sig"}, content=_end_last_event(body)
     )
-    smallest = limits.settings.smallest_bytes
     async with aclosing(EventSource(response_of_body).aiter_sse()) as events:
         async for event in events:
-            data = event.data
+            yield event.event, event.data
+
+
+async def _end_last_event(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Add an empty line to a body. Some servers omit the one that dispatches their last event."""
+    async for piece in body:
+        yield piece
+    yield b"\n\n"
+
+
+async def _feed_events(
+    events: AsyncGenerator[tuple[str, str], None], decoder: RedactedDecoder, limits: _ReadLimits
+) -> None:
+    smallest = limits.settings.smallest_bytes
+    async with aclosing(events):
+        async for event, data in events:
             if len(data) > MAX_INLINE_SIZE:
-                await _feed(decoder, event.event, data, limits.settings)
+                await _feed(decoder, event, data, limits.settings)
             elif data:
                 # Not awaited: a reply has hundreds of events.
-                decoder.feed(event.event, data)
+                decoder.feed(event, data)
             if decoder.ended:
                 break
             if len(data) < smallest:
@@ -314,16 +342,12 @@ def _is_complete(decoder: RedactedDecoder) -> bool:
 
 
 async def _limit_body(response: httpx.Response, limits: _ReadLimits) -> AsyncGenerator[bytes, None]:
-    """Yield the body in small pieces, up to its limit, and then an empty line.
-
-    Some servers omit the empty line that dispatches their last event.
-    """
+    """Yield the body in small pieces, up to its limit."""
     async for chunk in response.aiter_raw():
         limits.count(max(len(chunk), limits.settings.smallest_bytes))
         for start in range(0, len(chunk), _PIECE_BYTES):
             yield chunk[start : start + _PIECE_BYTES]
             await limits.yield_control()
-    yield b"\n\n"
 
 
 async def _read_error_body(response: httpx.Response, settings: HttpSettings) -> str:

@@ -1,7 +1,8 @@
 """The contract between Clew and a model provider, the code that implements one wire format.
 
-A provider is pure. It encodes a request as the body of one HTTP POST, and decodes the server-sent events, or the one
-JSON value, of the response. Only `clew_activities.providers.http` sends and receives.
+A provider is pure. It encodes a request as the body of one HTTP POST, and decodes the response: server-sent events,
+the events of AWS's binary stream, or one JSON value. Only `clew_activities.providers.http` sends and receives. A
+provider that is a `Signer` too is pure except for its signatures: they need the time, and credentials that expire.
 
 A module named in the variable CLEW_PROVIDERS defines one function, `make_providers` (`ProvidersModule`). The built-in
 providers are defined in the same way and use the same modules:
@@ -22,6 +23,7 @@ providers are defined in the same way and use the same modules:
 The steps of one model call:
 
     request = provider.encode(model_request)
+    headers = provider.sign(url, headers, body), if the provider is a `Signer`
     `http` sends the POST
     status 200:  decoder = provider.make_decoder(model_request)
                  decoder.feed(event, data) for each event
@@ -64,7 +66,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from clew_activities.providers.errors import ErrorAnswer, ProviderError
 from clew_workflows.contract import ModelOptions
@@ -80,6 +82,7 @@ __all__ = [
     "ModelRequest",
     "Provider",
     "ProvidersModule",
+    "Signer",
 ]
 
 
@@ -236,6 +239,23 @@ class Provider(Protocol):
 
         `classify_response` recognizes the errors of OpenAI, Anthropic and compatible servers; it classifies others by
         their status. The error's class decides whether Temporal retries the call. Users see its message.
+        """
+        ...
+
+
+@runtime_checkable
+class Signer(Protocol):
+    """A provider that signs its requests. A `Provider` may have this method, and needs it for APIs of AWS alone."""
+
+    def sign(self, url: str, headers: Mapping[str, str], body: bytes) -> Mapping[str, str]:
+        """Sign a request that is otherwise complete, and return the headers to add, with names in lower case.
+
+        It runs in a thread, and may read the clock, and files and servers that hold credentials; nothing else of a
+        provider may. It may keep credentials until they expire.
+
+        Raises:
+            ProviderError: There are no credentials (`Unauthorized`), or they cannot be renewed at present
+                (`ProviderUnavailable`).
         """
         ...
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from clew_activities.providers.aws import EXTRA, is_installed
 from clew_activities.providers.errors import UnknownModel
 from clew_activities.providers.interface import Provider
 from clew_activities.providers.redaction import Redaction, read_secrets
@@ -19,7 +20,12 @@ from clew_activities.user_modules import NotImportable, import_user_module
 from clew_workflows.contract.names import PROVIDER_NAME
 
 VARIABLE = "CLEW_PROVIDERS"
-BUILT_IN = ("clew_activities.providers.anthropic", "clew_activities.providers.openai")
+BUILT_IN = (
+    "clew_activities.providers.anthropic",
+    "clew_activities.providers.bedrock",
+    "clew_activities.providers.google",
+    "clew_activities.providers.openai",
+)
 
 _NAMES = "name must have 1 to 64 lower-case letters, digits, '_' and '-'"
 # A name that a variable of the built-in module `openai` can carry.
@@ -130,8 +136,13 @@ def _make_error(module: str, problem: str) -> ProvidersUnusable:
 
 
 def _describe_remedy(name: str) -> str:
-    if name in ("openai", "anthropic"):
-        return f"set {name.upper()}_API_KEY"
+    if name in ("openai", "openai-chat", "anthropic"):
+        return f"set {name.partition('-')[0].upper()}_API_KEY"
+    if name == "google":
+        return "set GEMINI_API_KEY"
+    if name == "bedrock":
+        install = "" if is_installed() else f"install the extra `bedrock` ({EXTRA}), and "
+        return f"{install}set CLEW_BEDROCK_REGION"
     if re.fullmatch(_VARIABLE_NAME, name):
         return (
             f"set CLEW_PROVIDER_{name.upper()}_BASE_URL to add an OpenAI-compatible server of that name, or name the "

@@ -6,6 +6,9 @@ what a server of any dialect sends.
 `OPENAI_API_KEY` and `OPENAI_BASE_URL` are read as the official client reads them: the key or the URL is enough.
 `CLEW_PROVIDER_<NAME>_BASE_URL` adds a compatible server under the name in lower case; `CLEW_PROVIDER_<NAME>_API_KEY`
 sets its key, if it needs one, and `CLEW_PROVIDER_<NAME>_DIALECT` its dialect.
+
+The dialect `responses` makes any of them a server of `responses`, which is another API. Without a dialect, `openai`
+is one if its URL is OpenAI's own. `openai-chat` is the same server, always with Chat Completions.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
-from clew_activities.providers.answer_object import describe_schema, list_subschemas
-from clew_activities.providers.dialects import Dialect, find_dialect, specialize
+from clew_activities.providers.answer_object import describe_schema
+from clew_activities.providers.dialects import RESPONSES, Dialect, find_dialect, specialize
 from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
 from clew_activities.providers.fit_messages import (
+    NO_OUTPUT,
     FittedMessages,
     choose_call_ids,
     fit_messages,
@@ -29,9 +34,11 @@ from clew_activities.providers.fit_messages import (
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
+from clew_activities.providers.openai_schema import is_strict
 from clew_activities.providers.openai_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
 from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
 from clew_activities.providers.reply import get_member
+from clew_activities.providers.responses import Responses
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ToolSpec
@@ -40,42 +47,13 @@ from clew_workflows.contract.payloads import Fitting
 _OFFICIAL_URL = "https://api.openai.com/v1"
 _VARIABLE = re.compile(r"CLEW_PROVIDER_([A-Z0-9_]+)_(BASE_URL|API_KEY|DIALECT)")
 
-# Keywords that strict mode refuses, and those of which a subschema needs one.
-_REFUSED = frozenset(
-    [
-        "allOf",
-        "oneOf",
-        "not",
-        "if",
-        "then",
-        "else",
-        "default",
-        "minLength",
-        "maxLength",
-        "uniqueItems",
-        "prefixItems",
-        "contains",
-        "minContains",
-        "maxContains",
-        "patternProperties",
-        "propertyNames",
-        "minProperties",
-        "maxProperties",
-        "dependentRequired",
-        "dependentSchemas",
-        "dependencies",
-    ]
-)
-_TYPING = frozenset(("type", "anyOf", "enum", "const", "$ref"))
 _OWNED = frozenset(("model", "messages", "stream", "n", "tools", "tool_choice", "response_format"))
 """Fields that `provider_options` cannot set."""
 _ENCODER = "openai-chat/1"
-NO_OUTPUT = "(no output)"
-"""The result of a tool that returned no text, where the dialect wants some."""
 
 
-def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI]:
-    """Make the provider `openai`, if it is configured, and one for each compatible server that a variable names.
+def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI | Responses]:
+    """Make `openai` and `openai-chat`, if they are configured, and one for each server that a variable names.
 
     Raises:
         ValueError: A variable's value cannot be used.
@@ -85,9 +63,15 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI]:
     prefixes = sorted({match[1] for name in configured if (match := _VARIABLE.fullmatch(name))})
     if key or url:
         yield _make_server("openai", url or _OFFICIAL_URL, key, environ)
+        yield _make_chat_server(url or _OFFICIAL_URL, key, environ)
     for prefix in prefixes:
         name, variable = prefix.lower(), f"CLEW_PROVIDER_{prefix}"
         url = read_url(environ, f"{variable}_BASE_URL")
+        if name == "google":
+            raise ValueError(
+                f"{variable}_BASE_URL: google is Gemini's own API, which is configured with GEMINI_API_KEY and "
+                "GOOGLE_BASE_URL; give an OpenAI-compatible server another name, such as gemini"
+            )
         if name in ("openai", "anthropic"):
             if url or read_key(environ, f"{variable}_API_KEY"):
                 raise ValueError(
@@ -109,13 +93,31 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI]:
         yield _make_server(name, url, read_key(environ, f"{variable}_API_KEY"), environ)
 
 
-def _make_server(name: str, url: str, key: str | None, environ: Mapping[str, str]) -> OpenAI:
+def _make_server(name: str, url: str, key: str | None, environ: Mapping[str, str]) -> OpenAI | Responses:
     variable = f"CLEW_PROVIDER_{name.upper()}_DIALECT"
+    configured = _read_dialect(environ, variable)
+    if configured == RESPONSES.name or (name == "openai" and configured is None and _is_official(url)):
+        return Responses(name, url, key)
     try:
-        dialect = find_dialect(name, url, environ.get(variable, "").strip() or None)
+        dialect = find_dialect(name, url, configured)
     except ValueError as error:
         raise ValueError(f"{variable}: {error}") from None
     return OpenAI(name, url, dialect, key)
+
+
+def _make_chat_server(url: str, key: str | None, environ: Mapping[str, str]) -> OpenAI:
+    configured = _read_dialect(environ, "CLEW_PROVIDER_OPENAI_DIALECT")
+    return OpenAI(
+        "openai-chat", url, find_dialect("openai", url, None if configured == RESPONSES.name else configured), key
+    )
+
+
+def _read_dialect(environ: Mapping[str, str], variable: str) -> str | None:
+    return environ.get(variable, "").strip().lower() or None
+
+
+def _is_official(url: str) -> bool:
+    return f".{urlsplit(url).hostname or ''}".endswith(".openai.com")
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ def _choose_answer_form(request: ModelRequest, dialect: Dialect) -> tuple[list[M
     if dialect.answer == "json_schema" and is_alone:
         return messages, {
             "type": "json_schema",
-            "json_schema": {"name": "reply", "schema": schema, "strict": _is_strict(schema)},
+            "json_schema": {"name": "reply", "schema": schema, "strict": is_strict(schema)},
         }
     start = next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
     messages.insert(start, {"role": "system", "content": describe_schema(schema)})
@@ -244,6 +246,9 @@ def _select_own_fields(
     data = get_own_data(message, provider)
     is_same = data is not None and data.get("model", model) == model
     sent = data["blocks"][0] if data is not None and data["blocks"] else {}
+    if "type" in sent:
+        # They are items of Responses: the provider has changed its dialect.
+        sent = {}
     fields = {name: sent[name] for name in dialect.returned if name in sent and (is_same or name == dialect.required)}
     if "content" in fields and not _holds_text(fields["content"], get_text(message["content"])):
         del fields["content"]
@@ -295,7 +300,7 @@ def _encode_options(options: ModelOptions, dialect: Dialect, tools: FittedTools)
     """Encode the options under the dialect's names. Options that are not set are left to the server."""
     values = {
         "temperature": _fit_temperature(options.temperature, dialect),
-        "top_p": options.top_p,
+        "top_p": _fit_top_p(options, dialect),
         "verbosity": options.verbosity if dialect.verbosity else None,
         "service_tier": options.service_tier if dialect.service_tier else None,
         "reasoning_effort": _encode_effort(options.reasoning_effort, dialect, has_tools=bool(tools.by_name)),
@@ -306,12 +311,26 @@ def _encode_options(options: ModelOptions, dialect: Dialect, tools: FittedTools)
     if "seed" in taken:
         taken[dialect.seed] = taken.pop("seed")
     body = {dialect.token_limit: options.max_output_tokens, **taken}
-    return {name: value for name, value in body.items() if value is not None}
+    encoded = {name: value for name, value in body.items() if value is not None}
+    return encoded | _turn_reasoning_off(options, dialect, encoded)
+
+
+def _turn_reasoning_off(options: ModelOptions, dialect: Dialect, encoded: Mapping[str, Any]) -> dict[str, Any]:
+    """List the dialect's own fields that turn reasoning off, where no effort says it."""
+    is_said = "reasoning_effort" in encoded
+    return dict(dialect.no_reasoning) if options.reasoning_effort == "none" and not is_said else {}
 
 
 def _fit_temperature(temperature: float | None, dialect: Dialect) -> float | None:
     least, highest = dialect.temperatures
     return None if temperature is None else min(max(temperature, least), highest)
+
+
+def _fit_top_p(options: ModelOptions, dialect: Dialect) -> float | None:
+    temperature = None if "temperature" in dialect.options_left_out else options.temperature
+    is_greedy = dialect.top_p == "sampling" and temperature == 0
+    is_second = dialect.top_p == "alone" and temperature is not None
+    return None if is_greedy or is_second else options.top_p
 
 
 def _describe_options(request: ModelRequest, body: Mapping[str, Any], dialect: Dialect) -> dict[str, str]:
@@ -329,7 +348,9 @@ def _describe_options(request: ModelRequest, body: Mapping[str, Any], dialect: D
     described: dict[str, str] = {}
     for name, sent_name in names.items():
         value, sent = getattr(options, name), body.get(sent_name)
-        if value is not None and sent is None:
+        if name == "reasoning_effort" and (off := _turn_reasoning_off(options, dialect, body)):
+            described[name] = json.dumps(off)
+        elif value is not None and sent is None:
             described[name] = "left out"
         elif name in ("temperature", "reasoning_effort") and value is not None and sent != value:
             described[name] = str(sent)
@@ -368,23 +389,3 @@ def _choose_tools(
         body = {"tools": [_encode_tool(tool.spec, dialect)]}
     is_forced = dialect.forces_tools and (tool is not None or choice == "required")
     return body | ({"tool_choice": dialect.any_tool} if is_forced else {})
-
-
-def _is_strict(schema: dict[str, Any]) -> bool:
-    """Whether OpenAI's strict mode accepts the schema; it refuses `strict` with any other.
-
-    Every object is closed, every property required, every value has a type, and no keyword is refused.
-    """
-    return all(map(_is_strict_part, list_subschemas(schema)))
-
-
-def _is_strict_part(subschema: dict[str, Any]) -> bool:
-    if _REFUSED & subschema.keys() or not _TYPING & subschema.keys():
-        return False
-    if "$ref" in subschema:
-        return len(subschema) == 1
-    properties = subschema.get("properties")
-    if subschema.get("type") != "object" and properties is None:
-        return True
-    required = subschema.get("required", [])
-    return subschema.get("additionalProperties") is False and set(properties or ()) == set(required)

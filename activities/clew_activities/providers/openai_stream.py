@@ -7,9 +7,10 @@ with reasoning, signatures. What of it goes back is the dialect's matter.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 from clew_activities.providers.errors import TruncatedStream, classify_event
 from clew_activities.providers.fit_tools import FittedTools
@@ -27,6 +28,7 @@ from clew_activities.providers.reply import (
     read_string,
 )
 from clew_activities.providers.sanitize import clean_value, parse_json
+from clew_activities.providers.tagged_text import TaggedText, split_unopened_thinking
 from clew_workflows.contract.messages import ProviderData, canonicalize
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ModelReply
@@ -36,7 +38,9 @@ _REFUSAL_LIMIT = 4000
 _LIMITS = ("length", "max_length", "max_output_tokens", "max_tokens", "model_context_window_exceeded", "model_length")
 _STOP_REASONS: Mapping[str, StopReason] = {"tool_calls": "tool_calls", **dict.fromkeys(_LIMITS, "length")}
 """Reasons to stop, in lower case."""
-_ABORTED = frozenset(("abort", "error", "insufficient_system_resource", "network_error"))
+_ABORTED = frozenset(
+    ("abort", "canceled", "cancelled", "error", "insufficient_system_resource", "network_error", "timeout")
+)
 """Reasons with which a server says that it has not finished the reply."""
 _FILTERED = frozenset(
     ("blocklist", "content_filter", "prohibited_content", "recitation", "safety", "sensitive", "spii")
@@ -110,7 +114,11 @@ class OpenAIDecoder(DraftDecoder):
         if self._refusal:
             self.refusal = self._refusal
         self._take_split(*self._tags.finish())
-        self._pages.finish(self, has_positions=not self._tags.opening)
+        split = None if self._tags.opening else split_unopened_thinking(self.text)
+        if split:
+            self.add_thinking(split[0])
+            self.replace_text(split[1])
+        self._pages.finish(self, has_positions=not (self._tags.opening or split))
         return super().finish()
 
     def make_provider_data(self) -> ProviderData | None:
@@ -187,12 +195,18 @@ class OpenAIDecoder(DraftDecoder):
             return
         index = _read_index(delta.get("index"))
         function = delta.get("function")
-        call_id, name = read_string(delta.get("id")), limit_name(read_string(get_member(function, "name")))
+        call_id, name = read_string(delta.get("id")), limit_name(_clean_name(get_member(function, "name")))
         arguments = get_member(function, "arguments")
         key = call_id if index is None else index
         own = {member: value for member, value in delta.items() if member not in _OWN_MEMBERS and value}
         call = self._calls_by_key.get(key, self._newest if index is None else None)
         if call is None and not (call_id or name or arguments or own):
+            return
+        if call is not None and call.extends(arguments):
+            # Some servers repeat all arguments so far in each delta.
+            name, call_id = "", call.id
+            call.restart(cumulative=True)
+        if call is not None and call.is_cumulative and call.repeats(arguments):
             return
         if call is not None and _replaces_empty(call, call_id, name, arguments):
             call.restart()
@@ -252,6 +266,17 @@ def _read_index(index: object) -> int | None:
     return index if isinstance(index, int) and not isinstance(index, bool) else None
 
 
+_NAME_AROUND = re.compile(r"^\s*functions\.|<\|.*|:\d+\s*$", re.DOTALL)
+
+
+def _clean_name(name: object) -> str:
+    """Read a tool's name without the marks of a template that some servers leave around it.
+
+    gpt-oss writes `add<|channel|>commentary`, Kimi `functions.add:0`.
+    """
+    return _NAME_AROUND.sub("", read_string(name)).strip()
+
+
 def _starts_another_call(call: Call, call_id: str, name: str, arguments: object, *, numbered: bool) -> bool:
     """Whether a delta starts another call than the one that its number, its id or its position names."""
     if isinstance(arguments, str) and not arguments.strip():
@@ -281,56 +306,6 @@ def join_texts(parts: object) -> str:
     items = parts if isinstance(parts, list) else ()
     texts = [get_member(part, "text") or get_member(part, "summary") for part in items]
     return "".join(map(read_string, texts))
-
-
-class TaggedText:
-    """Tells the thinking at the beginning of a text from the rest, where it stands between `<think>` and `</think>`.
-
-    Attributes:
-        opening: The text up to the first tag and a little more, as it came; empty: there is no such tag.
-    """
-
-    def __init__(self) -> None:
-        self.opening = ""
-        self._held = ""
-        self._state: Literal["start", "thinking", "after", "text"] = "start"
-
-    def split(self, piece: str) -> tuple[str, str]:
-        """Take a piece. Returns what it adds to the thinking and to the text; a part that may be a tag is held."""
-        if self._state == "text":
-            return "", piece
-        self._held += piece
-        if self._state == "start":
-            begun = self._held.lstrip()
-            if _OPEN_TAG.startswith(begun) and len(self._held) < _MOST_HELD:
-                return "", ""
-            if not begun.startswith(_OPEN_TAG):
-                return "", self._take_rest()
-            self._state, self.opening, self._held = "thinking", self._held, begun[len(_OPEN_TAG) :]
-        thinking = ""
-        if self._state == "thinking":
-            thinking, tag, rest = self._held.partition(_CLOSE_TAG)
-            if not tag:
-                held = next(n for n in range(len(_CLOSE_TAG), -1, -1) if thinking.endswith(_CLOSE_TAG[:n]))
-                thinking, self._held = thinking[: len(thinking) - held], _CLOSE_TAG[:held]
-                return thinking, ""
-            self._state, self._held = "after", rest
-        self._held = self._held.lstrip()
-        return thinking, self._take_rest() if self._held else ""
-
-    def finish(self) -> tuple[str, str]:
-        """Take the end. Returns what was held, as thinking and as text."""
-        held, self._held = self._held, ""
-        return (held, "") if self._state == "thinking" else ("", held)
-
-    def _take_rest(self) -> str:
-        rest, self._held, self._state = self._held, "", "text"
-        return rest
-
-
-_OPEN_TAG, _CLOSE_TAG = "<think>", "</think>"
-_MOST_HELD = 100
-"""Characters after which white space at the beginning of a text is a part of it."""
 
 
 class OwnData:
@@ -414,8 +389,13 @@ class _Pieces(list[str]):
 
 
 def _append_part(parts: list[Any], part: Any) -> None:
-    """Append a part, or join it to the last one if both are pieces of one part."""
+    """Append a part, or join it to the last one if both are pieces of one part. A sealed part comes once."""
     last = parts[-1] if parts else None
+    if isinstance(data := get_member(part, "data"), str) and any(
+        get_member(one, "data") == data and get_member(one, "type") == part.get("type") for one in parts
+    ):
+        # OpenRouter repeats it at the end, and OpenAI answers "Duplicate item found".
+        return
     if not isinstance(part, dict) or not isinstance(last, dict) or not _are_pieces(last, part):
         parts.append(_split_texts(part))
         return
@@ -486,7 +466,7 @@ def find_best_usage(known: Usage, reported: Mapping[str, Any]) -> Usage:
     details = reported.get("prompt_tokens_details") or reported.get("input_tokens_details")
     cached = max(
         read_count(get_member(details, "cached_tokens")) or 0,
-        read("prompt_cache_hit_tokens", "cached_tokens", "cache_n"),
+        read("prompt_cache_hit_tokens", "cached_tokens", "cache_n", "cache_read_input_tokens"),
     )
     prompt = max(known.input_tokens, prompt)
     return known.model_copy(

@@ -110,6 +110,11 @@ class DraftDecoder:
         if isinstance(piece, str):
             self._text.add(piece)
 
+    def replace_text(self, text: str) -> None:
+        """Take another text for the one so far, a part of which was something else."""
+        self._text = BoundedText(Budget(TEXT_LIMIT))
+        self._text.add(text)
+
     def add_thinking(self, piece: object) -> None:
         """Take a piece of the thinking; a value that is not a string is ignored."""
         if isinstance(piece, str):
@@ -225,6 +230,7 @@ class Call:
         id: The provider's id; it goes back to that provider alone.
         name: The tool, as the provider knows it.
         own: Further fields that the provider sent with the call, and wants back.
+        is_cumulative: Whether each piece of the arguments has all before it, too.
     """
 
     def __init__(self, call_id: str, name: str, budget: Budget) -> None:
@@ -232,10 +238,13 @@ class Call:
         self.own: dict[str, Any] = {}
         self.rename(name)
         self._budget = budget
+        self.raw = BoundedText(budget)
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, *, cumulative: bool = False) -> None:
         """Forget the arguments so far."""
+        self.is_cumulative = cumulative
+        self.raw.give_back()
         self.raw = BoundedText(self._budget)
         self._end = ObjectEnd()
         self._is_object: bool | None = None
@@ -256,6 +265,17 @@ class Call:
     def is_empty(self) -> bool:
         """Whether the arguments so far are an object without members."""
         return self._characters < _MOST_OF_EMPTY and self.has_all_arguments and not parse_json(self.raw.so_far)
+
+    def extends(self, arguments: object) -> bool:
+        """Whether a piece has all arguments so far and more, which no piece of JSON that goes on with them has."""
+        # The text is put together only for a longer piece.
+        if not isinstance(arguments, str) or not 0 < self._characters < len(arguments):
+            return False
+        so_far = self.raw.so_far
+        if self.raw.overflowed or not so_far.lstrip().startswith("{") or not arguments.startswith(so_far):
+            return False
+        # After these another object may begin as the outer one did.
+        return self.is_cumulative or not so_far.rstrip().endswith((":", "[", ","))
 
     def repeats(self, arguments: object) -> bool:
         """Whether a piece has all arguments so far once more."""
@@ -281,10 +301,25 @@ class Call:
         raw = self.raw.finish()
         if not raw.strip():
             return RequestedTool(name=name, malformed="", cut=True) if reached_limit else RequestedTool(name=name)
-        arguments = None if self.raw.overflowed else parse_object(raw, ARGUMENTS_LIMIT)
+        arguments = None if self.raw.overflowed else _parse_arguments(raw)
         if arguments is not None:
             return RequestedTool(name=name, arguments=arguments)
         return RequestedTool(name=name, malformed=raw, cut=self._end.is_open and not self.raw.overflowed)
+
+
+def _parse_arguments(raw: str) -> dict[str, Any] | None:
+    """Parse the arguments of a call; None: they are not an object.
+
+    Some servers write the object as a text of JSON, or twice.
+    """
+    if (arguments := parse_object(raw, ARGUMENTS_LIMIT)) is not None:
+        return arguments
+    text = raw.strip()
+    if text.startswith('"'):
+        inner = parse_json(text)
+        return parse_object(inner, ARGUMENTS_LIMIT) if isinstance(inner, str) else None
+    half = text[: len(text) // 2]
+    return parse_object(half, ARGUMENTS_LIMIT) if half and half * 2 == text else None
 
 
 class _DecoderWrapper:
@@ -343,7 +378,7 @@ class AnswerDecoder(_DecoderWrapper):
     def finish(self) -> ModelReply:
         """Return the reply with the value as its text; raises as `Decoder.finish` does."""
         reply = self._decoder.finish()
-        if reply.tool_calls:
+        if reply.tool_calls or reply.stop_reason == "paused":
             return reply
         text = find_value(reply.content)
         return _replace_content(reply, read_member(text) if self._is_wrapped else text)

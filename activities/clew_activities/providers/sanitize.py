@@ -105,6 +105,11 @@ class BoundedText:
         """Whether something was dropped."""
         return self._dropped > 0
 
+    def give_back(self) -> None:
+        """Leave the budget to another text, which takes this one's place."""
+        self._budget.left += len(self.so_far.encode())
+        self._kept = []
+
     def finish(self) -> str:
         """The whole text; where something was dropped it ends in `[truncated: N bytes]`, within the budget."""
         if self._half:

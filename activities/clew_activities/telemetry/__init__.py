@@ -1,6 +1,6 @@
 """What operators see of a worker's activities: log lines, metrics and traces.
 
-| module | holds |
+| module | content |
 |---|---|
 | `interceptor` | `TelemetryInterceptor`: observes every attempt of Clew's activities, and logs retries |
 | `metrics` | the metrics of model calls, tool calls and the archive |

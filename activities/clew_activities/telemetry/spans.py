@@ -28,7 +28,7 @@ _CHOSEN_IDS: ContextVar[tuple[int, int] | None] = ContextVar("_CHOSEN_IDS", defa
 
 
 class TurnIds(RandomIdGenerator):
-    """Makes random ids, but for the span of a turn: workers that never met agree on its trace and its id."""
+    """Makes random ids, and computes those of a turn: all workers get the same trace and span for it."""
 
     def generate_trace_id(self) -> int:
         """Make the id of a trace."""

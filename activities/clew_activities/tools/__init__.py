@@ -1,10 +1,10 @@
 """The tools and hooks of a worker.
 
-| module | holds |
+| module | content |
 |---|---|
 | `registry` | the tools, agents and hooks that a worker has, and the digests by which sessions notice a change |
 | `run_tool`, `run_hooks` | the activities that run them |
-| `threads` | threads and event loops of tools |
+| `os_threads` | the OS threads and event loops that tools run in |
 | `stored_results` | large results, and the tool `read_result` |
 | `mcp` | the tools of MCP servers |
 """

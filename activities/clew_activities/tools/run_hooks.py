@@ -13,7 +13,7 @@ from clew_activities.archive.thread_source import get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.providers import Redaction
 from clew_activities.providers.sanitize import clean
-from clew_activities.tools.threads import ThreadedCall, ToolThreads, find_code_file
+from clew_activities.tools.os_threads import ThreadedCall, ToolThreads, find_code_file
 from clew_activities.user_modules import load_defined
 from clew_workflows.contract.content import get_text
 from clew_workflows.contract.hooks import (

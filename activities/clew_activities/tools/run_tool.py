@@ -19,9 +19,7 @@ from clew_activities.offload import count_tokens
 from clew_activities.providers.sanitize import clean
 from clew_activities.tools.mcp.settings import McpUnavailable
 from clew_activities.tools.mcp.tools import McpTool, McpTools, UnknownMcpTool
-from clew_activities.tools.registry import Tools
-from clew_activities.tools.stored_results import Results, Unreadable, read_result
-from clew_activities.tools.threads import (
+from clew_activities.tools.os_threads import (
     DEFAULT,
     ThreadedCall,
     ToolThreads,
@@ -29,6 +27,8 @@ from clew_activities.tools.threads import (
     TooManyAbandoned,
     find_code_file,
 )
+from clew_activities.tools.registry import Tools
+from clew_activities.tools.stored_results import Results, Unreadable, read_result
 from clew_workflows.contract import LateResultInput, ToolProgress
 from clew_workflows.contract.messages import describe_bytes, replace_data, truncate_result
 from clew_workflows.contract.names import find_server

@@ -172,7 +172,7 @@ async def serve(
         ValueError: A port cannot be opened.
     """
     loop = asyncio.get_running_loop()
-    make_room(loop, environment.capacity)
+    raise_limits(loop, environment.capacity)
     runtime = make_runtime(settings.metrics_address)
     clew = await Clew.connect(task_queue=task_queue, runtime=runtime)
     stopped = asyncio.Event()
@@ -254,11 +254,11 @@ class WorkerLoop(uvloop.Loop):
         proto: int = 0,
         flags: int = 0,
     ) -> list[Any]:
-        """Look a host name up in a thread of the default executor, which `make_room` makes large enough."""
+        """Look a host name up in a thread of the default executor, which `raise_limits` makes large enough."""
         return await self.run_in_executor(None, socket.getaddrinfo, host, port, family, type, proto, flags)
 
 
-def make_room(loop: asyncio.AbstractEventLoop, capacity: Capacity) -> None:
+def raise_limits(loop: asyncio.AbstractEventLoop, capacity: Capacity) -> None:
     """Raise the process limits for so many calls: threads for host name lookups, and open files.
 
     asyncio looks host names up in a few threads: a few lookups that hang would block those of all other calls.

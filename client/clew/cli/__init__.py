@@ -9,6 +9,19 @@
 | 130 | Ctrl-C |
 
 typer, rich and prompt_toolkit come with the extra `cli`: they are imported only when the command runs.
+
+| module | content |
+|---|---|
+| `app` | `COMMANDS`: all commands by their groups |
+| `talk`, `chat` | `ask` and `chat` as lines of text; the chat on a terminal |
+| `reading`, `control` | the commands that read a session, and those that change one |
+| `listing`, `report` | lists of sessions; `report` and `compare` |
+| `serving`, `offline` | `worker`, `dev` and the codec server; the operators' commands |
+| `command`, `options` | the two decorators of commands; options that several commands have |
+| `reach`, `failures` | the connection, the session or the worker; exit codes and messages of errors |
+| `show`, `hints` | the output; commands that are printed for a person to type |
+
+A new command is a function in one of the modules of commands, and a name in `COMMANDS`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,15 @@
-"""The Python client: a connection, its sessions and their requests."""
+"""The Python client: a connection, its sessions and their requests.
+
+| module | content |
+|---|---|
+| `connection` | `Clew`: connects to Temporal, opens sessions |
+| `session`, `reading` | `Session`: its changes, and what it reads |
+| `request` | `Request` and `Outcome`: waits for a request, reads its answer |
+| `options` | the types of keyword arguments |
+| `handle`, `transport` | updates, queries and service workflows of one session; time limits, errors, retries |
+| `events` | the events of a session or a request, for viewers |
+| `listing`, `namespace` | lists of sessions; the search attributes that a namespace has |
+"""
 
 from clew.session.connection import Clew
 from clew.session.reading import WaitingCall

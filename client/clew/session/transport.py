@@ -44,7 +44,7 @@ from clew_workflows.contract.errors import (
 from clew_workflows.contract.validation import translate_validation_error
 from clew_workflows.temporal_faults.cancelled_calls import keep_cancellations
 from clew_workflows.temporal_faults.refused_updates import raise_refusal
-from clew_workflows.temporal_faults.updates_in_flight import MAX_AWAITING, Room, find_room
+from clew_workflows.temporal_faults.updates_in_flight import MAX_AWAITING, UpdateSlots, find_slots
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -220,14 +220,14 @@ async def send_update(
         Refusal: The session refused it. Nothing has changed.
         WorkerUnavailable: No worker accepted it in time.
     """
-    handle, room = client.get_workflow_handle(session_id), find_room(client, session_id)
+    handle, slots = client.get_workflow_handle(session_id), find_slots(client, session_id)
     pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, is_random=True)
     start = partial(handle.start_update, name, dump_input(argument), id=update_id, result_type=dict)
     try:
         async with translate_errors(session_id, ACCEPT_SECONDS):
             while True:
                 try:
-                    update = await _start_update(start, room, awaits_answer=awaits_answer)
+                    update = await _start_update(start, slots, awaits_answer=awaits_answer)
                     await raise_refusal(update)
                     return update
                 except WorkflowUpdateFailedError as error:
@@ -275,11 +275,11 @@ def _make_busy(session_id: str) -> Busy:
 
 
 async def _start_update(
-    start: Callable[..., Awaitable[WorkflowUpdateHandle[dict[str, Any]]]], room: Room, *, awaits_answer: bool
+    start: Callable[..., Awaitable[WorkflowUpdateHandle[dict[str, Any]]]], slots: UpdateSlots, *, awaits_answer: bool
 ) -> WorkflowUpdateHandle[dict[str, Any]]:
     """Start an update. One call to the server brings an answer that comes soon, otherwise another one asks for it."""
-    if awaits_answer and room.awaiting < MAX_AWAITING:
-        room.awaiting += 1
+    if awaits_answer and slots.awaiting < MAX_AWAITING:
+        slots.awaiting += 1
         try:
             # A server that closes the connection cancels the call, too.
             with suppress(TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
@@ -287,8 +287,8 @@ async def _start_update(
                     with keep_cancellations():
                         return await start(wait_for_stage=WorkflowUpdateStage.COMPLETED)
         finally:
-            room.awaiting -= 1
-    async with room.sending:
+            slots.awaiting -= 1
+    async with slots.sending:
         return await start(wait_for_stage=WorkflowUpdateStage.ACCEPTED)
 
 

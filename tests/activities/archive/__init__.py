@@ -1,0 +1,10 @@
+"""Tests of the archive.
+
+Tested in other modules:
+
+`errors`: test_store
+`fork_session`: tests/workflows/test_forking
+`listing`: tests/clew/session/test_listing
+`reading`: tests/workflows/test_reading, tests/workflows/test_read_context
+`thread_source`: tests/contract/test_hostile_archive, test_deletion
+"""

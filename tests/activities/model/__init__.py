@@ -1,0 +1,7 @@
+"""Tests of model calls.
+
+Tested in other modules:
+
+`summarize`: tests/contract/test_summaries, tests/workflows/test_summaries
+`validation_process`: test_structured_output
+"""

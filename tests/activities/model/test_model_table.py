@@ -66,6 +66,8 @@ def test_every_line_says_something() -> None:
         ("anthropic:claude-sonnet-4-5-20250929", "claude-"),
         ("anthropic:claude-sonnet-4-6", "claude-sonnet-4-6"),
         ("router:anthropic/Claude-Opus-5-5", "claude-opus-5"),
+        ("bedrock:us.anthropic.claude-sonnet-4-6", "claude-sonnet-4-6"),
+        ("bedrock:arn:aws:bedrock:us-east-1:1:inference-profile/eu.amazon.nova-pro-v1:0", "nova-pro"),
         ("openai:unheard-of", None),
         ("gpt-4o", None),
     ],
@@ -179,7 +181,7 @@ def test_a_file_that_is_not_valid_is_refused(tmp_path: Path, content: Any) -> No
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """As is one of sizes that are none."""
+    """A file with sizes that are not valid is refused, too."""
     with pytest.raises(InvalidInput, match="CLEW_MODELS"):
         read_own_models({"CLEW_MODELS": str(tmp_path / "none.json")})
     with pytest.raises(InvalidInput, match=r"a:b\.window"):
@@ -231,6 +233,22 @@ def test_a_call_costs_what_the_library_says(provider: str, model: str, usage: Us
     expected = calc_price(theirs, model, provider_id=provider).total_price
     assert expected > 0
     assert compute_cost_usd(find_prices(f"{provider}:{model}"), usage) == pytest.approx(float(expected))
+
+
+def test_prompts_cached_for_an_hour_and_searches_cost_what_the_library_says() -> None:
+    """A search is priced apart from its tokens; a model without a price of searches pays for tokens alone."""
+    usage = Usage(input_tokens=1000, written_input_tokens=900, long_written_input_tokens=600, output_tokens=10)
+    theirs = genai_prices.Usage(
+        input_tokens=1000, cache_write_tokens=900, cache_write_1h_tokens=600, output_tokens=10, web_searches=3
+    )
+    expected = calc_price(theirs, "claude-opus-5-5", provider_id="anthropic").total_price
+    prices = find_prices("anthropic:claude-opus-5-5")
+    assert compute_cost_usd(prices, usage, 3) == pytest.approx(float(expected))
+    cost = compute_cost_usd(prices, usage)
+    assert cost is not None
+    assert float(expected) - cost == pytest.approx(0.03)
+    local = find_prices("groq:llama-3.3-70b-versatile")
+    assert compute_cost_usd(local, usage, 3) == compute_cost_usd(local, usage)
 
 
 @pytest.mark.parametrize("name", ["scripted:gpt-4o", "router:openai/GPT-4o"])

@@ -20,7 +20,13 @@ from temporalio.testing import ActivityEnvironment
 from clew.contract.payloads import AssistantMessage
 from clew_activities.model import reply_in_progress
 from clew_activities.model.call_model import ModelActivities
-from clew_activities.model.reply_in_progress import MAX_REPLY_BYTES, MAX_STREAMED_CHARACTERS, ReplyInProgress
+from clew_activities.model.model_table import find_prices
+from clew_activities.model.reply_in_progress import (
+    MAX_REPLY_BYTES,
+    MAX_STREAMED_CHARACTERS,
+    ReplyInProgress,
+    count_searches,
+)
 from clew_activities.providers import RedactedDecoder, Redaction, load_providers
 from clew_workflows.contract.outcomes import Usage, compute_cost_usd
 from clew_workflows.contract.tokens import load_encoding
@@ -309,3 +315,22 @@ async def test_the_text_of_a_refused_reply_is_not_kept() -> None:
     assert error.type == "content_refused"
     assert error.details[1].reply.content == ""
     assert error.details[1].reply.usage.output_tokens > 0
+
+
+async def test_a_providers_searches_are_a_part_of_the_cost() -> None:
+    """Those that failed are free, and so are other tools."""
+    session = SessionHarness()
+    session.ask("hello")
+    prices = find_prices("anthropic:claude-opus-5")
+    usage = Usage(input_tokens=1_000, output_tokens=100)
+    calls: Any = (
+        {"tool": "web_search", "input": "one"},
+        {"tool": "web_search", "input": "two"},
+        {"tool": "web_search", "error": "unavailable"},
+        {"tool": "web_fetch", "input": "https://a.example"},
+    )
+    reply = ModelReply(content="hi", usage=usage, provider_calls=calls)
+    complete = await ReplyInProgress(session.call, prices).complete_usage(reply, count_searches(reply))
+    tokens = compute_cost_usd(prices, usage)
+    assert tokens is not None
+    assert complete.usage.cost_usd == pytest.approx(tokens + 0.02)

@@ -208,7 +208,7 @@ def test_the_first_call_keeps_an_id_that_a_provider_repeats() -> None:
         make_result("2", "tool00002"),
     ]
     ids = choose_call_ids(messages, "kimi", "m", DIALECTS["kimi"])
-    assert ids == [["functions.add:0"], ["functions.add:0"], ["tool00002"], ["tool00002"]]
+    assert ids == [["functions.add:0"], ["functions.add:0"], ["functions.add:1"], ["functions.add:1"]]
     assert choose_call_ids(messages[:2], "kimi", "m", DIALECTS["kimi"]) == ids[:2]
 
 

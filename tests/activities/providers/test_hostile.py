@@ -19,6 +19,7 @@ from clew_activities.providers import RedactedDecoder
 from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.dialects import STRICT
 from clew_activities.providers.errors import BadRequest, ProviderError, TruncatedStream
+from clew_activities.providers.google import Google
 from clew_activities.providers.http import HttpSettings, stream
 from clew_activities.providers.interface import Provider
 from clew_activities.providers.openai import OpenAI
@@ -46,6 +47,14 @@ def openai(server: FakeServer) -> Provider:
 
 def anthropic(server: FakeServer) -> Provider:
     return Anthropic("anthropic", server.url, api_key=KEY)
+
+
+def google(server: FakeServer) -> Provider:
+    return Google("google", server.url, api_key=KEY)
+
+
+def add_parts(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"candidates": [{"content": {"role": "model", "parts": list(parts)}, **fields}]}
 
 
 def repeat_events(*pieces: Any, first: Any = (), size: int = SIZE) -> bytes:
@@ -96,6 +105,23 @@ STREAMS: dict[str, Shape] = {
         anthropic,
         lambda: repeat_events(
             make_delta(0, type="thinking_delta", thinking="t", signature="s"), first=[start_one(type="thinking")]
+        ),
+    ),
+    "signed parts": (google, lambda: repeat_events(add_parts({"text": "x", "thoughtSignature": "s"}))),
+    "function calls": (
+        google,
+        lambda: repeat_events(add_parts({"functionCall": {"name": "add", "args": {"a": {}}}})),
+    ),
+    "grounded segments": (
+        google,
+        lambda: repeat_events(
+            add_parts(
+                groundingMetadata={
+                    "groundingChunks": [{"web": {"uri": "https://x"}}],
+                    "groundingSupports": [{"segment": {"endIndex": 9}, "groundingChunkIndices": [0]}] * 1000,
+                }
+            ),
+            first=[add_parts({"text": "x" * 200_000})],
         ),
     ),
     "pieces of input": (

@@ -20,7 +20,7 @@ FOR_AUTHORS = set(re.findall(r"(?m)^\| `(\w+)` \|", interface.__doc__ or ""))
 
 
 class Made:
-    """A provider, but for what a test takes away or changes."""
+    """A provider; tests take members away or change them."""
 
     name = "made"
     base_url = "http://localhost:1"
@@ -49,7 +49,7 @@ def test_a_module_that_is_named_makes_providers_beside_the_built_in_ones() -> No
     """White space, empty names and repetitions do no harm."""
     environ = PARROT | {"OPENAI_API_KEY": "sk-1", "CLEW_PROVIDERS": " tests.support.parrot,, tests.support.parrot"}
     providers = load_providers(environ)
-    assert providers.names == ("openai", "parrot")
+    assert providers.names == ("openai", "openai-chat", "parrot")
     assert providers.get("parrot") == parrot.Parrot("parrot", "http://localhost:1", "polly-1234")
 
 
@@ -115,12 +115,16 @@ def test_an_object_that_is_no_provider_is_told_what_it_lacks(module: Any) -> Non
 
 def test_two_providers_of_one_name_are_refused_with_both_modules(module: Any) -> None:
     module.make_providers = lambda environ: [parrot.Parrot("openai", "http://localhost:1")]
-    assert f"makes a provider 'openai', and so does {BUILT_IN[1]!r}" in get_refusal(OPENAI_API_KEY="sk-1")
+    assert f"makes a provider 'openai', and so does {BUILT_IN[-1]!r}" in get_refusal(OPENAI_API_KEY="sk-1")
 
 
-PARTS = tuple(
-    f"clew_activities.providers.{name}"
-    for name in ("anthropic_schema", "anthropic_stream", "openai_pages", "openai_stream")
+FOLDER = Path(interface.__file__ or "").parent
+NAMES = {module.rpartition(".")[2] for module in BUILT_IN}
+PARTS = sorted(
+    f"clew_activities.providers.{path.stem}"
+    for path in FOLDER.glob("*.py")
+    if path.stem in ("aws", "responses", "responses_stream", "tagged_text")
+    or (path.stem.partition("_")[0] in NAMES and path.stem not in NAMES)
 )
 """The modules that the built-in ones are made of."""
 

@@ -276,6 +276,30 @@ def test_reasoning_is_kept_as_thinking(field: str) -> None:
         ),
         pytest.param(
             [
+                [make_tool("", "add", index=number, id=f"x{number}")] if not size else
+                [make_tool(text[:size], index=number)]
+                for number, text in enumerate(('{"a": 1, "b": 2}', '{"a": 3, "b": 4}'))
+                for size in (0, 1, 4, 9, 16, 16)
+            ],
+            id="all arguments so far in every piece",
+        ),
+        pytest.param(
+            [
+                [make_tool(text[:size], "add", index=number, id=f"x{number}")]
+                for number, text in enumerate(('{"a": 1, "b": 2}', '{"a": 3, "b": 4}'))
+                for size in (0, 1, 4, 9, 16, 16)
+            ],
+            id="all arguments so far, the id and the name in every piece",
+        ),
+        pytest.param(
+            [
+                [make_tool('{"a": 1, "b": 2}', "add<|channel|>commentary", index=0, id="x")],
+                [make_tool('{"a": 3, "b": 4}', " functions.add:1", index=1, id="y")],
+            ],
+            id="a template's marks around the name",
+        ),
+        pytest.param(
+            [
                 [make_tool(piece, "add", index=number, id=f"x{number}")]
                 for number, text in enumerate(('{"a": 1, "b": 2}', '{"a": 3, "b": 4}'))
                 for piece in (text[:5], text[5:], "\n", "")
@@ -318,6 +342,10 @@ def test_tool_calls_are_told_apart_however_a_server_numbers_them(pieces: list[li
         ('"\ud800"', {}, '"\ufffd"'),
         ('{"a": "\\ud800"}', {"a": "\ufffd"}, None),
         ('{"a":' * 5000, {}, '{"a":' * 5000),
+        ('"{\\"a\\": 1}"', {"a": 1}, None),
+        ('"hello"', {}, '"hello"'),
+        ('{"a": 1}{"a": 1}', {"a": 1}, None),
+        ('{"a": 1}{"a": 2}', {}, '{"a": 1}{"a": 2}'),
     ],
 )
 def test_arguments_are_an_object_or_malformed_and_kept_as_they_came(
@@ -872,6 +900,15 @@ def test_the_request_says_what_it_has_otherwise() -> None:
         ("a <think> b", None, "a <think> b"),
         ("<thin", None, "<thin"),
         ("<think>a < b</think>c", "a < b", "c"),
+        ("<thought>I add.</thought>It is 3.", "I add.", "It is 3."),
+        ("[THINK]I add.[/THINK]It is 3.", "I add.", "It is 3."),
+        ("<seed:think>I add.</seed:think>It is 3.", "I add.", "It is 3."),
+        ("<|channel>thought\nI add.<channel|>It is 3.", "I add.", "It is 3."),
+        (
+            "<|channel|>analysis<|message|>I add.<|end|><|start|>assistant<|channel|>final<|message|>It is 3.",
+            "I add.",
+            "It is 3.",
+        ),
     ],
 )
 def test_thinking_between_tags_is_told_from_the_text_and_goes_back_with_it(
@@ -882,6 +919,56 @@ def test_thinking_between_tags_is_told_from_the_text_and_goes_back_with_it(
     assert (reply.thinking, reply.content) == (thinking, text)
     assert send_back(reply, "minimax")["content"] == (content if thinking else text)
     assert send_back(reply, "openai", name="openai")["content"] == text
+
+
+@pytest.mark.parametrize("size", [1, 5, 100])
+@pytest.mark.parametrize(
+    ("content", "thinking", "text"),
+    [
+        ("I must add.\n</think>\n\nIt is 3.", "I must add.", "It is 3."),
+        ("I must add.</think>\nIt is 3.", "I must add.", "It is 3."),
+        ("The tag `</think>` ends it.", None, "The tag `</think>` ends it."),
+        ("Write:\n```\n</think>\n```\n", None, "Write:\n```\n</think>\n```\n"),
+        ("a\n</think>\nb\n</think>\n", None, "a\n</think>\nb\n</think>\n"),
+    ],
+)
+def test_thinking_whose_opening_tag_stands_in_the_prompt_is_no_text(
+    content: str, thinking: str | None, text: str, size: int
+) -> None:
+    """Templates of DeepSeek and Qwen end with that tag, and a server without a parser for them sends the rest."""
+    pieces = [make_chunk(content=content[at : at + size]) for at in range(0, len(content), size)]
+    decoder = OpenAIDecoder()
+    reply = decode(decoder, [*pieces, make_chunk("stop")])
+    assert (reply.thinking, reply.content) == (thinking, text)
+    assert decoder.finish() == reply
+
+
+def test_thinking_that_comes_before_a_call_without_its_opening_tag_is_no_text() -> None:
+    reply = decode_own({"content": "I must add.\n</think>"}, {"tool_calls": [make_tool("{}", "add", id="x")]})
+    assert (reply.thinking, reply.content, len(reply.tool_calls)) == ("I must add.", "", 1)
+
+
+def test_nested_arguments_may_begin_as_the_outer_ones_did() -> None:
+    """A piece that begins with all before it need not repeat it."""
+    pieces = [make_tool('{"a":', "add", index=0, id="x"), make_tool('{"a":1}', index=0), make_tool("}", index=0)]
+    reply = decode_own(*({"tool_calls": [piece]} for piece in pieces))
+    assert [call.arguments for call in reply.tool_calls] == [{"a": {"a": 1}}]
+
+
+def test_arguments_that_are_repeated_in_each_piece_count_once_for_their_limit() -> None:
+    text = json.dumps({"text": "x" * 100_000})
+    pieces = [make_tool(text[:size], index=0) for size in range(1000, len(text), 1000)]
+    head, end = make_tool("", "write", index=0, id="x"), make_tool(text, index=0)
+    reply = decode_own(*({"tool_calls": [piece]} for piece in [head, *pieces, end]))
+    assert [call.arguments for call in reply.tool_calls] == [json.loads(text)]
+
+
+def test_a_sealed_part_that_comes_twice_goes_back_once() -> None:
+    """OpenRouter repeats it beside the end, and OpenAI's models answer "Duplicate item found"."""
+    sealed = {"type": "reasoning.encrypted", "data": "YQ==", "index": 0, "id": "rs_1"}
+    call = {"tool_calls": [make_tool("{}", "add", id="call1call")]}
+    reply = decode_own({"reasoning_details": [sealed]}, call, {"reasoning_details": [{**sealed, "index": 1}]})
+    assert send_back(reply, "openrouter")["reasoning_details"] == [sealed]
 
 
 def test_a_server_that_repeats_all_arguments_at_the_end_has_made_one_call() -> None:
@@ -939,6 +1026,139 @@ def test_an_effort_goes_to_the_models_that_take_it(dialect: str, model: str, sen
     assert call.body.get("reasoning_effort") == sent
     assert call.fitting is not None
     assert call.fitting.options == ({} if sent == "minimal" else {"reasoning_effort": sent or "left out"})
+
+
+LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""The levels of reasoning that a session may name."""
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model", "accepted"),
+    [
+        ("openai", "o3", "low medium high"),
+        ("openai", "gpt-5-mini", "minimal low medium high"),
+        ("openai", "gpt-5-pro", "high"),
+        ("openai", "gpt-5-codex", "low medium high"),
+        ("openai", "gpt-5.1", "none low medium high"),
+        ("azure", "gpt-5.1-codex-mini", "low medium high"),
+        ("openai", "gpt-5.1-codex-max", "low medium high xhigh"),
+        ("openai", "gpt-5.2", "none low medium high xhigh"),
+        ("openai", "gpt-5.2-pro", "medium high xhigh"),
+        ("openai", "gpt-5.3-codex", "low medium high xhigh"),
+        ("openai", "gpt-5.6-luna", "none low medium high xhigh max"),
+        ("openrouter", "moonshotai/kimi-k3", " ".join(LEVELS)),
+        ("gemini", "gemini-2.5-flash", "none minimal low medium high"),
+        ("gemini", "gemini-2.5-pro", "minimal low medium high"),
+        ("gemini", "gemini-3-pro-preview", "low high"),
+        ("gemini", "gemini-3.1-pro", "low medium high"),
+        ("mistral", "mistral-small-2603", "none high"),
+        ("mistral", "mistral-medium-latest", "none high"),
+        ("deepseek", "deepseek-v4-pro", "low high max"),
+        ("xai", "grok-3-mini", "low high"),
+        ("xai", "grok-4.3", "none low medium high"),
+        ("xai", "grok-4.5", "low medium high"),
+        ("xai", "grok-4.6", "low medium high xhigh"),
+        ("kimi", "kimi-k3", "low high max"),
+        ("glm", "glm-5.2", "high max"),
+        ("glm", "glm-5.3-flash", "low high max"),
+        ("groq", "qwen/qwen3.6-27b", "none"),
+        ("cerebras", "zai-glm-4.7", "none"),
+        ("vllm", "Qwen/Qwen3.8-27B", "low medium xhigh"),
+        ("vllm", "openai/gpt-oss-120b", "low medium high"),
+        ("llamacpp", "gemma-4-31b-it", "low medium high"),
+        ("ollama", "qwen3:8b", "none low medium high"),
+    ],
+)
+def test_a_model_gets_no_level_of_reasoning_but_its_own(dialect: str, model: str, accepted: str) -> None:
+    """Each of its own levels arrives as it is, and no other one does."""
+    server = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect])
+    sent = {
+        level: server.encode(make_request(model=model, reasoning_effort=level)).body.get("reasoning_effort")
+        for level in LEVELS
+    }
+    own = accepted.split()
+    assert {level for level in LEVELS if sent[level] == level} == set(own)
+    assert set(sent.values()) <= {*own, None}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model", "fields"),
+    [
+        ("deepseek", "deepseek-v4-flash", {"thinking": {"type": "disabled"}}),
+        ("kimi", "kimi-k2.6", {"thinking": {"type": "disabled"}}),
+        ("glm", "glm-4.6", {"thinking": {"type": "disabled"}}),
+        ("glm", "glm-5.2", {"thinking": {"type": "disabled"}}),
+        ("minimax", "MiniMax-M3", {"thinking": {"type": "disabled"}}),
+        ("qwen", "qwen3-max", {"enable_thinking": False}),
+        ("vllm", "Qwen/Qwen3.6-27B", {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}),
+        ("llamacpp", "GLM-4.7-GGUF", {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}),
+        # These always reason, or never do.
+        ("deepseek", "deepseek-chat", {}),
+        ("kimi", "kimi-k2-thinking", {}),
+        ("kimi", "kimi-k3", {}),
+        ("glm", "glm-5.3", {}),
+        ("minimax", "MiniMax-M2.5", {}),
+        ("qwen", "qwen3-235b-a22b-thinking-2507", {}),
+        ("vllm", "openai/gpt-oss-120b", {}),
+        ("vllm", "mistralai/Mistral-Small-3.2-24B-Instruct-2506", {}),
+        ("strict", "m", {}),
+    ],
+)
+def test_reasoning_is_turned_off_in_the_servers_own_words(dialect: str, model: str, fields: dict[str, Any]) -> None:
+    """Only `none` turns it off, and the request says what it has for it."""
+    server = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect])
+    names = ("thinking", "enable_thinking", "chat_template_kwargs", "reasoning_effort")
+    off = server.encode(make_request(model=model, reasoning_effort="none"))
+    assert {name: off.body[name] for name in names if name in off.body} == fields
+    assert off.fitting is not None
+    assert off.fitting.options == {"reasoning_effort": json.dumps(fields) if fields else "left out"}
+    low = server.encode(make_request(model=model, reasoning_effort="low")).body
+    assert low.keys() & fields.keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model", "temperature", "sent"),
+    [
+        ("openai", "gpt-4.1", 0.5, 0.9),
+        ("mistral", "mistral-large-latest", 0.5, 0.9),
+        ("mistral", "mistral-large-latest", 0.0, None),
+        ("litellm", "claude-sonnet-4-6", None, 0.9),
+        ("litellm", "claude-sonnet-4-6", 0.5, None),
+        ("litellm", "bedrock/us.anthropic.claude-opus-4-8", None, None),
+        ("kimi", "kimi-k2.6", None, None),
+        ("openai", "gpt-5-mini", None, None),
+    ],
+)
+def test_top_p_goes_where_it_may_stand(
+    dialect: str, model: str, temperature: float | None, sent: float | None
+) -> None:
+    """Some models take it only without a temperature, or without the temperature 0."""
+    request = make_request(model=model, top_p=0.9, temperature=temperature)
+    call = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect]).encode(request)
+    assert call.body.get("top_p") == sent
+    assert call.fitting is not None
+    assert call.fitting.options.get("top_p") == (None if sent else "left out")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model", "accepted"),
+    [
+        ("openai", "gpt-5-mini", {"verbosity", "service_tier"}),
+        ("openai", "gpt-4.1", {"service_tier"}),
+        ("openai", "o3", {"service_tier"}),
+        ("openrouter", "openai/gpt-5.2", {"verbosity", "service_tier"}),
+        ("groq", "openai/gpt-oss-120b", {"service_tier"}),
+        ("cerebras", "gpt-oss-120b", {"service_tier"}),
+        ("xai", "grok-4.5", set()),
+        ("vllm", "m", set()),
+        ("strict", "m", set()),
+    ],
+)
+def test_options_of_one_server_do_not_reach_another(dialect: str, model: str, accepted: set[str]) -> None:
+    """A server that checks its fields refuses `verbosity` and `service_tier`."""
+    request = make_request(model=model, verbosity="low", service_tier="auto")
+    body = OpenAI("x", "http://127.0.0.1:1", DIALECTS[dialect]).encode(request).body
+    assert body.keys() & {"verbosity", "service_tier"} == accepted
 
 
 @pytest.mark.parametrize("dialect", ["groq", "cerebras"])

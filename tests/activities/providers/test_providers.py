@@ -6,6 +6,7 @@ from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.dialects import DIALECTS
 from clew_activities.providers.errors import UnknownModel
 from clew_activities.providers.openai import OpenAI
+from clew_activities.providers.responses import Responses
 
 KEYS = {"OPENAI_API_KEY": "sk-one\n", "ANTHROPIC_API_KEY": "sk-two"}
 
@@ -20,9 +21,11 @@ def test_what_the_package_offers_is_sorted_and_there() -> None:
     [
         ({}, ()),
         ({"OPENAI_API_KEY": " "}, ()),
-        (KEYS, ("anthropic", "openai")),
-        ({"OPENAI_BASE_URL": "http://localhost:1"}, ("openai",)),
+        (KEYS, ("anthropic", "openai", "openai-chat")),
+        ({"OPENAI_BASE_URL": "http://localhost:1"}, ("openai", "openai-chat")),
         ({"ANTHROPIC_BASE_URL": "http://localhost:1"}, ("anthropic",)),
+        ({"GEMINI_API_KEY": "AIza-1"}, ("google",)),
+        ({"GOOGLE_BASE_URL": "http://localhost:1"}, ("google",)),
         ({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://localhost:1/v1", "CLEW_PROVIDER_MY_VLLM_BASE_URL": "https://x"},
          ("local", "my_vllm")),
     ],
@@ -38,7 +41,10 @@ def test_keys_and_urls_go_to_their_own_provider() -> None:
         "CLEW_PROVIDER_GROQ_API_KEY": "gsk",
     }
     providers = load_providers(environ)
-    assert providers.get("openai") == OpenAI("openai", "https://api.openai.com/v1", DIALECTS["openai"], "sk-one")
+    assert providers.get("openai") == Responses("openai", "https://api.openai.com/v1", "sk-one")
+    assert providers.get("openai-chat") == OpenAI(
+        "openai-chat", "https://api.openai.com/v1", DIALECTS["openai"], "sk-one"
+    )
     assert providers.get("anthropic") == Anthropic("anthropic", "https://api.anthropic.com", "sk-two")
     assert providers.get("local") == OpenAI("local", "http://localhost:8080/v1", DIALECTS["llamacpp"], None)
     assert providers.get("groq") == OpenAI("groq", "https://groq.example/v1", DIALECTS["groq"], "gsk")
@@ -57,9 +63,42 @@ def test_keys_and_urls_go_to_their_own_provider() -> None:
     ],
 )
 def test_a_host_has_its_dialect_and_a_strangers_has_the_strictest(url: str, dialect: str) -> None:
-    provider = load_providers({"OPENAI_BASE_URL": url}).get("openai")
+    provider = load_providers({"OPENAI_BASE_URL": url}).get("openai-chat")
     assert isinstance(provider, OpenAI)
     assert provider.dialect.name == dialect
+
+
+@pytest.mark.parametrize(
+    ("environ", "speaks_responses"),
+    [
+        ({"OPENAI_API_KEY": "sk-one"}, True),
+        ({"OPENAI_BASE_URL": "https://eu.api.openai.com/v1"}, True),
+        ({"OPENAI_API_KEY": "sk-one", "CLEW_PROVIDER_OPENAI_DIALECT": "openai"}, False),
+        ({"OPENAI_BASE_URL": "http://localhost:4000"}, False),
+        ({"OPENAI_BASE_URL": "https://openai.com.evil.example/v1"}, False),
+        ({"OPENAI_BASE_URL": "https://me.openai.azure.com/openai/v1"}, False),
+        ({"OPENAI_BASE_URL": "http://localhost:4000", "CLEW_PROVIDER_OPENAI_DIALECT": " Responses "}, True),
+    ],
+)
+def test_openai_speaks_responses_at_its_own_host_or_where_the_dialect_says_so(
+    environ: dict[str, str], speaks_responses: bool
+) -> None:
+    """`openai-chat` is the same server and speaks Chat Completions, whatever the dialect says."""
+    providers = load_providers(environ)
+    assert isinstance(providers.get("openai"), Responses if speaks_responses else OpenAI)
+    chat = providers.get("openai-chat")
+    assert isinstance(chat, OpenAI)
+    assert (chat.base_url, chat.secrets) == (providers.get("openai").base_url, providers.get("openai").secrets)
+
+
+def test_any_server_speaks_responses_where_its_dialect_says_so() -> None:
+    url = "https://me.openai.azure.com/openai/v1"
+    environ = {
+        "CLEW_PROVIDER_AZURE_BASE_URL": url,
+        "CLEW_PROVIDER_AZURE_API_KEY": "az-key-1",
+        "CLEW_PROVIDER_AZURE_DIALECT": "responses",
+    }
+    assert load_providers(environ).get("azure") == Responses("azure", url, "az-key-1")
 
 
 def test_a_variable_names_another_dialect() -> None:
@@ -81,7 +120,9 @@ def test_no_repr_shows_a_key() -> None:
     ("name", "said"),
     [
         ("openai", "set OPENAI_API_KEY"),
+        ("openai-chat", "set OPENAI_API_KEY"),
         ("anthropic", "set ANTHROPIC_API_KEY"),
+        ("google", "set GEMINI_API_KEY"),
         ("groq", "CLEW_PROVIDER_GROQ_BASE_URL"),
         ("\ud800: rm", "lower-case"),
         ("x" * 5000, "lower-case"),
@@ -109,6 +150,9 @@ def test_an_unknown_provider_is_an_unknown_model_and_says_what_to_set(name: str,
         ("OPENAI_API_KEY", "hunter2ü"),
         ("CLEW_PROVIDER_LOCAL_API_KEY", "hunter2"),
         ("CLEW_PROVIDER_OPENAI_BASE_URL", "https://x"),
+        ("CLEW_PROVIDER_GOOGLE_BASE_URL", "https://x"),
+        ("GOOGLE_ACCESS_TOKEN", "hunter2 hunter2"),
+        ("GOOGLE_BASE_URL", "https://us-central1-aiplatform.googleapis.com/hunter2"),
         ("CLEW_PROVIDER_OPENAI_DIALECT", "openai"),
         ("CLEW_PROVIDER_LOCAL_DIALECT", "mistral"),
     ],

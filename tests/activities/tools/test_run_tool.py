@@ -19,7 +19,7 @@ from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 
 from clew import ToolContext, tool
-from clew_activities.tools.threads import ToolThreadSettings
+from clew_activities.tools.os_threads import ToolThreadSettings
 from tests.support.examples import examples
 from tests.support.images import PARTS, PNG
 from tests.support.model_calls import KIB64, Unspeakable, Worker, make_call, run_function, run_returning

@@ -28,7 +28,6 @@ from clew.local.child import LOOPBACK, free_ports
 from clew_activities.archive.hibernation import ArchiveActivities
 from clew_activities.providers import Redaction
 from clew_activities.telemetry.interceptor import TelemetryInterceptor
-from clew_activities.telemetry.metrics import BoundedLabels
 from clew_activities.worker.assembly import WORKFLOW_TASKS
 from clew_activities.worker.observability import (
     JsonFormatter,
@@ -267,14 +266,6 @@ async def test_what_waits_for_a_worker_is_counted(stack: Stack) -> None:
         await wait_until(counts_both)
     for handle in waiting:
         await handle.terminate()
-
-
-def test_a_label_has_a_limited_number_of_values() -> None:
-    """Callers choose names of models: those beyond the limit are counted together."""
-    labels = BoundedLabels(limit=2)
-    names = ("a", "b", "c", "a", "d")
-    assert [labels.limit(model=name)["model"] for name in names] == ["a", "b", "other", "a", "other"]
-    assert labels.limit(tool="c") == {"tool": "c"}
 
 
 @pytest.mark.parametrize("text", ["9464", "localhost:9464", "0.0.0.0:0", "0.0.0.0:99999", "[::1]"])

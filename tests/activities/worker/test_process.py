@@ -27,7 +27,7 @@ from clew.local.child import LOOPBACK, child_process, free_ports
 from clew.local.worker import Worker
 from clew_activities.providers import make_http_client
 from clew_activities.worker.environment import Capacity
-from clew_activities.worker.process import WorkerLoop, make_room
+from clew_activities.worker.process import WorkerLoop, raise_limits
 from tests.support.command_line import CommandResult, make_environment, run_clew
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
@@ -384,7 +384,7 @@ def test_lookups_that_hang_do_not_block_those_of_other_calls(answered: threading
 
     async def call() -> None:
         loop = asyncio.get_running_loop()
-        make_room(loop, Capacity(model_calls=HANGING + 1))
+        raise_limits(loop, Capacity(model_calls=HANGING + 1))
         waiting = [asyncio.ensure_future(loop.getaddrinfo("hangs.test", 80)) for _ in range(HANGING)]
         async with scripted_model(lambda _body: Reply("here")) as model, make_http_client() as http:
             url = model.base_url.replace(LOOPBACK, "answers.test")

@@ -1,5 +1,9 @@
-"""The tests of the command line, a file for each module of `clew.cli`.
+"""Tests of the command line. `test_compare` is of `report`, with a session of its own.
 
-`test_compare` is of `report`, with a session of its own. `command`, the way in which commands are written, is tested
-by `test_control`, `test_failures` and `test_app`.
+Tested in other modules:
+
+`main`: test_app, test_failures; all commands of tests/support/command_line start it
+`operators`: test_compare, without the extra `worker`; test_offline, with it
+`command`: test_control, test_app, test_failures
+`reach`: test_failures, test_hints
 """

@@ -55,7 +55,7 @@ async def test_the_report_as_json(stack: Stack, session: Session) -> None:
 async def test_an_exported_session_needs_no_server(
     stack: Stack, session: Session, folder: Path, tmp_path: Path
 ) -> None:
-    """The page from a file is the one from the server, but for the time at which it was made."""
+    """The page from a file differs from the one from the server only in the time at which it was made."""
     export, page = tmp_path / "thread", tmp_path / "page.html"
     address = stack.server.address
     exported = await command("export", session.id, str(export), address=address, CLEW_STORE=str(folder))

@@ -1,1 +1,10 @@
-"""The tests of the local parts: `test_local` starts each; `test_child` and `test_scripted` are of their modules."""
+"""Tests of the parts of one machine. `test_local` starts each part.
+
+Tested in other modules:
+
+`development`: tests/clew/cli/test_serving
+`leash`: test_child
+`model`: test_local
+`temporal`: test_local; with a folder of its own: tests/deploy/test_chat
+`worker`: test_local
+"""

@@ -15,7 +15,7 @@ from clew.local.child import LOOPBACK, StartFailed, accepts_connections, child_p
 
 TIMEOUT = 20
 
-# Connects to whoever waits for it, says its name, and stays until it is killed.
+# Connects to the test that waits for it, sends its name, and stays until it is killed.
 SLEEPER = """
 import os, signal, socket, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -181,7 +181,7 @@ def test_the_status_is_that_of_the_last_entry(event: str, status: str) -> None:
 
 
 def test_the_title_is_the_first_words_of_the_first_message() -> None:
-    """Without a title in the metadata; an empty title is none."""
+    """Without a title in the metadata; an empty title does not count."""
     writer = Writer()
     writer.message(user_says("Where  is my\norder? " + "Tell me. " * 20))
     assert report(writer.thread).title.content == f"Where is my order? {'Tell me. ' * 6}Tell…"
@@ -224,7 +224,7 @@ def test_an_interrupted_reply_is_marked() -> None:
 
 
 def test_failures_are_listed() -> None:
-    """Failed requests, tool calls and errors, each once; a denied call is none, and a late result ends a doubt."""
+    """Failed requests, tool calls and errors, each once. A denied call is not one, and a late result ends a doubt."""
     session = RecordedSession(ContextPolicy())
     writer, error = session.writer, {"type": "rate_limited", "message": "too many requests"}
     writer.message(user_says("go"), run="run-1")

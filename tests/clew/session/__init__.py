@@ -1,5 +1,10 @@
-"""Each module of the client has a test of its name, but those that any test of a session uses.
+"""Tests of the Python client.
 
-`session` and `reading`: tests/workflows/test_control, test_session and test_reading. `options`: tests/typing.
-`namespace`: tests/workflows/test_visibility. `_encryption`: tests/workflows/test_encryption and test_checkpoints.
+Tested in other modules:
+
+`session`: tests/workflows/test_session, tests/workflows/test_control
+`reading`: tests/workflows/test_reading, tests/workflows/test_read_context
+`options`: tests/typing/test_session_options
+`namespace`: tests/workflows/test_visibility
+`encryption`: tests/workflows/test_encryption, tests/workflows/test_checkpoints
 """

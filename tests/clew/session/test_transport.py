@@ -94,7 +94,7 @@ def look_up(key: str) -> str:
 
 
 def test_a_tool_and_an_agent_are_sent_as_their_names() -> None:
-    """What an `Agent` takes as its tools, every other door takes, too: the session gets the names."""
+    """Every call takes the tools that an `Agent` takes: the session gets their names."""
     tools = [look_up, external_tool("ship", "Ship it.", {"type": "object", "properties": {}}), "plain"]
     names = ["look_up", "ship", "plain"]
     fields = {"agent": Agent("kind", model="m:m"), "tools": tools, "require_approval": [look_up]}

@@ -1,1 +1,8 @@
-"""The tests of `clew.testing`: `test_stack` is also of its scripts and views, `test_plugin` of pytest's fixtures."""
+"""Tests of `clew.testing`. `test_plugin` is of pytest's fixtures.
+
+Tested in other modules:
+
+`worker`: test_stack
+`scripts`: test_stack
+`view`: test_stack
+"""

@@ -1,1 +1,6 @@
-"""`definition`, the base of all tools, is tested with `function` and `remote`."""
+"""Tests of tools.
+
+Tested in other modules:
+
+`definition`: test_function, test_remote
+"""

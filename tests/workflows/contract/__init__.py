@@ -1,5 +1,10 @@
-"""Each module of the contract has a test of its name, but those whose promises others hold.
+"""Tests of the contract.
 
-`outputs`: tests/docs/test_schemas. `lists`: tests/workflows/test_visibility and tests/clew/session/test_listing.
-`hooks`: tests/workflows/test_hooks. `calls`: tests/clew/test_workflow. `validation`: `host/test_ingress`.
+Tested in other modules:
+
+`calls`: tests/clew/test_workflow
+`hooks`: tests/workflows/test_hooks, tests/workflows/session/test_checks
+`lists`: tests/workflows/session/test_lists, tests/clew/session/test_listing
+`outputs`: tests/docs/test_schemas, tests/workflows/session/test_views
+`validation`: test_inputs, tests/workflows/host/test_ingress
 """

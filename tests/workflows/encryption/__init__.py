@@ -1,1 +1,7 @@
-"""`test_codec` tests `sealing`, too, with the same keys. `settings` has its tests in both."""
+"""Tests of encryption.
+
+Tested in other modules:
+
+`sealing`: test_codec
+`settings`: test_cipher, tests/workflows/test_encryption
+"""

@@ -91,7 +91,7 @@ def test_a_limited_provider_has_a_queue_of_its_own() -> None:
 
 
 def test_nothing_takes_longer_than_there_is_time() -> None:
-    """But for summaries and signatures, which have a time of their own; without an end, each attempt has one."""
+    """Summaries and signatures have a time of their own. Where all attempts have no limit, each attempt has one."""
     own = {Summarize: SUMMARY_TIMEOUT, SignCheckpoint: SIGN_TIMEOUT}
     assert {kind: plan.within for kind, plan in make_plans().items()} == {
         kind: own.get(kind, LEFT) for kind in get_args(Effect)

@@ -43,7 +43,7 @@ from tests.support.ingress import (
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_what_the_contract_allows_is_taken(name: str) -> None:
-    """The smallest input of each door passes."""
+    """Ingress accepts the smallest input of each update and signal."""
     assert DECODERS[name](make_arguments(VALID[name])) is not None
 
 
@@ -236,7 +236,7 @@ def test_a_tool_named_twice_is_refused() -> None:
     ],
 )
 def test_a_policy_asks_only_for_what_there_is(policy: dict[str, Any]) -> None:
-    """It passes the door, which knows shapes, and is refused by the first decision that would use it."""
+    """Ingress, which checks shapes, accepts it; the first decision that would use it refuses it."""
     asked = decode_message(make_arguments({"content": "a", "context_policy": policy}), CONFIG)
     with pytest.raises(InvalidInput):
         requests.make_request(decisions.begin("s-1", CONFIG), asked, "r")

@@ -22,43 +22,45 @@ def make_session(content: str = "hello") -> SessionHarness:
 
 def test_a_context_is_taken_once() -> None:
     """The second attempt of a call finds nothing and asks the session."""
-    board, session = LocalContexts(), make_session()
+    contexts, session = LocalContexts(), make_session()
     context = session.build_context(session.call)
-    board.post("run", session.call, context)
-    assert board.take("run", session.call) is context
-    assert board.take("run", session.call) is None
+    contexts.post("run", session.call, context)
+    assert contexts.take("run", session.call) is context
+    assert contexts.take("run", session.call) is None
 
 
 def test_no_call_takes_the_context_of_another() -> None:
     """Another workflow run has calls of the same ids; after a change of configuration a call is made again."""
-    board, session = LocalContexts(), make_session()
-    board.post("run", session.call, session.build_context(session.call))
-    assert board.take("other run", session.call) is None
-    assert board.take("run", session.call.model_copy(update={"at_seq": session.call.at_seq + 1})) is None
-    assert board.take("run", session.call) is None, "what was posted for another call is of no use to any"
+    contexts, session = LocalContexts(), make_session()
+    contexts.post("run", session.call, session.build_context(session.call))
+    assert contexts.take("other run", session.call) is None
+    assert contexts.take("run", session.call.model_copy(update={"at_seq": session.call.at_seq + 1})) is None
+    assert contexts.take("run", session.call) is None, "what was posted for another call is of no use to any"
 
 
 def test_the_newest_context_of_a_call_counts() -> None:
     """A call that is made again is given the context that was posted for it then."""
-    board, session = LocalContexts(), make_session()
-    board.post("run", session.call, session.build_context(session.call))
+    contexts, session = LocalContexts(), make_session()
+    contexts.post("run", session.call, session.build_context(session.call))
     again = session.call.model_copy(update={"model": "scripted:other"})
     context = session.build_context(session.call)
-    board.post("run", again, context)
-    assert board.take("run", again) is context
+    contexts.post("run", again, context)
+    assert contexts.take("run", again) is context
 
 
-def test_a_board_has_room_for_so_many_tokens() -> None:
-    """Contexts that nobody takes make room for newer ones."""
+def test_contexts_have_a_limited_number_of_tokens() -> None:
+    """Contexts that no call takes are dropped for newer ones."""
     session = make_session()
     context = session.build_context(session.call)
-    board = LocalContexts(max_tokens=2 * context.meta.estimated_tokens)
+    contexts = LocalContexts(max_tokens=2 * context.meta.estimated_tokens)
     for run in ("first", "second", "third"):
-        board.post(run, session.call, context)
-    assert [board.take(run, session.call) for run in ("first", "second", "third")] == [None, context, context]
+        contexts.post(run, session.call, context)
+    assert [contexts.take(run, session.call) for run in ("first", "second", "third")] == [None, context, context]
     for run in ("fourth", "fifth"):
-        board.post(run, session.call, context)
-    assert [board.take(run, session.call) for run in ("fourth", "fifth")] == [context, context], "room is given back"
+        contexts.post(run, session.call, context)
+    assert [contexts.take(run, session.call) for run in ("fourth", "fifth")] == [context, context], (
+        "taken contexts do not count"
+    )
 
 
 def script(body: dict[str, Any]) -> Reply:
@@ -69,7 +71,7 @@ def script(body: dict[str, Any]) -> Reply:
 
 
 @pytest.mark.parametrize("shares_process", [True, False])
-async def test_a_call_sends_the_same_context_from_the_board_and_by_query(
+async def test_a_call_sends_the_same_context_from_the_process_and_by_query(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, shares_process: bool
 ) -> None:
     """On one worker no call queries its session; where it runs elsewhere, each does, for the same context."""

@@ -230,7 +230,7 @@ def test_a_pinned_session_keeps_its_schemas_through_a_problem() -> None:
 
 
 def test_metadata_that_is_too_large_with_the_agents_is_a_problem() -> None:
-    """It could not be handed to subagents. Once the agent is known, `configure` refuses it at the door."""
+    """It could not be handed to subagents. Once the agent is known, the session refuses the `configure`."""
     many = {f"key-{number}": "x" * 1500 for number in range(5)}
     agent = make_agent(metadata={f"of-{name}": value for name, value in many.items()}, tools=("add",))
     session = begin(agent, metadata=many)
@@ -300,7 +300,7 @@ def test_another_agent_takes_the_place_of_the_first() -> None:
 
 
 def test_what_contradicts_the_agent_is_a_problem_until_it_is_repaired() -> None:
-    """At the start it cannot be checked. Once the agent is known, `configure` refuses it at the door."""
+    """At the start it cannot be checked. Once the agent is known, the session refuses the `configure`."""
     session = begin(context_policy=ContextPolicy(reserve_output_tokens=50_000))
     assert (session.state.settings.problem or UNKNOWN).type == "invalid_token_budget"
     session.configure(context_policy=ContextPolicy(reserve_output_tokens=100))

@@ -402,3 +402,28 @@ def test_what_waits_is_tokenized_when_it_begins_to_wait(monkeypatch: pytest.Monk
     written = session.thread.filter_by_kind("ai_message")
     encoding = load_encoding("o200k_base")
     assert [entry.tokens for entry in written] == [encoding.count_message(entry.message) for entry in written]
+
+
+def test_a_paused_reply_goes_on_at_once_and_costs_an_iteration() -> None:
+    """The next call follows the paused reply directly; without an iteration left, the run ends."""
+    session = SessionHarness(max_iterations=2)
+    request_id = session.ask("search")
+    session.reply("I look.", stop_reason="paused")
+    assert session.entry_names[1:] == ["user", "assistant"]
+    assert (session.call.iteration, session.call.at_seq) == (2, session.thread.last_seq)
+    session.reply("Still looking.", stop_reason="paused")
+    assert session.find_ending(request_id) == ("completed", "max_iterations")
+    assert session.find_outcome(request_id)["iterations"] == 2
+
+
+def test_a_step_input_waits_until_a_paused_reply_has_gone_on() -> None:
+    """No message stands between the parts of a reply."""
+    session = SessionHarness()
+    session.ask("search")
+    session.steer("in French", at="step")
+    session.reply("I look.", stop_reason="paused")
+    assert session.user_texts == ["search"]
+    session.reply("", "add")
+    session.answer_calls("4")
+    assert session.entry_names[1:] == ["user", "assistant", "assistant", "tool", "user"]
+    assert session.user_texts == ["search", "in French"]

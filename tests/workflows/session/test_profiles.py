@@ -117,7 +117,7 @@ def test_a_worker_that_could_not_tell_is_asked_again(problem: Failure) -> None:
 
 
 def test_a_requests_own_model_is_asked_about_once() -> None:
-    """What was asked is committed first. The call is made under the model's policy; later requests ask nobody."""
+    """What was asked is committed first. The call is made under the model's policy; later requests ask no worker."""
     session = SessionHarness(table=True)
     session.describing = False
     session.ask("hello", model=OTHER)
@@ -160,7 +160,7 @@ def test_a_request_fails_whose_model_no_worker_tells_of() -> None:
 
 
 def test_a_policy_for_a_model_that_is_not_known_is_checked_when_it_is() -> None:
-    """At the door nobody can tell whether it fits; of a model that is known it is refused there."""
+    """Ingress cannot check it for an unknown model; for a known model it refuses it."""
     session = SessionHarness(table=True)
     session.describing = False
     wide = ContextPolicy(reserve_output_tokens=200_000)

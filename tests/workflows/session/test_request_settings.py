@@ -91,7 +91,7 @@ def test_what_a_message_sets_for_its_run_is_in_its_entry() -> None:
 
 
 def test_a_choice_of_a_tool_that_the_session_does_not_have_is_refused() -> None:
-    """At the door: nothing is committed."""
+    """The session refuses the message, and commits nothing."""
     session = SessionHarness()
     with pytest.raises(InvalidInput, match="tool_choice"):
         session.ask(model_options=ModelOptions(tool_choice="fly"))
@@ -136,7 +136,7 @@ def test_a_request_may_have_no_tools() -> None:
 
 
 def test_a_request_cannot_have_a_tool_that_the_session_does_not_have() -> None:
-    """At the door: nothing is committed. Neither can a message that joins a run choose its tools."""
+    """The message is refused, and nothing is committed. Neither can a message that joins a run choose its tools."""
     session = SessionHarness()
     with pytest.raises(UnknownTool, match="'fly'"):
         session.ask(tools=("look", "fly"))

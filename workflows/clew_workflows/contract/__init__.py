@@ -1,9 +1,20 @@
 """The wire contract: the inputs that other programs send to a session, and its answers.
 
-`inputs` has the arguments of updates, signals, queries and service workflows, `outputs` the answers. `config` has the
-configuration and the argument that starts a session, `payloads` what the entries of its thread hold, `errors` the
-refusals. `names` and `validation` have what all inputs share: ids, bounds and their base. Inputs are strict: an
-unknown field, a wrong type or a value out of range is refused. Outputs may gain optional fields.
+Inputs are strict: an unknown field, a wrong type or a value out of range is refused. Outputs may gain fields.
+
+| module | content |
+|---|---|
+| `inputs`, `outputs` | the arguments of updates, signals, queries and service workflows; their answers |
+| `config` | the configuration, and the argument that starts a session |
+| `policy` | the context policy |
+| `outcomes` | the outcome of a request, and usage |
+| `payloads` | what the entries of a thread hold |
+| `messages` | messages and tools as models see them; the data URLs that texts may not hold |
+| `lists` | sessions in lists: summaries and search attributes |
+| `calls`, `hooks` | the activities for other workflows; a team's own checks |
+| `errors` | every error, refusals among them |
+| `names`, `validation` | ids, bounds and names on the wire; the base of inputs |
+| `schemas`, `tokens` | bounds of JSON Schemas; counts of tokens |
 """
 
 from clew_workflows.contract.config import (

@@ -105,7 +105,7 @@ PriorityLevel = Annotated[int, Field(ge=1, le=5)]
 
 
 # As an `Input`, but type checkers know that it is frozen: so `SessionConfig` may narrow the types of fields.
-class Settings(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan=False):
+class ChangeableConfig(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan=False):
     """The fields of a configuration that `configure` can change. Each is declared here; null or absent: not set.
 
     Attributes:
@@ -146,7 +146,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_na
     metadata: Metadata | None = None
 
 
-class ConfigureInput(Settings, frozen=True):
+class ConfigureInput(ChangeableConfig, frozen=True):
     """The argument of the update `configure`. Absent fields stay unchanged; a list replaces the one in force.
 
     Attributes:
@@ -160,7 +160,7 @@ class ConfigureInput(Settings, frozen=True):
     """
 
 
-class SessionConfig(Settings, frozen=True):
+class SessionConfig(ChangeableConfig, frozen=True):
     """The configuration of a session, from its start until a `configure` changes it.
 
     With `agent`, absent fields are the agent's. The fields of `context_policy`, `model_options`, `limits` and

@@ -30,6 +30,7 @@ class Usage(Output):
         output_tokens: Tokens of replies.
         cached_input_tokens: Tokens of prompts that were read from the provider's cache.
         written_input_tokens: Tokens of prompts that were written to the cache, if the provider charges for that.
+        long_written_input_tokens: Those of them that the cache keeps for an hour, which cost more.
         cost_usd: The cost, in USD, of the calls whose list price is known.
         model_calls: Model calls.
         estimated_calls: Model calls whose tokens are estimated: their replies were interrupted, or their provider
@@ -41,6 +42,7 @@ class Usage(Output):
     output_tokens: int = 0
     cached_input_tokens: int = 0
     written_input_tokens: int | None = None
+    long_written_input_tokens: int | None = None
     cost_usd: float | None = None
     model_calls: int = 0
     estimated_calls: int | None = None
@@ -53,6 +55,7 @@ class Usage(Output):
             output_tokens=self.output_tokens + other.output_tokens,
             cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
             written_input_tokens=_sum(self.written_input_tokens, other.written_input_tokens),
+            long_written_input_tokens=_sum(self.long_written_input_tokens, other.long_written_input_tokens),
             cost_usd=_sum(self.cost_usd, other.cost_usd),
             model_calls=self.model_calls + other.model_calls,
             estimated_calls=_sum(self.estimated_calls, other.estimated_calls),
@@ -116,13 +119,15 @@ class RequestOutcome(Output):
 
 
 class Price(BaseModel):
-    """List prices in USD per million tokens.
+    """List prices in USD: of tokens per million, of searches per thousand.
 
     Attributes:
         input: The price of input tokens that are neither read from the provider's cache nor written to it.
         output: The price of output tokens.
         cached_input: The price of input tokens read from the cache. None: as `input`.
         written_input: The price of input tokens written to the cache. None: as `input`.
+        long_written_input: The price of those that the cache keeps for an hour. None: as `written_input`.
+        searches: The price of web searches that the provider runs itself. None: it is not known.
         above: The prices hold for calls with more input tokens than this.
     """
 
@@ -132,6 +137,8 @@ class Price(BaseModel):
     output: float
     cached_input: float | None = None
     written_input: float | None = None
+    long_written_input: float | None = None
+    searches: float | None = None
     above: int = -1
 
 
@@ -139,16 +146,23 @@ Prices = tuple[Price, ...]
 """The prices of a model, by rising `above`, from -1 on. Empty: they are unknown."""
 
 
-def compute_cost_usd(prices: Sequence[Price], usage: Usage) -> float | None:
-    """Compute the cost of one call in USD; None where the prices are unknown."""
+def compute_cost_usd(prices: Sequence[Price], usage: Usage, searches: int = 0) -> float | None:
+    """Compute the cost of one call in USD; None where the prices are unknown.
+
+    `searches`: the web searches that the provider has run for it.
+    """
     price = next((price for price in reversed(prices) if usage.input_tokens > price.above), None)
     if price is None:
         return None
     cached, written = usage.cached_input_tokens, usage.written_input_tokens or 0
+    long = min(usage.long_written_input_tokens or 0, written)
+    written_price = price.input if price.written_input is None else price.written_input
+    long_price = written_price if price.long_written_input is None else price.long_written_input
     dollars = (
         (usage.input_tokens - cached - written) * price.input
         + cached * (price.input if price.cached_input is None else price.cached_input)
-        + written * (price.input if price.written_input is None else price.written_input)
+        + (written - long) * written_price
+        + long * long_price
         + usage.output_tokens * price.output
     )
-    return dollars / 1_000_000
+    return dollars / 1_000_000 + searches * (price.searches or 0.0) / 1_000

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from clew_workflows.contract.content import MAX_PARTS, Part
 from clew_workflows.contract.errors import InvalidInput, InvalidOperation, Refusal
-from clew_workflows.contract.messages import find_data_url
+from clew_workflows.contract.messages import MIN_DATA_CHARACTERS, find_data_url
 
 
 class Input(BaseModel):
@@ -25,7 +25,7 @@ class Input(BaseModel):
 
 
 def _refuse_data(text: str) -> str:
-    if data := find_data_url(text):
+    if len(text) >= MIN_DATA_CHARACTERS and (data := find_data_url(text)):
         raise PydanticCustomError(
             "data_url",
             "it holds a data URL ({data}): store the bytes as a blob, and send a part that names it",

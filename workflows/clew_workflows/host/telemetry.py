@@ -320,7 +320,7 @@ def _make_payload(value: Mapping[str, str]) -> Payload:
 
 
 def _read_json(payload: Payload | None) -> dict[str, Any]:
-    """Read a JSON object. What is none counts as empty: anybody may send a header."""
+    """Read a JSON object. Anything else counts as an empty one: any caller may send a header."""
     if payload is None:
         return {}
     try:

@@ -12,7 +12,7 @@ from clew_workflows.contract.tokens import Encoding, load_encoding
 from clew_workflows.protocol import RunTools, SessionEffect
 from clew_workflows.session import tool_rounds
 from clew_workflows.session.state import Decision, Input, Request, State, note_entries
-from clew_workflows.thread.entries import Draft, Entry
+from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
 
 T = TypeVar("T", Request, Input)
@@ -80,10 +80,13 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
     """Append a decision's drafts to the session's thread, and return the session with its next state and effect."""
     before, after = session.state, decision.state
     encoding, entries = load_encoding(after.settings.config.encoding), list[Entry]()
-    after = _count_waiting(after, encoding)
+    if after.queue or after.inbox:
+        after = _count_waiting(after, encoding)
     for draft in decision.commit:
-        noted = _note_changes(session.thread, draft, after.session_id)
-        entry = noted.commit(session.thread.rev, stamps.make_entry_id(), stamps.make_timestamp(), encoding)
+        named = replace(draft, refs={"session_id": after.session_id, **draft.refs})
+        if isinstance(draft.payload, ConfigPayload):
+            named = replace(named, payload=_note_changes(session.thread, draft.payload))
+        entry = named.commit(session.thread.rev, stamps.make_entry_id(), stamps.make_timestamp(), encoding)
         session.thread.append(entry)
         entries.append(entry)
     if entries:
@@ -95,13 +98,10 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
     return Step(Session(after, session.thread, effect), tuple(entries), gave_up, stops)
 
 
-def _note_changes(thread: Thread, draft: Draft, session_id: str) -> Draft:
-    """Add the session to the refs, and to a configuration which fields differ from the one before."""
-    draft = replace(draft, refs={"session_id": session_id, **draft.refs})
-    before = thread.find_config(thread.last_seq) if isinstance(draft.payload, ConfigPayload) else None
-    if before is None or not isinstance(draft.payload, ConfigPayload):
-        return draft
-    return replace(draft, payload=draft.payload.compare(before.read(ConfigPayload)))
+def _note_changes(thread: Thread, config: ConfigPayload) -> ConfigPayload:
+    """Note in a configuration which of its fields differ from the one before."""
+    before = thread.find_config(thread.last_seq)
+    return config.compare(before.read(ConfigPayload)) if before else config
 
 
 def _count_waiting(state: State, encoding: Encoding) -> State:

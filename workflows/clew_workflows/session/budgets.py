@@ -57,8 +57,11 @@ NOTHING_LEARNED = Learned()
 
 def make_call_policy(settings: Settings, request: Request) -> ContextPolicy | None:
     """Return the request's policy changes, with a smaller budget if the model takes less than the policy allows."""
-    own, policy = request.context_policy, settings.policy.overlay(request.context_policy)
-    budget = settings.learned.get(request.model, NOTHING_LEARNED).reduce(policy.budget)
+    own, learned = request.context_policy, settings.learned.get(request.model)
+    if learned is None:
+        return own
+    policy = settings.policy.overlay(own)
+    budget = learned.reduce(policy.budget)
     if budget >= policy.budget:
         return own
     tighter = ContextPolicy(max_input_tokens=budget + policy.reserve_output_tokens)

@@ -64,8 +64,8 @@ _effects: dict[str, type[SessionEffect]] = {
     "run_tools": RunTools,
     "summarize": Summarize,
 }
-_gap: TypeAdapter[ArchivedPart] = TypeAdapter(ArchivedPart)
-_gaps: TypeAdapter[dict[str, ArchivedPart]] = TypeAdapter(dict[str, ArchivedPart])
+_archived_part: TypeAdapter[ArchivedPart] = TypeAdapter(ArchivedPart)
+_archived_parts: TypeAdapter[dict[str, ArchivedPart]] = TypeAdapter(dict[str, ArchivedPart])
 _entries: TypeAdapter[tuple[Entry, ...]] = TypeAdapter(tuple[Entry, ...])
 
 
@@ -124,7 +124,7 @@ def restore(carried: Mapping[str, Any]) -> Session:
                 Retained(
                     retained["upto"],
                     _entries.validate_python(retained["entries"]),
-                    _gaps.validate_python(retained["gaps"]),
+                    _archived_parts.validate_python(retained["gaps"]),
                 ),
             ),
             _effects[effect["name"]].model_validate_json(to_json(effect["value"])) if effect else None,
@@ -138,7 +138,7 @@ def add_recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
     value = fetched.packed.value
     fetched_entries = (entry for entry in _entries.validate_python(value["entries"]) if entry.seq < thread.first_seq)
     entries = {entry.seq: entry for entry in (*thread.retained.entries, *fetched_entries)}
-    gap, known = _gap.validate_python(value["gap"]), thread.retained.gaps.get(context_ref)
+    gap, known = _archived_part.validate_python(value["gap"]), thread.retained.gaps.get(context_ref)
     if known and known.layers and known.layers.is_complete:
         gap = replace(gap, layers=known.layers)
     gaps = {**thread.retained.gaps, context_ref: gap}
@@ -160,7 +160,7 @@ def _pack(
                 "retained": {
                     "upto": retained.upto,
                     "entries": [entry.as_dict() for entry in retained.entries],
-                    "gaps": _gaps.dump_python(dict(retained.gaps), mode="json"),
+                    "gaps": _archived_parts.dump_python(dict(retained.gaps), mode="json"),
                 },
             },
         }

@@ -165,28 +165,41 @@ def decide(
         ContextOverflow: A checkpoint's context does not fit the budget.
         Repeated: The same encrypted text came before, and the command would be carried out again.
     """
-    decision, answer = _decide_first(state, thread, command, own_id, at)
+    if state.phase in ("hibernating", "closed"):
+        _check_ended(state, command)
+    if state.own_summary and isinstance(command, _DISPLACING):
+        decision, answer = _displace_summary(state, thread, command, own_id, at)
+    else:
+        decision, answer = _decide(state, thread, command, own_id, at)
+    if seal is not None:
+        decision = _remember_seal(state, decision, answer, seal)
+    return decision, answer
+
+
+def _check_ended(state: State, command: Command) -> None:
+    """Refuse a command that a session which hibernates or is closed does not take."""
+    if isinstance(command, CloseInput):
+        return
+    if state.closed and not state.listed.hibernated:
+        raise Closed("the session is closed: open it again, or another one")
+    if state.closed or not isinstance(command, MoveInput | ForkedInput | SubagentResultInput | LateResultInput):
+        raise Closed("the session hibernates: open it again")
+
+
+def _remember_seal(state: State, decision: Decision, answer: Answer, seal: str) -> Decision:
+    """Remember the id in a command's encrypted text, if the command changes anything. It may do so once."""
     is_idle = decision.state is state and not decision.commit and decision.effect is None
-    if seal is None or (is_idle and not isinstance(answer, Checkpointing | Hibernating)):
-        return decision, answer
+    if is_idle and not isinstance(answer, Checkpointing | Hibernating):
+        return decision
     if state.memory.has_seal(seal):
         raise Repeated("the same encrypted input has been carried out before: encrypt it anew to send it again")
-    after = replace(decision.state, memory=decision.state.memory.add_seal(seal))
-    return replace(decision, state=after), answer
+    return replace(decision, state=replace(decision.state, memory=decision.state.memory.add_seal(seal)))
 
 
-def _decide_first(
+def _displace_summary(
     state: State, thread: Thread, command: Command, own_id: str | None, at: Moment
 ) -> tuple[Decision, Answer]:
-    """Decide a command that has not come before."""
-    if not isinstance(command, CloseInput):
-        if state.closed and not state.listed.hibernated:
-            raise Closed("the session is closed: open it again, or another one")
-        is_late = isinstance(command, MoveInput | ForkedInput | SubagentResultInput | LateResultInput)
-        if state.closed or (state.phase == "hibernating" and not is_late):
-            raise Closed("the session hibernates: open it again")
-    if not (state.own_summary and isinstance(command, _DISPLACING)):
-        return _decide(state, thread, command, own_id, at)
+    """Decide a command for which the automatic summary that is being written is given up."""
     given_up = summaries.give_up(state, "the session got other work")
     later = replace(at, rev=at.rev + len(given_up.commit))
     decision, answer = _decide(given_up.state, thread, command, own_id, later)

@@ -35,11 +35,6 @@ def find_agent_policy(settings: Settings) -> ContextPolicy:
     return profile.policy if profile else settings.policy
 
 
-def has_profile(settings: Settings, model: str) -> bool:
-    """Whether a run need not wait for a profile of the model: there is one, or the configuration names the model."""
-    return model in settings.profiles or model == settings.model
-
-
 def adopt_encoding(settings: Settings, profile: ModelProfile) -> Settings:
     """Use a worker's encoding, unless the configuration has one.
 
@@ -82,7 +77,7 @@ def is_known_request(state: State, thread: Thread, request_id: str) -> bool:
 
 def has_ended(state: State, thread: Thread, request_id: str) -> bool:
     """Whether a request has an outcome."""
-    return thread.find_outcome(request_id) is not None or request_id in state.memory.outcomes
+    return request_id in thread.outcomes or request_id in state.memory.outcomes
 
 
 def make_running_outcome(state: State, thread: Thread, request_id: str) -> RequestOutcome:

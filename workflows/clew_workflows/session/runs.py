@@ -144,8 +144,9 @@ def call_model(state: State, at: Moment) -> Decision:
     A worker describes an unknown model first. Then the inputs that wait for the next step are committed, which the
     hooks check before.
     """
-    run = get_run(state)
-    if not run.describing and not requests.has_profile(state.settings, run.request.model):
+    run, settings = get_run(state), state.settings
+    # The preparation has answered the profile of the configuration's model.
+    if not run.describing and run.request.model not in (settings.model, *settings.profiles):
         run = replace(run, describing=True)
         return Decision(replace(state, run=run, phase="preparing"), (), DescribeModel(model=run.request.model))
     steps = () if run.tried.repeats else tuple(unread for unread in state.inbox if unread.at == "step")
@@ -159,14 +160,13 @@ def _make_call(state: State, at: Moment) -> Decision:
     max_tokens, max_cost = budgets.find_limits(state)
     if problem := budgets.find_reached_limit(max_tokens, max_cost, state.spent):
         return fail_run(state, at, problem)
-    if run.clock.is_over(at.time):
+    if at.time >= run.clock.deadline:
         return fail_run(state, at, make_timeout(run, ", ".join(run.timed_out_calls)))
-    request, newest = run.request, run.call
+    request, newest, learned = run.request, run.call, settings.learned.get(run.request.model)
     failed = newest if run.tried.repeats else None
     # The first call of a run brings the tools that the others have, too.
     is_first = newest is None
     compares = is_first and not run.tried.prepared
-    ratio = settings.learned.get(request.model, budgets.NOTHING_LEARNED).ratio
     call = CallModel(
         request_id=request.request_id,
         run_id=run.run_id,
@@ -178,7 +178,7 @@ def _make_call(state: State, at: Moment) -> Decision:
         options=request.options,
         provider_tools=request.provider_tools,
         context_policy=budgets.make_call_policy(settings, request),
-        token_ratio=ratio if ratio > 1 else None,
+        token_ratio=learned.ratio if learned and learned.ratio > 1 else None,
         encoding=settings.config.encoding,
         earlier_tool_calls=state.counters.tool_calls,
         priced=max_cost is not None,
@@ -210,7 +210,7 @@ _REASONS = {"length": "max_output_tokens", "paused": "max_iterations"}
 
 def take_reply(state: State, at: Moment, answer: ModelAnswered) -> Decision:
     """Commit a reply. If it has tool calls they are next; else the run ends, unless an input waits."""
-    run, reply = get_run(state), answer.reply
+    run, reply, usage = get_run(state), answer.reply, answer.usage
     calls = tool_rounds.open_calls(state, run, reply) if reply.tool_calls else []
     round_calls = tuple(call for call, _ in calls)
     message = drafts.draft_assistant_message(run, answer, round_calls)
@@ -226,7 +226,7 @@ def take_reply(state: State, at: Moment, answer: ModelAnswered) -> Decision:
     cut_replies = run.tried.cut_replies + 1 if any(tool.cut for tool in reply.tool_calls) else 0
     run = replace(
         run,
-        spent=run.spent.add(answer.usage),
+        spent=run.spent.add(usage),
         answer=newest,
         tool_calls=round_calls,
         tried=replace(run.tried, cut_replies=cut_replies),
@@ -236,7 +236,7 @@ def take_reply(state: State, at: Moment, answer: ModelAnswered) -> Decision:
         state,
         run=run,
         settings=budgets.note_reply(state.settings, run.call, answer) if run.call else state.settings,
-        spent=state.spent.add(answer.usage),
+        spent=state.spent.add(usage),
         counters=replace(state.counters, tool_calls=state.counters.tool_calls + len(calls)),
         summaries=replace(state.summaries, due=due),
     )
@@ -322,7 +322,7 @@ def _continue_round(state: State, at: Moment) -> Decision:
         return Decision(replace(state, phase=_name_wait(run)))
     if tool_rounds.list_ready(run.tool_calls):
         return start_tools(state, at)
-    if run.clock.paused_at is None and run.clock.is_over(at.time):
+    if run.clock.paused_at is None and at.time >= run.clock.deadline:
         return fail_run(state, at, make_timeout(run, ", ".join(run.timed_out_calls)))
     stopped = replace(run, clock=run.clock.stop(at.time))
     return Decision(replace(state, run=stopped, phase=_name_wait(run)))
@@ -354,7 +354,11 @@ def end_run(state: State, at: Moment, ending: Ending) -> Decision:
     run = get_run(state)
     interrupts = ending.status == "cancelled" and ending.reason == "interrupted"
     apply = operations.apply_before_interrupt if interrupts else operations.apply_deferred
-    followed = close_run(state, at, ending).then(apply, at).then(open_next_run, at)
+    followed = close_run(state, at, ending)
+    if state.deferred.operations or state.deferred.config:
+        followed = followed.then(apply, at)
+    if followed.state.queue:
+        followed = followed.then(open_next_run, at)
     if ending.status != "completed" or state.summaries.due is None:
         return followed
     return followed.then(summaries.begin_due, at, drafts.make_run_refs(run) | drafts.make_call_refs(run))
@@ -470,8 +474,9 @@ def close_run(state: State, at: Moment, ending: Ending) -> Decision:
     Messages that hooks had to check and have not accepted are withdrawn.
     """
     run = get_run(state)
-    closers, late = tool_rounds.close_calls(state, run, ending.reason)
-    unread = _leave_unread(subagents.end_work(state, run, at), run, ending)
+    closers, late = tool_rounds.close_calls(state, run, ending.reason) if run.tool_calls else ((), ())
+    worked = subagents.end_work(state, run, at) if state.children or state.assignment else state
+    unread = _leave_unread(worked, run, ending) if worked.inbox else Decision(worked)
     waiting = {request.request_id for request in unread.state.queue}
     outcomes = tuple(
         drafts.draft_run(run, request_id, ending)
@@ -491,7 +496,7 @@ def close_unopened(state: State, at: Moment, request: Request, ending: Ending, r
     is_next = state.request_id == request.request_id
     queue = tuple(waiting for waiting in state.queue if waiting is not request)
     remaining = replace(state, queue=queue, counters=counters)
-    unread = _leave_unread(remaining, run, ending) if is_next else Decision(remaining)
+    unread = _leave_unread(remaining, run, ending) if is_next and remaining.inbox else Decision(remaining)
     excerpts = drafts.draft_unopened(request, "rejected" if ending.failure else "dropped", reason)
     errors = (drafts.draft_error(run, ending.failure),) if ending.failure else ()
     outcome = drafts.draft_run(run, request.request_id, ending)
@@ -500,8 +505,6 @@ def close_unopened(state: State, at: Moment, request: Request, ending: Ending, r
 
 def _leave_unread(state: State, run: Run, ending: Ending) -> Decision:
     """Put the inputs that a run has not read into a follow-up request, which is next, or commit them as dropped."""
-    if not state.inbox:
-        return Decision(state)
     keeps = ending.inputs == "follow_up"
     following = tuple(i for i in state.inbox if keeps and not i.request_id and i.on_failure == "follow_up")
     rejoining = tuple(i for i in state.inbox if keeps and i.request_id)

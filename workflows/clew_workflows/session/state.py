@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, Concatenate, Literal, ParamSpec
 
 from pydantic import TypeAdapter
@@ -283,10 +283,6 @@ class Clock:
     paused_at: float | None = None
     worked_seconds: float = 0.0
 
-    def is_over(self, now: float) -> bool:
-        """Whether the run has timed out."""
-        return now >= self.deadline
-
     def measure_left(self, now: float) -> float:
         """Measure the seconds that are left."""
         return self.deadline - (now if self.paused_at is None else self.paused_at)
@@ -488,21 +484,19 @@ class Listed:
 def note_entries(listed: Listed, entries: Sequence[Entry]) -> Listed:
     """Note what lists show of new entries, of which there is at least one."""
     listed = replace(listed, started_at=listed.started_at or entries[0].at, active_at=entries[-1].at)
-    return reduce(_note, entries, listed)
-
-
-def _note(listed: Listed, entry: Entry) -> Listed:
-    match entry.body:
-        case UserMessage(content=str() as content) if listed.opening is None:
-            return replace(listed, opening=cut_title(content))
-        case RunPayload(status=status):
-            return replace(listed, finished=listed.finished + 1, failed=status == "failed")
-        case SessionPayload(event=event):
-            return replace(listed, hibernated=event == "hibernated")
-        case ForkPayload(event="forked_from", session_id=origin):
-            return replace(listed, origin=origin, started_at=entry.at, failed=False)
-        case _:
-            return listed
+    for entry in entries:
+        match entry.body:
+            case UserMessage(content=str() as content) if listed.opening is None:
+                listed = replace(listed, opening=cut_title(content))
+            case RunPayload(status=status):
+                listed = replace(listed, finished=listed.finished + 1, failed=status == "failed")
+            case SessionPayload(event=event):
+                listed = replace(listed, hibernated=event == "hibernated")
+            case ForkPayload(event="forked_from", session_id=origin):
+                listed = replace(listed, origin=origin, started_at=entry.at, failed=False)
+            case _:
+                pass
+    return listed
 
 
 # Outcomes that a session remembers when their entries are in the archive.

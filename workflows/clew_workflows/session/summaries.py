@@ -209,14 +209,14 @@ def _require_lane(thread: Thread, context_ref: str) -> Lane:
 
 def _find_group_end(lane: Lane, seq: int) -> int:
     """Find the end of the group that holds the last message up to a seq."""
-    index, gap_end = bisect_right(lane.group_starts, seq), lane.gap.newest_seq
-    end = max(lane.groups[index - 1].entries[-1].seq if index else -1, min(seq, gap_end))
-    if end != gap_end or gap_end < 0:
+    index, archived_end = bisect_right(lane.group_starts, seq), lane.gap.newest_seq
+    end = max(lane.groups[index - 1].entries[-1].seq if index else -1, min(seq, archived_end))
+    if end != archived_end or archived_end < 0:
         return end
-    # The gap may end inside a group: the group's other results come right after it.
-    next_start = bisect_right(lane.group_starts, gap_end)
+    # The archived part may end inside a group: the group's other results come right after it.
+    next_start = bisect_right(lane.group_starts, archived_end)
     upto = lane.group_starts[next_start] if next_start < len(lane.group_starts) else None
-    seqs = lane.message_seqs[bisect_right(lane.message_seqs, gap_end) :]
+    seqs = lane.message_seqs[bisect_right(lane.message_seqs, archived_end) :]
     return max((other for other in seqs if upto is None or other < upto), default=end)
 
 

@@ -23,7 +23,7 @@ MAX_SENDING = 3
 
 
 @dataclass(eq=False)
-class Room:
+class UpdateSlots:
     """The updates that a client sends to one session at the same time.
 
     Attributes:
@@ -35,10 +35,10 @@ class Room:
     sending: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SENDING))
 
 
-# A room exists while calls use it.
-_rooms = WeakKeyDictionary[Client, WeakValueDictionary[str, Room]]()
+# They exist while calls use them.
+_slots = WeakKeyDictionary[Client, WeakValueDictionary[str, UpdateSlots]]()
 
 
-def find_room(client: Client, session_id: str) -> Room:
-    """Find the room of a session's updates."""
-    return _rooms.setdefault(client, WeakValueDictionary()).setdefault(session_id, Room())
+def find_slots(client: Client, session_id: str) -> UpdateSlots:
+    """Find the slots of a session's updates."""
+    return _slots.setdefault(client, WeakValueDictionary()).setdefault(session_id, UpdateSlots())

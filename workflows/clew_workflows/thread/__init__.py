@@ -1,7 +1,12 @@
 """The thread: a session's append-only log of entries, with its lanes and their layers.
 
-`entries` are its records, `lane` has one lane's messages and layers, `thread` the log with its indexes, and `source`
-reads a thread whose older part is in the archive. `context` projects a lane to what a model sees.
+| module | content |
+|---|---|
+| `entries` | the records |
+| `lane` | one lane: its messages in groups, and `Layers.apply`: what each context operation does to it |
+| `thread` | the log with its indexes |
+| `source` | reads a thread whose older part is in the archive |
+| `context` | projects a lane to what a model sees |
 """
 
 from clew_workflows.thread.entries import DEFAULT_LANE, Draft, Entry, Refs

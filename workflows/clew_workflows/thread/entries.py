@@ -18,6 +18,7 @@ from clew_workflows.contract.payloads import (
     MessagePayload,
     Payload,
     Recipe,
+    ToolMessage,
     UserMessage,
     read_lane,
     read_payload,
@@ -138,7 +139,7 @@ class Entry(_ParsedPayload):
     def lane_tokens(self) -> int:
         """The entry's tokens in the sum of its lane. A late result adds none: it replaces one that is counted."""
         body = self.body
-        return 0 if isinstance(body, MessagePayload) and body.is_late else self.tokens
+        return 0 if isinstance(body, ToolMessage) and body.late else self.tokens
 
     @property
     def message(self) -> Message:
@@ -186,6 +187,6 @@ class Draft:
     def commit(self, seq: int, entry_id: str, at: str, encoding: Encoding) -> Entry:
         """Make the entry, and count its tokens if that has not been done."""
         counted, tokens = self.payload.count(encoding) if self.tokens is None else (self.payload, self.tokens)
-        entry = Entry(seq, entry_id, self.kind, at, counted.as_dict(), self.refs, tokens)
+        entry = Entry(seq, entry_id, counted.entry_kind, at, counted.as_dict(), self.refs, tokens)
         object.__setattr__(entry, "_body", counted)
         return entry

@@ -12,6 +12,7 @@ from clew_workflows.contract.payloads import (
     AppliedReplace,
     AppliedUnpin,
     AppliedWithdraw,
+    AssistantMessage,
     MessagePayload,
     OperationPayload,
     SummaryPayload,
@@ -238,10 +239,8 @@ class Lane:
     def count_messages(self, first: int, last: int) -> tuple[int, int]:
         """Count the messages from `first` to `last`, both included, and their tokens."""
         begin, end = bisect_left(self.message_seqs, first), bisect_right(self.message_seqs, last)
-        return end - begin, self._sum_tokens(end) - self._sum_tokens(begin)
-
-    def _sum_tokens(self, count: int) -> int:
-        return self.cumulative_tokens[count - 1] if count else 0
+        tokens = self.cumulative_tokens
+        return end - begin, (tokens[end - 1] if end else 0) - (tokens[begin - 1] if begin else 0)
 
     @property
     def layers(self) -> Layers:
@@ -286,21 +285,25 @@ class Lane:
 
     def _add_message(self, entry: Entry) -> None:
         message = entry.read(MessagePayload)
-        if isinstance(message, UserMessage) and self.layers.withdraws(entry.seq):
+        # A withdrawal follows its messages: before them, only those are known that the archive has.
+        known = self.gap.layers
+        if known and isinstance(message, UserMessage) and known.withdraws(entry.seq):
             return
         self.message_seqs.append(entry.seq)
         self.cumulative_tokens.append(
             entry.lane_tokens + (self.cumulative_tokens[-1] if self.cumulative_tokens else 0)
         )
-        if entry.recipe:
-            self.replies.append(entry)
         if isinstance(message, ToolMessage):
             self._add_result(entry, message)
             return
-        self._open_calls = set(message.call_ids)
         self.groups.append(Group([entry]))
         self.group_starts.append(entry.seq)
-        if isinstance(message, UserMessage):
+        self._open_calls = set()
+        if isinstance(message, AssistantMessage):
+            self._open_calls.update(message.call_ids)
+            if message.recipe:
+                self.replies.append(entry)
+        elif isinstance(message, UserMessage):
             self.turn_starts.append(entry.seq)
             run_id = entry.refs.get("run_id")
             if run_id is None or run_id != self._run_id:

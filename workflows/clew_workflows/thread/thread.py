@@ -132,7 +132,7 @@ class Thread:
         if seq in self._retained_entries:
             return self._retained_entries[seq]
         if 0 <= seq < self.first_seq:
-            raise Archived(f"entry {seq} is in the archive: read it through ReadThread")
+            raise _make_archived_error(seq)
         if not self.first_seq <= seq < self.rev:
             raise IndexError(f"no entry {seq}: the thread holds {self.first_seq} to {self.last_seq}")
         return self._entries[seq - self.first_seq]
@@ -190,7 +190,8 @@ class Thread:
         Raises:
             Archived: The seq is before `retained.upto`.
         """
-        self._check_retained(seq)
+        if seq < self.retained.upto:
+            raise _make_archived_error(seq)
         return find_last(self.configs, seq)
 
     def find_prompt(self, seq: int) -> Entry | None:
@@ -203,13 +204,14 @@ class Thread:
         Raises:
             Archived: The seq is before `retained.upto`.
         """
-        self._check_retained(seq)
+        if seq < self.retained.upto:
+            raise _make_archived_error(seq)
         newest = find_last(self.activations, seq)
         return newest.read(OperationPayload).context_ref if newest else DEFAULT_LANE
 
-    def _check_retained(self, seq: int) -> None:
-        if seq < self.retained.upto:
-            raise Archived(f"entry {seq} is in the archive: read it through ReadThread")
+
+def _make_archived_error(seq: int) -> Archived:
+    return Archived(f"entry {seq} is in the archive: read it through ReadThread")
 
 
 def find_last(entries: list[Entry], seq: int) -> Entry | None:

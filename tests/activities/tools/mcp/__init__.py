@@ -1,0 +1,6 @@
+"""Tests of MCP servers.
+
+Tested in other modules:
+
+`connection`: test_tools
+"""

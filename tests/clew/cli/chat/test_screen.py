@@ -110,7 +110,7 @@ def test_text_that_is_missing_or_replaced_is_noted() -> None:
 
 
 def test_own_messages_are_not_printed_twice_and_steers_say_when_they_are_read() -> None:
-    """Texts of this chat are printed when they are sent, those of others when they are committed."""
+    """Texts of this chat are printed when they are sent, those of other callers when they are committed."""
     screen = Screen()
     assert screen.send("r-1", "hello", is_steer=False) == UserBlock("hello")
     screen.accept("r-1", "hello", is_steer=False)

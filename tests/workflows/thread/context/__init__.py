@@ -1,5 +1,7 @@
-"""Each module has a test of its name, but `lane_view` and `window`, which only `projection` shows.
+"""Tests of contexts. `test_projection_properties` compares `project` with `tests/support/reference.py`.
 
-`test_projection`, `test_epochs` and `test_withdrawal` hold their promises, and `test_projection_properties` compares
-`project` with the naive projection of `tests/support/reference.py`.
+Tested in other modules:
+
+`lane_view`: test_projection, test_withdrawal
+`window`: test_projection, test_epochs
 """

@@ -11,12 +11,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clew.errors import ContextOverflow
-from clew_workflows.contract.messages import Message
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.thread.context.blocks import count_truncation_marker
 from clew_workflows.thread.context.lane_view import ProjectionInput
-from clew_workflows.thread.context.projection import Projection, compose, project
+from clew_workflows.thread.context.projection import Projection, project
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
 from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
@@ -236,7 +235,7 @@ def shortened(entry: Entry) -> Entry:
 
 @given(plain_inputs())
 def test_the_newest_is_kept_first(some: ProjectionInput) -> None:
-    """Every dropped message is older than every kept one, but for the current run's; order is the thread's."""
+    """A dropped message is older than every kept one, except those of the current run. The order is the thread's."""
     shown, dropped = conversation_shown(some)
     current = {entry.seq for block in current_matter(some) for entry in block}
     kept_seqs = [entry.seq for entry in shown if entry.seq not in current]
@@ -317,13 +316,3 @@ def test_meta_says_what_the_context_is_of(some: ProjectionInput) -> None:
     assert meta.pending_count == len(some.pending)
     assert meta.policy_hash == some.policy.hash
     assert 0 <= meta.entries_included <= meta.entries_total
-
-
-_segments = st.lists(st.sampled_from(("a", "b", "c")).map(user_says), max_size=3)
-
-
-@given(_segments, _segments, _segments)
-def test_segments_compose_as_lists_do(a: list[Message], b: list[Message], c: list[Message]) -> None:
-    """Composition is associative, and the empty segment its identity."""
-    assert compose(compose(a, b), c) == compose(a, compose(b, c)) == compose(a, b, c)
-    assert compose(a, []) == compose([], a) == a

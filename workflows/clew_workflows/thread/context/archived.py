@@ -32,7 +32,7 @@ from clew_workflows.thread.context.blocks import (
     count_saved,
     count_smallest,
 )
-from clew_workflows.thread.context.lane_view import LaneView, ProjectionInput, choose_estimator, shows_block
+from clew_workflows.thread.context.lane_view import LaneView, ProjectionInput, choose_estimator, list_block_kinds
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
 from clew_workflows.thread.lane import ArchivedPart, Group, Layers, find_base_seq, is_base
 from clew_workflows.thread.source import BackwardReader
@@ -584,7 +584,7 @@ class _Reach:
         if group := self._groups.add(entry):
             for index, policy in enumerate(self._policies):
                 block = Rendering(estimator=choose_estimator(policy)).render_group(group, group.entries[-1].seq)
-                if shows_block(policy, block):
+                if block.kind in list_block_kinds(policy):
                     self._room[index] -= count_smallest(block, policy)
         if role == "user":
             run_id = entry.refs.get("run_id")

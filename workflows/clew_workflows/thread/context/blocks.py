@@ -119,7 +119,7 @@ class Rendering:
         if is_complete and group.rendered and group.rendered[0] == key:
             cached: Block = group.rendered[1]
             return cached
-        entries = _order_by_call(group, at_seq)
+        entries = _order_by_call(group, at_seq) if len(group.entries) > 1 else group.entries
         payloads = [entry.read(MessagePayload) for entry in entries]
         messages = [payload.message for payload in payloads]
         seqs = tuple(entry.seq for entry in entries)
@@ -171,7 +171,11 @@ class Rendering:
     def _make_block(
         self, messages: Sequence[Message], tokens: Sequence[int], seqs: tuple[int, ...], start: int | None
     ) -> Block:
-        first, results = self._drop_foreign_data(messages[0]), messages[1:]
+        first, results = messages[0], messages[1:]
+        data = first.get("provider_data")
+        if data is not None and data["provider"] != self.provider:
+            first = first.copy()
+            del first["provider_data"]
         answered = {result.get("tool_call_id") for result in results}
         unanswered = [call for call in first.get("tool_calls", []) if call["id"] not in answered]
         missing: list[Message] = [
@@ -196,15 +200,6 @@ class Rendering:
         note_tokens = self.estimator.count(note) if self.estimator else payload.note_tokens or 0
         return replace(result, pieces=pieces, bytes=payload.size, note=(note, note_tokens), in_doubt=payload.in_doubt)
 
-    def _drop_foreign_data(self, message: Message) -> Message:
-        """Remove `provider_data` that is another provider's."""
-        data = message.get("provider_data")
-        if data is None or data["provider"] == self.provider:
-            return message
-        rest = message.copy()
-        del rest["provider_data"]
-        return rest
-
 
 def _count_missing_result(result: Message) -> int:
     """Tokens of a placeholder result."""
@@ -220,21 +215,6 @@ def _order_by_call(group: Group, at_seq: int) -> list[Entry]:
     late = (entry for entry in group.late if entry.seq <= at_seq)
     by_call = {entry.read(ToolMessage).tool_call_id: entry for entry in chain(results, late)}
     return [first, *(by_call[call_id] for call_id in first.read(MessagePayload).call_ids if call_id in by_call)]
-
-
-def render_newest_first(lane: Lane, rendering: Rendering, after: int, upto: int) -> Iterator[Block]:
-    """Render the lane's own groups that start after the seq `after` and up to `upto`, the newest first.
-
-    Raises:
-        Archived: The next group is only in the archive.
-    """
-    index = bisect_right(lane.group_starts, upto)
-    oldest = max(after, lane.gap.newest_seq)
-    while index and lane.group_starts[index - 1] > oldest:
-        index -= 1
-        yield rendering.render_group(lane.groups[index], upto)
-    if lane.gap.newest_seq > after:
-        raise make_archived_error(lane)
 
 
 def make_archived_error(lane: Lane) -> Archived:

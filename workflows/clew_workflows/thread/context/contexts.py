@@ -152,7 +152,7 @@ def find_lane_prompt(thread: Thread, context_ref: str) -> tuple[str | None, int]
     """
     config = thread.find_prompt(thread.last_seq)
     anchor = thread.find_anchor(context_ref, thread.last_seq)
-    snapshot = _find_prompt_snapshot(anchor, config) if config else None
+    snapshot = _find_prompt_snapshot(anchor, config) if anchor and config else None
     return (snapshot.system_prompt, snapshot.system_prompt_tokens or 0) if snapshot else (None, 0)
 
 
@@ -165,9 +165,9 @@ def _take_within(rows: Iterable[T], room: int) -> Iterable[T]:
         yield row
 
 
-def _find_prompt_snapshot(anchor: Entry | None, config: Entry) -> StoredSnapshot | None:
+def _find_prompt_snapshot(anchor: Entry, config: Entry) -> StoredSnapshot | None:
     """Find the lane's snapshot if it has a system prompt that is newer than the session's."""
-    if anchor is None or anchor.seq < config.seq:
+    if anchor.seq < config.seq:
         return None
     snapshot = anchor.read(OperationPayload).snapshot
     return snapshot if snapshot and snapshot.system_prompt is not None else None
@@ -183,7 +183,7 @@ def _choose_system_prompt(
     """
     if policy and policy.system_prompt is not None:
         return policy.system_prompt, None
-    if snapshot := _find_prompt_snapshot(anchor, config):
+    if anchor and (snapshot := _find_prompt_snapshot(anchor, config)):
         return snapshot.system_prompt, snapshot.system_prompt_tokens
     settings = config.read(ConfigPayload)
     return settings.prompt, settings.tokens.system_prompt if settings.tokens else None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from clew_workflows.contract import READ_RESULT
-from clew_workflows.contract.errors import Archived
+from clew_workflows.contract.errors import Archived, ContextOverflow
 from clew_workflows.contract.messages import Message, ToolSpec
-from clew_workflows.contract.payloads import MessagePayload, OperationPayload, StoredSnapshot, ToolMessage
+from clew_workflows.contract.payloads import AssistantMessage, OperationPayload, StoredSnapshot, ToolMessage
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import Encoding, load_encoding
 from clew_workflows.thread.context.blocks import (
@@ -21,7 +21,6 @@ from clew_workflows.thread.context.blocks import (
     compute_results_share,
     count_saved,
     make_archived_error,
-    render_newest_first,
     update_savings,
 )
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
@@ -89,50 +88,75 @@ class LaneView:
     """
 
     def __init__(self, inputs: ProjectionInput) -> None:
+        self.inputs = inputs
         self.thread = thread = inputs.thread
         self.policy = policy = inputs.policy
+        self.kinds = list_block_kinds(policy)
         self.upto = thread.last_seq if inputs.at_seq is None else min(inputs.at_seq, thread.last_seq)
         if self.upto < thread.retained.upto:
             raise Archived(f"entry {self.upto} is in the archive: read it through ReadThread")
         self.lane = thread.get_lane(inputs.context_ref) or Lane()
-        self.selected_tools = inputs.selected_tools
         self.rendering = Rendering(inputs.provider, choose_estimator(policy))
-        has_reader = any(tool["name"] == READ_RESULT for tool in inputs.tools)
-        self.truncator = Truncator(compute_results_share(policy), readable=has_reader and not inputs.standalone)
         self.layers = self.lane.find_layers(self.upto)
         if not self.layers.is_complete:
             raise make_archived_error(self.lane)
         top = self.layers.top
         self.summarized_to = top.summarized_to
-        self.is_summarized = policy.uses_summary and top.summary >= 0
+        self.is_summarized = top.summary >= 0 and policy.uses_summary
         self.after = top.summarized_to if self.is_summarized else top.after
 
+    @cached_property
+    def truncator(self) -> Truncator:
+        """Truncates tool results that do not fit."""
+        has_reader = any(tool["name"] == READ_RESULT for tool in self.inputs.tools)
+        readable = has_reader and not self.inputs.standalone
+        return Truncator(compute_results_share(self.policy), readable=readable)
+
     @property
-    def summary(self) -> Entry | None:
-        """The summary that replaces the lane's messages up to `after`."""
-        return self._get_layer_entry(self.layers.top.summary) if self.is_summarized else None
+    def summary(self) -> Entry:
+        """The summary that replaces the lane's messages up to `after`, if `is_summarized`."""
+        return self._get_layer_entry(self.layers.top.summary)
 
     @property
     def snapshot(self) -> StoredSnapshot | None:
         """The snapshot that replaces the lane's messages up to `after`."""
-        anchor = None if self.is_summarized else self._get_layer_entry(self.layers.top.anchor)
-        return anchor.read(OperationPayload).snapshot if anchor else None
+        anchor = self.layers.top.anchor
+        if self.is_summarized or anchor < 0:
+            return None
+        return self._get_layer_entry(anchor).read(OperationPayload).snapshot
 
-    def _get_layer_entry(self, seq: int) -> Entry | None:
+    def _get_layer_entry(self, seq: int) -> Entry:
         # A thread read in part may have layers from a caller that knows newer entries.
         if seq > self.thread.last_seq:
             raise make_archived_error(self.lane)
-        return self.thread[seq] if seq >= 0 else None
+        return self.thread[seq]
 
     def list_required(self) -> list[RequiredBlock]:
-        """List the blocks of the current run and the pinned blocks, oldest first."""
-        by_start = {required.block.start: required for required in (*self.list_current(), *self.list_pinned())}
-        return sorted(by_start.values(), key=lambda required: required.block.start or 0)
+        """List the blocks that a context must hold, oldest first.
+
+        These are the user's messages of the current run, the newest round of tool calls if the next reply answers it,
+        and the pinned blocks.
+        """
+        lane, after = self.lane, self._find_current_start()
+        parts: dict[int, str] = {}
+        if "message" in self.kinds:
+            first, last = bisect_right(lane.turn_starts, after), bisect_right(lane.turn_starts, self.upto)
+            parts = dict.fromkeys(lane.turn_starts[first:last], "request")
+        newest = self._find_newest_round(after)
+        if newest and "tool_call" in self.kinds:
+            parts[newest.start] = "tool_results"
+        required = [RequiredBlock(self._render_block_at(start), parts[start]) for start in sorted(parts)]
+        return self._add_pinned(required) if self.layers.pinned else required
 
     def list_pinned(self) -> list[RequiredBlock]:
         """List the groups that hold a pinned entry, also those that a summary or a compaction replaces."""
         blocks = (replace(self._render_block_at(start), pinned=True) for start in self._list_pinned_starts())
-        return [RequiredBlock(block, "pinned") for block in blocks if self._shows(block)]
+        return [RequiredBlock(block, "pinned") for block in blocks if block.kind in self.kinds]
+
+    def _add_pinned(self, required: list[RequiredBlock]) -> list[RequiredBlock]:
+        """Add the pinned blocks, oldest first. One that is required anyway becomes a pinned one."""
+        by_start = {row.block.start: row for row in (*required, *self.list_pinned())}
+        return sorted(by_start.values(), key=lambda row: row.block.start or 0)
 
     def _list_pinned_starts(self) -> list[int]:
         lane, starts = self.lane, set[int]()
@@ -142,22 +166,6 @@ class LaneView:
             if seq <= self.upto and (group := lane.find_group(seq)):
                 starts.add(group.start)
         return sorted(starts)
-
-    def list_current(self) -> list[RequiredBlock]:
-        """List the blocks of the current run that its context must hold, oldest first.
-
-        These are its user's messages, and the newest round of tool calls if the next reply answers it.
-        """
-        lane, kinds = self.lane, set(self.policy.include_kinds)
-        after = self._find_current_start()
-        parts: dict[int, str] = {}
-        if "message" in kinds:
-            first, last = bisect_right(lane.turn_starts, after), bisect_right(lane.turn_starts, self.upto)
-            parts = dict.fromkeys(lane.turn_starts[first:last], "request")
-        newest = self._find_newest_round(after)
-        if newest and {"tool_call", "tool_result"} <= kinds:
-            parts[newest.start] = "tool_results"
-        return [RequiredBlock(self._render_block_at(start), part) for start, part in parts.items()]
 
     def _find_current_start(self) -> int:
         """The seq after which the current run has messages that a snapshot or a summary has not replaced.
@@ -187,13 +195,17 @@ class LaneView:
             raise make_archived_error(lane)
         if newest is None or newest.start <= after:
             return None
-        return newest if newest.entries[0].read(MessagePayload).call_ids else None
+        message = newest.entries[0].body
+        return newest if isinstance(message, AssistantMessage) and message.tool_calls else None
 
     def fit_required(self, required: Sequence[RequiredBlock], room: int) -> list[Block]:
-        """Truncate required blocks to `room` tokens, as far as their results can be truncated.
+        """Truncate required blocks to `room` tokens.
 
         First the results of the newest round are truncated. If that is not enough, the results of all blocks are
         truncated.
+
+        Raises:
+            ContextOverflow: A required block exceeds the room that those before it leave.
         """
         blocks = [block for block, _ in required]
         for index, (block, part) in enumerate(required):
@@ -202,6 +214,10 @@ class LaneView:
                 blocks[index] = self._fit_newest_round(block, room_left)
         if sum(block.tokens for block in blocks) > room:
             blocks = self.truncator.truncate_to_room(blocks, room)
+            for block, (_, part) in zip(blocks, required, strict=True):
+                if block.tokens > room:
+                    raise ContextOverflow(part, block.tokens, room)
+                room -= block.tokens
         return blocks
 
     def _fit_newest_round(self, block: Block, room: int) -> Block:
@@ -217,21 +233,28 @@ class LaneView:
         return self.rendering.render_group(group, self.upto)
 
     def iterate_blocks(self) -> Iterator[Block]:
-        """Iterate over the blocks that the window may keep, the newest first."""
-        blocks = render_newest_first(self.lane, self.rendering, self.after, self.upto)
-        if self.layers.pinned:
-            pinned = set(self._list_pinned_starts())
-            blocks = (replace(block, pinned=True) if block.start in pinned else block for block in blocks)
-        if self.policy.window == "epoch":
-            blocks = map(self.truncator.truncate_to_share, blocks)
-        return filter(self._shows, chain(blocks, self._iterate_snapshot_blocks()))
+        """Iterate over the blocks that the window may keep, the newest first.
 
-    def _shows(self, block: Block) -> bool:
-        return shows_block(self.policy, block)
-
-    def _iterate_snapshot_blocks(self) -> Iterator[Block]:
-        if self.snapshot:
-            yield from reversed(self.rendering.render_snapshot(self.snapshot, self._iterate_first_results()))
+        Raises:
+            Archived: The next block is only in the archive.
+        """
+        lane, pinned = self.lane, self._list_pinned_starts() if self.layers.pinned else []
+        oldest = max(self.after, lane.gap.newest_seq)
+        index = bisect_right(lane.group_starts, self.upto)
+        while index and lane.group_starts[index - 1] > oldest:
+            index -= 1
+            block = self.rendering.render_group(lane.groups[index], self.upto)
+            if block.start in pinned:
+                block = replace(block, pinned=True)
+            if self.policy.window == "epoch":
+                block = self.truncator.truncate_to_share(block)
+            if block.kind in self.kinds:
+                yield block
+        if lane.gap.newest_seq > self.after:
+            raise make_archived_error(lane)
+        if self.layers.top.anchor >= 0 and (snapshot := self.snapshot):
+            blocks = self.rendering.render_snapshot(snapshot, self._iterate_first_results())
+            yield from (block for block in reversed(blocks) if block.kind in self.kinds)
 
     def _iterate_first_results(self) -> Iterator[Entry]:
         """Iterate over the tool results that the lane has right after its snapshot, before any other message."""
@@ -312,14 +335,12 @@ class LaneView:
                 messages, tokens = messages + len(block.messages), tokens + block.tokens
             yield block, messages, tokens
 
-    def count_shared_prefix(self, epoch: tuple[int, ...] | None) -> int | None:
-        """Count the tokens at the beginning of this context that the lane's previous call had, too.
+    def count_shared_prefix(self, epoch: tuple[int, ...]) -> int:
+        """Count the tokens at the beginning of an epoch's context that the lane's previous call had, too.
 
         It is the size of that call's whole context if the window begins where it did and the policy, provider,
-        configuration and layers are the same and no late result came since; else 0. None: the window slides.
+        configuration and layers are the same and no late result came since; else 0.
         """
-        if epoch is None:
-            return None
         reply = find_last(self.lane.replies, self.upto)
         if reply is None:
             return 0
@@ -331,7 +352,7 @@ class LaneView:
             recipe.epoch == epoch
             and recipe.policy_hash == self.policy.hash
             and recipe.provider == self.rendering.provider
-            and recipe.tools == self.selected_tools
+            and recipe.tools == self.inputs.selected_tools
             and (config is None or config.seq <= recipe.basis_seq)
             and self.layers.seq <= recipe.basis_seq
             # A late result changes an older round.
@@ -340,10 +361,11 @@ class LaneView:
         return recipe.input_tokens if is_prefix else 0
 
 
-def shows_block(policy: ContextPolicy, block: Block) -> bool:
-    """Whether contexts under a policy show blocks of this kind."""
-    needed = {"message": {"message"}, "tool_call": {"tool_call", "tool_result"}}
-    return needed[block.kind] <= set(policy.include_kinds)
+def list_block_kinds(policy: ContextPolicy) -> tuple[str, ...]:
+    """List the kinds of blocks that contexts under a policy show."""
+    shown = policy.include_kinds
+    messages = ("message",) if "message" in shown else ()
+    return (*messages, "tool_call") if "tool_call" in shown and "tool_result" in shown else messages
 
 
 def choose_estimator(policy: ContextPolicy) -> Encoding | None:

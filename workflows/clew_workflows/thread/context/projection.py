@@ -8,9 +8,8 @@ size of the window, not on the length of the thread.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, TypeVar, cast
 
 from clew_workflows.contract.errors import ContextOverflow, InvalidInput
@@ -19,9 +18,8 @@ from clew_workflows.contract.outputs import ContextMeta
 from clew_workflows.contract.payloads import SummaryPayload
 from clew_workflows.contract.tokens import Encoding, load_encoding
 from clew_workflows.thread.context.blocks import Block
-from clew_workflows.thread.context.lane_view import LaneView, ProjectionInput, RequiredBlock, choose_estimator
+from clew_workflows.thread.context.lane_view import LaneView, ProjectionInput, RequiredBlock
 from clew_workflows.thread.context.window import Window, fill_epoch_window, fill_sliding_window
-from clew_workflows.thread.entries import Entry
 
 T = TypeVar("T")
 
@@ -100,7 +98,7 @@ def project(inputs: ProjectionInput) -> Projection:
 def _describe(context: Projection) -> Projection:
     """Correct what a projector of a user's own says about a context that it may have changed."""
     content = {"messages": context.messages, "tool_spec": context.tool_spec, "output_schema": context.output_schema}
-    is_changed = compose(*(block.messages for block in context.blocks)) != context.messages
+    is_changed = [message for block in context.blocks for message in block.messages] != context.messages
     return replace(
         context,
         meta=context.meta.model_copy(update={"digest": compute_digest(content)}),
@@ -118,33 +116,37 @@ def _copy(value: T) -> T:
     return cast("T", copied)
 
 
-def compose(*segments: Iterable[Message]) -> list[Message]:
-    """Concatenate segments into one context."""
-    return list(chain.from_iterable(segments))
-
-
 def project_within_budget(inputs: ProjectionInput) -> Projection:
     """The default projector.
 
     Tool schemas, system prompt, pending messages and required blocks must fit into the budget. The latest summary and
     the window's blocks get the room that is left.
     """
-    policy, sizes = inputs.policy, _Sizes(inputs)
-    view = LaneView(inputs)
-    room = _reserve_room(sizes, policy.budget)
-    required = _fit_required(view, inputs, room)
-    summary = sizes.render_summary(view.summary)
+    policy, view = inputs.policy, LaneView(inputs)
+    sizes = _measure_parts(inputs, view.rendering.estimator)
+    room = policy.budget
+    for part, size in sizes.items():
+        if size > room:
+            raise ContextOverflow(part, size, room)
+        room -= size
+    required: list[RequiredBlock] = []
+    if inputs.request_must_fit:
+        # Pending messages are a request of their own, so the current run is not required then.
+        required = view.list_pinned() if inputs.pending else view.list_required()
+    fitted = view.fit_required(required, room)
+    summary = _render_summary(view) if view.is_summarized else None
     fill_window = fill_epoch_window if policy.window == "epoch" else fill_sliding_window
-    window = fill_window(view, room, required, summary)
-    blocks = (
-        *_make_segment([{"role": "system", "content": inputs.system}] if inputs.system else [], sizes.system),
-        *([summary] if summary and window.keeps_summary else []),
-        *window.blocks,
-        *_make_segment(inputs.pending, sizes.pending),
-    )
+    window = fill_window(view, room, fitted, summary)
+    blocks = window.blocks
+    if summary and window.keeps_summary:
+        blocks = [summary, *blocks]
+    if inputs.system:
+        blocks = [Block(({"role": "system", "content": inputs.system},), sizes["system_prompt"], "message"), *blocks]
+    if inputs.pending:
+        blocks = [*blocks, Block(tuple(inputs.pending), sizes["pending"], "message")]
     tools = list(inputs.tools)
     return Projection(
-        compose(*(block.messages for block in blocks)),
+        [message for block in blocks for message in block.messages],
         tools,
         _make_meta(
             inputs,
@@ -154,49 +156,40 @@ def project_within_budget(inputs: ProjectionInput) -> Projection:
             digest=_compute_digest(blocks, tools, inputs.output_schema),
         ),
         inputs.output_schema,
-        blocks,
-        sizes.tools,
+        tuple(blocks),
+        sizes["tools"],
     )
 
 
-def _reserve_room(sizes: _Sizes, budget: int) -> int:
-    """The tokens of the budget that are left for the history.
+def _measure_parts(inputs: ProjectionInput, estimator: Encoding | None) -> dict[str, int]:
+    """Count the tokens of the parts around the history, by the names of `ContextOverflow`.
 
-    Raises:
-        ContextOverflow: Tool schemas, system prompt or pending messages exceed the budget.
+    Recorded counts are used unless the policy estimates.
     """
-    room = budget
-    for part, size in (("tools", sizes.tools), ("system_prompt", sizes.system), ("pending", sizes.pending)):
-        if size > room:
-            raise ContextOverflow(part, size, room)
-        room -= size
-    return room
+    tools = inputs.tools_tokens if inputs.tools else 0
+    system = inputs.system_tokens if inputs.system else 0
+    pending = 0
+    if estimator or tools is None or system is None or inputs.pending:
+        encoding = estimator or load_encoding(inputs.encoding)
+        if estimator or tools is None:
+            tools = encoding.count_tools(inputs.tools)
+        if estimator or system is None:
+            system = encoding.count_system_prompt(inputs.system)
+        pending = sum(map(encoding.count_message, inputs.pending))
+    return {"tools": tools, "system_prompt": system, "pending": pending}
 
 
-def _fit_required(view: LaneView, inputs: ProjectionInput, room: int) -> list[Block]:
-    """The required blocks, truncated where they do not fit in full.
-
-    Pending messages are a request of their own, so the current run is not required then.
-
-    Raises:
-        ContextOverflow: A required block exceeds the room that those before it leave.
-    """
-    required: list[RequiredBlock] = []
-    if inputs.request_must_fit:
-        required = view.list_pinned() if inputs.pending else view.list_required()
-    blocks = view.fit_required(required, room)
-    for block, (_, part) in zip(blocks, required, strict=True):
-        if block.tokens > room:
-            raise ContextOverflow(part, block.tokens, room)
-        room -= block.tokens
-    return blocks
+def _render_summary(view: LaneView) -> Block:
+    """Render the lane's summary in the role that the policy chooses."""
+    entry, estimator = view.summary, view.rendering.estimator
+    message = entry.read(SummaryPayload).make_message(view.policy.summary_role)
+    return Block((message,), estimator.count_message(message) if estimator else entry.tokens, "message")
 
 
 def _make_meta(
     inputs: ProjectionInput, view: LaneView, window: Window, estimated_tokens: int, digest: str
 ) -> ContextMeta:
-    policy, last_seq = inputs.policy, view.upto
-    cleared = sum(block.cleared for block in window.blocks)
+    policy, last_seq, epoch = inputs.policy, view.upto, window.epoch
     truncated = {
         tool_call_id: (head, tail) for block in window.blocks for tool_call_id, head, tail in block.truncated
     }
@@ -211,17 +204,12 @@ def _make_meta(
         entries_included=sum(len(block.seqs) for block in window.blocks),
         entries_total=last_seq + 1,
         policy_hash=policy.hash,
-        epoch=window.epoch,
-        shared_prefix_tokens=view.count_shared_prefix(window.epoch),
-        cleared_tool_results=cleared if policy.clear_tool_results else None,
+        epoch=epoch,
+        shared_prefix_tokens=None if epoch is None else view.count_shared_prefix(epoch),
+        cleared_tool_results=sum(block.cleared for block in window.blocks) if policy.clear_tool_results else None,
         truncated_tool_results=truncated or None,
         digest=digest,
     )
-
-
-def _make_segment(messages: Sequence[Message], tokens: int) -> list[Block]:
-    """The system or pending segment as one block; no block if it has no messages."""
-    return [Block(tuple(messages), tokens, "message")] if messages else []
 
 
 def _compute_digest(blocks: Iterable[Block], tools: list[ToolSpec], output_schema: dict[str, Any] | None) -> str:
@@ -232,37 +220,3 @@ def _compute_digest(blocks: Iterable[Block], tools: list[ToolSpec], output_schem
 
 
 register_projector("default", project_within_budget)
-
-
-class _Sizes:
-    """Tokens of the parts around the history. Recorded counts are used unless the policy estimates.
-
-    Attributes:
-        tools: Tokens of the tool schemas.
-        system: Tokens of the system prompt.
-        pending: Tokens of the pending messages.
-    """
-
-    def __init__(self, inputs: ProjectionInput) -> None:
-        self._estimator = choose_estimator(inputs.policy)
-        self._inputs = inputs
-        self.tools = self.system = self.pending = 0
-        if inputs.tools:
-            self.tools = self._count(inputs.tools_tokens, lambda encoding: encoding.count_tools(inputs.tools))
-        if system := inputs.system:
-            self.system = self._count(inputs.system_tokens, lambda encoding: encoding.count_system_prompt(system))
-        if inputs.pending:
-            self.pending = self._count(None, lambda encoding: sum(map(encoding.count_message, inputs.pending)))
-
-    def _count(self, recorded: int | None, count: Callable[[Encoding], int]) -> int:
-        if recorded is not None and self._estimator is None:
-            return recorded
-        return count(self._estimator or load_encoding(self._inputs.encoding))
-
-    def render_summary(self, entry: Entry | None) -> Block | None:
-        """Render a summary in the role that the policy chooses."""
-        if entry is None:
-            return None
-        message = entry.read(SummaryPayload).make_message(self._inputs.policy.summary_role)
-        tokens = self._count(entry.tokens, lambda encoding: encoding.count_message(message))
-        return Block((message,), tokens, "message")

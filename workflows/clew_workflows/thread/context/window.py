@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from math import inf
 
-from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context.blocks import Block, Truncator, clear_in_steps, clear_older
+from clew_workflows.thread.context.blocks import Block, clear_in_steps, clear_older
+from clew_workflows.thread.context.lane_view import LaneView
 
 
 @dataclass(slots=True)
@@ -38,34 +38,7 @@ class Window:
     epoch: tuple[int, ...] | None = None
 
 
-class View(Protocol):
-    """The part of a lane that a window is filled from."""
-
-    @property
-    def policy(self) -> ContextPolicy:
-        """The policy that chooses the window."""
-        ...
-
-    @property
-    def truncator(self) -> Truncator:
-        """Truncates tool results."""
-        ...
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Number of messages, and their tokens."""
-        ...
-
-    def iterate_blocks(self) -> Iterator[Block]:
-        """Iterate over the blocks, the newest first."""
-        ...
-
-    def iterate_measured_blocks(self) -> Iterator[tuple[Block, int, int]]:
-        """Iterate over the blocks, the newest first, with the messages and tokens from each block's start on."""
-        ...
-
-
-def fill_sliding_window(view: View, room: int, required: Sequence[Block], summary: Block | None) -> Window:
+def fill_sliding_window(view: LaneView, room: int, required: Sequence[Block], summary: Block | None) -> Window:
     """Fill a window with the newest blocks that fit.
 
     If the policy clears tool results and that frees enough, the tokens freed make room for older blocks.
@@ -79,7 +52,7 @@ def fill_sliding_window(view: View, room: int, required: Sequence[Block], summar
 
 
 def _fill_newest_first(
-    view: View, blocks: Iterable[Block], room: int, required: Sequence[Block], summary: Block | None
+    view: LaneView, blocks: Iterable[Block], room: int, required: Sequence[Block], summary: Block | None
 ) -> Window:
     """Fill a sliding window with blocks that come newest first.
 
@@ -89,46 +62,46 @@ def _fill_newest_first(
     """
     filling = _SlidingFilling(view, room, required)
     rows = iter(blocks)
-    filling.add_blocks(_take_last_turns(rows, view.policy.keep_last_turns))
+    filling.add_blocks(rows, view.policy.keep_last_turns)
     if summary:
         filling.add_summary(summary)
     if not filling.window.truncated:
         filling.add_blocks(rows)
-    filling.add_overflowing()
-    filling.add_missing_required()
-    filling.extend_truncated_results()
-    filling.window.blocks.reverse()
-    return filling.window
+    return filling.finish()
 
 
 class _SlidingFilling:
     """A sliding window while it is filled, its blocks newest first. The room of required blocks is reserved."""
 
-    def __init__(self, view: View, room: int, required: Sequence[Block]) -> None:
+    def __init__(self, view: LaneView, room: int, required: Sequence[Block]) -> None:
         self.window = Window(tokens=sum(block.tokens for block in required))
-        self._max_messages, self._truncator, self._room = view.policy.max_messages, view.truncator, room
+        self._view, self._max_messages, self._room = view, view.policy.max_messages, room
         self._messages = sum(len(block.messages) for block in required)
         self._required = {block.start: block for block in required}
         self._overflowing: Block | None = None
 
-    def add_blocks(self, blocks: Iterable[Block]) -> None:
-        """Add blocks up to the first that exceeds `max_messages` or does not fit even truncated to its share."""
+    def add_blocks(self, blocks: Iterator[Block], turns: float = inf) -> None:
+        """Add the blocks of the newest `turns` turns; older ones stay in `blocks`.
+
+        It stops at the first block that exceeds `max_messages` or does not fit even truncated to its share.
+        """
         window = self.window
-        for block in blocks:
-            required = self._required.pop(block.start, None)
-            if required is not None:
-                window.blocks.append(required)
+        while turns and (block := next(blocks, None)):
+            turns -= block.opens_turn
+            if block.start in self._required:
+                window.blocks.append(self._required.pop(block.start))
                 continue
             self._messages += len(block.messages)
             if self._max_messages and self._messages > self._max_messages:
                 window.truncated = True
                 return
             room_left = self._room - window.tokens
-            candidate = block if block.tokens <= room_left else self._truncator.truncate_to_share(block)
+            candidate = block if block.tokens <= room_left else self._view.truncator.truncate_to_share(block)
             if candidate.tokens > room_left:
                 window.truncated, self._overflowing = True, block
                 return
-            self._append(candidate)
+            window.blocks.append(candidate)
+            window.tokens += candidate.tokens
 
     def add_summary(self, summary: Block) -> None:
         """Count the summary if it fits."""
@@ -138,40 +111,30 @@ class _SlidingFilling:
         else:
             self.window.truncated = True
 
-    def add_overflowing(self) -> None:
-        """Add the block that did not fit if its results can be truncated to the room that is left."""
-        if self._overflowing:
-            room_left = self._room - self.window.tokens
-            (block,) = self._truncator.truncate_to_room([self._overflowing], room_left)
-            if block.tokens <= room_left:
-                self._append(block)
+    def finish(self) -> Window:
+        """Add the block that did not fit, truncated, and the required blocks that are older than the window.
 
-    def add_missing_required(self) -> None:
-        """Add the required blocks that are older than the window."""
-        self.window.blocks += reversed(self._required.values())
-
-    def extend_truncated_results(self) -> None:
-        """Give the room that is left to results that were truncated, the newest block first."""
+        Room that is left then goes to results that were truncated, the newest block first.
+        """
         window = self.window
+        if self._overflowing:
+            room_left = self._room - window.tokens
+            (block,) = self._view.truncator.truncate_to_room([self._overflowing], room_left)
+            if block.tokens <= room_left:
+                window.blocks.append(block)
+                window.tokens += block.tokens
+        window.blocks += reversed(self._required.values())
         for index, block in enumerate(window.blocks):
             if block.full:
-                (longer,) = self._truncator.truncate_to_room([block], self._room - window.tokens + block.tokens)
+                room_left = self._room - window.tokens + block.tokens
+                (longer,) = self._view.truncator.truncate_to_room([block], room_left)
                 window.blocks[index] = longer
                 window.tokens += longer.tokens - block.tokens
-
-    def _append(self, block: Block) -> None:
-        self.window.tokens += block.tokens
-        self.window.blocks.append(block)
+        window.blocks.reverse()
+        return window
 
 
-def _take_last_turns(rows: Iterator[Block], count: int) -> Iterator[Block]:
-    """Take the blocks of the newest `count` turns; older blocks stay in `rows`."""
-    while count and (block := next(rows, None)):
-        yield block
-        count -= block.opens_turn
-
-
-def fill_epoch_window(view: View, room: int, required: Sequence[Block], summary: Block | None) -> Window:
+def fill_epoch_window(view: LaneView, room: int, required: Sequence[Block], summary: Block | None) -> Window:
     """Fill a window whose beginning stays in place until the window overflows, and then moves to the low-water mark.
 
     The beginning depends only on the size of the lane. If that exceeds the room, whole steps are dropped from the
@@ -222,7 +185,7 @@ class _Recent:
     overflows: bool = False
 
 
-def _select_epoch(view: View, room: int, required: Sequence[Block]) -> tuple[list[Block], _Recent]:
+def _select_epoch(view: LaneView, room: int, required: Sequence[Block]) -> tuple[list[Block], _Recent]:
     """Select the blocks of an epoch's window: the required blocks before it, oldest first, and the newest blocks."""
     limits = _Limits(view, room)
     turns = view.policy.keep_last_turns
@@ -246,7 +209,7 @@ def _select_epoch(view: View, room: int, required: Sequence[Block]) -> tuple[lis
             turns = min(turns - 1, recent.turns)
 
 
-def _select_recent(view: View, limits: _Limits, required: Sequence[Block], turns: int) -> _Recent:
+def _select_recent(view: LaneView, limits: _Limits, required: Sequence[Block], turns: int) -> _Recent:
     """Select the newest blocks that fit and are within the steps or belong to the newest `turns` turns."""
     required_by_start = {block.start: block for block in required}
     recent = _Recent()
@@ -271,7 +234,7 @@ def _identify_beginning(older: Sequence[Block], recent: Sequence[Block]) -> tupl
 class _Limits:
     """The limits of an epoch's window: the room and `max_messages`, and below them the steps."""
 
-    def __init__(self, view: View, room: int) -> None:
+    def __init__(self, view: LaneView, room: int) -> None:
         policy = view.policy
         messages, tokens = view.size
         self._room, self._max_messages = room, policy.max_messages

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clew_activities.tools.threads import ThreadedCall, ToolThreads, ToolThreadSettings, TooManyAbandoned
+from clew_activities.tools.os_threads import ThreadedCall, ToolThreads, ToolThreadSettings, TooManyAbandoned
 
 HERE = __file__
 

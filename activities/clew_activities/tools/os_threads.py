@@ -1,4 +1,4 @@
-"""Runs tools in threads and event loops of their own, so that a tool that blocks does not block the worker.
+"""Runs tools in OS threads and event loops of their own, so that a tool that blocks does not block the worker.
 
 Each call of a sync tool has a thread. Async tools share one event loop, because their HTTP clients and connection
 pools belong to the loop that they were made on. A watchdog probes the loop: if one step of a tool takes longer than

@@ -1,0 +1,357 @@
+"""OpenAI's Responses: the API of its reasoning models, and of servers that speak it too.
+
+A request is complete in itself: nothing is stored at the server, and the reasoning of a tool loop comes back
+encrypted. The features of a model depend on its family, which `_find_family` reads from the model's name:
+
+| models                       | `reasoning.effort`             | encrypted reasoning | temperature       | `phase` |
+|------------------------------|--------------------------------|---------------------|-------------------|---------|
+| gpt-3, gpt-4, chatgpt        | no                             | no                  | yes               | no      |
+| gpt-…-chat                   | no                             | no                  | no                | no      |
+| o1, o3, o4                   | low, medium, high              | yes                 | no                | no      |
+| gpt-5                        | minimal to high                | yes                 | no                | no      |
+| gpt-5.1                      | none, low to high              | yes                 | at effort `none`  | no      |
+| gpt-5.2                      | none, low to xhigh             | yes                 | at effort `none`  | no      |
+| gpt-5.4, gpt-5.5             | none, low to xhigh             | yes                 | at effort `none`  | yes     |
+| gpt-5.6, gpt-6               | none, low to max               | yes                 | at effort `none`  | yes     |
+| gpt-6-astra, gpt-6.1 and on  | low to max                     | yes                 | no                | yes     |
+| their variants `pro`, `codex`| fewer                          | yes                 | no                | as above|
+| other names                  | all                            | with an effort      | yes               | no      |
+
+The names are those of developers.openai.com/api/docs/models. Options that the API does not have are omitted: `seed`
+and `stop` always.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clew_activities.providers.dialects import RESPONSES
+from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
+from clew_activities.providers.fit_messages import choose_call_ids, fit_messages, get_own_data
+from clew_activities.providers.fit_tools import FittedTools, fit_tools
+from clew_activities.providers.interface import HttpRequest, ModelRequest
+from clew_activities.providers.openai_schema import is_strict
+from clew_activities.providers.options import (
+    EFFORTS,
+    choose_effort,
+    describe_provider_tools,
+    merge_provider_options,
+)
+from clew_activities.providers.reply import get_member, read_string
+from clew_activities.providers.responses_stream import SEPARATOR, ResponsesDecoder
+from clew_workflows.contract.content import get_text
+from clew_workflows.contract.messages import Message, ToolSpec
+from clew_workflows.contract.payloads import Fitting
+
+_ENCODER = "openai-responses/1"
+_OWNED = frozenset(
+    (
+        "background",
+        "conversation",
+        "include",
+        "input",
+        "model",
+        "previous_response_id",
+        "prompt",
+        "store",
+        "stream",
+        "tool_choice",
+        "tools",
+    )
+)
+"""Fields that `provider_options` cannot set."""
+_PROVIDER_TOOLS: Mapping[str, dict[str, Any]] = {
+    "web_search": {"type": "web_search"},
+    "code_execution": {"type": "code_interpreter", "container": {"type": "auto"}},
+}
+_INCLUDED: Mapping[str, str] = {
+    "web_search": "web_search_call.action.sources",
+    "code_execution": "code_interpreter_call.outputs",
+}
+"""What a request asks for of the results of the provider's tools."""
+_FEWEST_TOKENS = 16
+"""The smallest `max_output_tokens` that the API takes."""
+
+
+@dataclass(frozen=True)
+class Responses:
+    """A server of Responses.
+
+    Attributes:
+        name: The part of a session's model before the colon.
+        base_url: The server's URL, without a slash at its end.
+        api_key: The key, sent as a bearer token, which Azure's `/openai/v1` takes too; None: the server needs none.
+    """
+
+    name: str
+    base_url: str
+    api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The key, if there is one."""
+        return (self.api_key,) if self.api_key else ()
+
+    @property
+    def secret_headers(self) -> tuple[str, ...]:
+        """The header that holds the key."""
+        return ("authorization",)
+
+    def encode(self, request: ModelRequest) -> HttpRequest:
+        """Encode the request as the body of `POST /responses`."""
+        family = _find_family(request.model)
+        tools = fit_tools(request.tools, RESPONSES.tools)
+        fitted = fit_messages(request.messages, RESPONSES)
+        offered, left_out = describe_provider_tools(request.provider_tools, _PROVIDER_TOOLS, self.name)
+        body: dict[str, Any] = {
+            "model": request.model,
+            "input": _encode_messages(fitted.messages, tools, family, self.name, request.model),
+            "stream": True,
+            "store": False,
+        }
+        included = [_INCLUDED[name] for name in offered]
+        if _returns_reasoning(request, family):
+            included.insert(0, "reasoning.encrypted_content")
+        if included:
+            body["include"] = included
+        body |= _encode_tools(request, tools, offered)
+        body |= _encode_options(request, family)
+        body = merge_provider_options(body, request, self.name, _OWNED)
+        headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        fitting = Fitting(
+            dialect=RESPONSES.name,
+            merged=fitted.merged,
+            added=fitted.added,
+            dropped=fitted.dropped,
+            tools=dict(tools.changes),
+            tools_left_out=dict(tools.left_out) | left_out,
+            options=_describe_options(request, body),
+        )
+        return HttpRequest("/responses", headers, body, fitting, _ENCODER)
+
+    def make_decoder(self, request: ModelRequest) -> ResponsesDecoder:
+        """Make a decoder for the reply to a request."""
+        return ResponsesDecoder(self.name, request.model, fit_tools(request.tools, RESPONSES.tools))
+
+    def read_error(self, answer: ErrorAnswer) -> ProviderError:
+        """Classify an error response by the tables in `errors`."""
+        return classify_response(answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Family:
+    """The features of a model's family; the module's docstring has the table.
+
+    Attributes:
+        efforts: The accepted levels of reasoning.
+        reasons: Whether the model's reasoning comes back encrypted; None: it does if the session sets a level.
+        temperature: Whether a temperature is accepted at every level; otherwise at `none` alone.
+        verbosity: Whether `text.verbosity` is accepted.
+        phase: Whether the messages of the model say which part of a run they are.
+    """
+
+    efforts: tuple[str, ...]
+    reasons: bool | None = True
+    temperature: bool = False
+    verbosity: bool = True
+    phase: bool = False
+
+
+_LOW_TO_HIGH = ("low", "medium", "high")
+_LOW_TO_XHIGH = (*_LOW_TO_HIGH, "xhigh")
+_LOW_TO_MAX = (*_LOW_TO_XHIGH, "max")
+_PRO = ("medium", "high", "xhigh")
+
+_UNKNOWN = _Family(efforts=EFFORTS, reasons=None, temperature=True)
+_FAMILIES: tuple[tuple[re.Pattern[str], _Family], ...] = tuple(
+    (re.compile(pattern), family)
+    for pattern, family in (
+        # "Encrypted content is not supported with this model."
+        (r"gpt-[34]|chatgpt-", _Family(efforts=(), reasons=False, temperature=True, verbosity=False)),
+        (r"(gpt-[\d.]+-)?chat-", _Family(efforts=(), reasons=False, verbosity=False)),
+        (r"o[1-9](-|$)", _Family(efforts=_LOW_TO_HIGH, verbosity=False)),
+        (r"gpt-5-pro", _Family(efforts=("high",))),
+        (r"gpt-5(\.1)?-codex(?!-max)", _Family(efforts=_LOW_TO_HIGH)),
+        (r"gpt-5(-|$)", _Family(efforts=("minimal", *_LOW_TO_HIGH))),
+        (r"gpt-5\.1-codex-max", _Family(efforts=_LOW_TO_XHIGH)),
+        (r"gpt-5\.1(-|$)", _Family(efforts=("none", *_LOW_TO_HIGH))),
+        (r"gpt-5\.[2-3]-codex", _Family(efforts=_LOW_TO_XHIGH, phase=True)),
+        (r"gpt-5\.[2-3]-pro", _Family(efforts=_PRO)),
+        (r"gpt-5\.[2-3](-|$)", _Family(efforts=("none", *_LOW_TO_XHIGH))),
+        (r"gpt-5\.[4-5]-pro", _Family(efforts=_PRO, phase=True)),
+        (r"gpt-5\.[4-5](-|$)", _Family(efforts=("none", *_LOW_TO_XHIGH), phase=True)),
+        (r"gpt-5\.\d+-pro", _Family(efforts=(*_PRO, "max"), phase=True)),
+        (r"gpt-5\.\d|gpt-6-(sol|luna)", _Family(efforts=("none", *_LOW_TO_MAX), phase=True)),
+        # GPT-6.1 Sol refuses `none`, as Astra does.
+        (r"gpt-([6-9]|\d\d)", _Family(efforts=_LOW_TO_MAX, phase=True)),
+        (r"gpt-oss", _Family(efforts=_LOW_TO_HIGH, reasons=None, temperature=True)),
+    )
+)
+
+
+def _find_family(model: str) -> _Family:
+    """Find the family of a model by its name, without what stands before a slash."""
+    bare = model.lower().rpartition("/")[2]
+    return next((family for pattern, family in _FAMILIES if pattern.match(bare)), _UNKNOWN)
+
+
+def _returns_reasoning(request: ModelRequest, family: _Family) -> bool:
+    if family.reasons is None:
+        return request.options.reasoning_effort not in (None, "none")
+    return family.reasons
+
+
+# Items
+
+
+def _encode_messages(
+    messages: Sequence[Message], tools: FittedTools, family: _Family, provider: str, model: str
+) -> list[dict[str, Any]]:
+    ids = choose_call_ids(messages, provider, model, RESPONSES)
+    items: list[dict[str, Any]] = []
+    for message, call_ids in zip(messages, ids, strict=True):
+        if message["role"] == "assistant":
+            own = _find_own_items(message, provider, model)
+            items += _encode_assistant(message, _encode_calls(message, call_ids, tools), own, family)
+        elif message["role"] == "tool":
+            items.append({"type": "function_call_output", "call_id": call_ids[0], "output": message["content"]})
+        else:
+            # A reasoning model reads a system message as a developer's, and other servers have no developers.
+            items.append({"type": "message", "role": message["role"], "content": message["content"]})
+    return items
+
+
+def _encode_calls(message: Message, call_ids: Sequence[str], tools: FittedTools) -> list[dict[str, Any]]:
+    calls = []
+    for call, call_id in zip(message.get("tool_calls", []), call_ids, strict=True):
+        name, arguments = tools.encode_call(call["name"], call["arguments"], RESPONSES.tools)
+        text = json.dumps(arguments, ensure_ascii=False)
+        calls.append({"type": "function_call", "call_id": call_id, "name": name, "arguments": text})
+    return calls
+
+
+def _encode_assistant(
+    message: Message, calls: list[dict[str, Any]], own: list[dict[str, Any]], family: _Family
+) -> list[dict[str, Any]]:
+    """Encode an assistant's message: as the items that the model sent, or as plain ones without their ids."""
+    if own:
+        rest = iter(calls)
+        items = [item | next(rest) if item["type"] == "function_call" else item for item in own]
+        # "Item 'rs_…' of type 'reasoning' was provided without its required following item."
+        while items and items[-1]["type"] == "reasoning":
+            items.pop()
+        return items
+    text = get_text(message["content"])
+    if not text.strip():
+        return calls
+    item: dict[str, Any] = {"type": "message", "role": "assistant", "content": text}
+    if family.phase:
+        item["phase"] = "commentary" if calls else "final_answer"
+    return [item, *calls]
+
+
+def _find_own_items(message: Message, provider: str, model: str) -> list[dict[str, Any]]:
+    """Find the items of a message that go back as they came; none if another model sent them, or they do not fit.
+
+    They hold the message's text and its calls. The API refuses some of them without the others.
+    """
+    data = get_own_data(message, provider)
+    if data is None or data.get("model") != model:
+        return []
+    items = data["blocks"]
+    count = sum(item.get("type") == "function_call" for item in items)
+    is_whole = all(isinstance(item.get("type"), str) for item in items) and count == len(
+        message.get("tool_calls", [])
+    )
+    return items if is_whole and _join_texts(items) == message["content"] else []
+
+
+def _join_texts(items: Iterable[Mapping[str, Any]]) -> str:
+    texts = [
+        "".join(read_string(get_member(part, "text")) for part in item.get("content") or ())
+        for item in items
+        if item.get("type") == "message"
+    ]
+    return SEPARATOR.join(filter(None, texts))
+
+
+# Tools and options
+
+
+def _encode_tools(request: ModelRequest, tools: FittedTools, offered: Sequence[str]) -> dict[str, Any]:
+    encoded = [*map(_encode_tool, tools.specs), *(dict(_PROVIDER_TOOLS[name]) for name in offered)]
+    if not encoded:
+        return {}
+    choice = request.options.tool_choice
+    if choice in ("auto", "none", "required"):
+        return {"tools": encoded, "tool_choice": choice}
+    if (tool := tools.by_name.get(choice or "")) is not None:
+        return {"tools": encoded, "tool_choice": {"type": "function", "name": tool.spec["name"]}}
+    return {"tools": encoded}
+
+
+def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
+    # Without `strict` the API makes the schema a strict one.
+    return {
+        "type": "function",
+        "name": spec["name"],
+        "description": spec["description"],
+        "parameters": spec["parameters"],
+        "strict": False,
+    }
+
+
+def _encode_options(request: ModelRequest, family: _Family) -> dict[str, Any]:
+    """Encode the options. Those that are not set are left to the server."""
+    options = request.options
+    effort = choose_effort(options.reasoning_effort, family.efforts)
+    takes_temperature = family.temperature or effort == "none"
+    limit = options.max_output_tokens
+    text: dict[str, Any] = {}
+    if (schema := request.output_schema) is not None:
+        text["format"] = {"type": "json_schema", "name": "reply", "schema": schema, "strict": is_strict(schema)}
+    if options.verbosity and family.verbosity:
+        text["verbosity"] = options.verbosity
+    values = {
+        "max_output_tokens": None if limit is None else max(limit, _FEWEST_TOKENS),
+        "temperature": options.temperature if takes_temperature else None,
+        "top_p": options.top_p if takes_temperature else None,
+        "reasoning": _encode_effort(effort),
+        "text": text or None,
+        "service_tier": options.service_tier,
+        "prompt_cache_key": request.cache_key,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _encode_effort(effort: str | None) -> dict[str, Any] | None:
+    if effort is None:
+        return None
+    return {"effort": effort} if effort == "none" else {"effort": effort, "summary": "auto"}
+
+
+def _describe_options(request: ModelRequest, body: Mapping[str, Any]) -> dict[str, str]:
+    """Describe the options that the request has otherwise than the session, or not at all."""
+    options = request.options
+    sent = {
+        "temperature": body.get("temperature"),
+        "top_p": body.get("top_p"),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "reasoning_effort": get_member(body.get("reasoning"), "effort"),
+        "verbosity": get_member(body.get("text"), "verbosity"),
+        "service_tier": body.get("service_tier"),
+        "stop": None,
+        "seed": None,
+    }
+    described: dict[str, str] = {}
+    for name, value in sent.items():
+        wanted = getattr(options, name)
+        if wanted is not None and value != wanted:
+            described[name] = "left out" if value is None else str(value)
+    if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
+        described["tool_choice"] = "left out"
+    return described

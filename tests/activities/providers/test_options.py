@@ -1,0 +1,68 @@
+"""Options of a model call, as a provider takes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from clew.contract import ModelOptions
+from clew_activities.providers.errors import BadRequest
+from clew_activities.providers.interface import ModelRequest
+from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
+
+
+def make_request(provider_options: dict[str, dict[str, object]] | None) -> ModelRequest:
+    """Make a request with the caller's own fields."""
+    options = ModelOptions(max_output_tokens=10, provider_options=provider_options)
+    return ModelRequest(model="m", messages=[], tools=[], options=options)
+
+
+@pytest.mark.parametrize(
+    ("effort", "accepted", "chosen"),
+    [
+        ("low", ("low", "high"), "low"),
+        ("max", ("low", "high"), "high"),
+        ("minimal", ("low", "high"), "low"),
+        ("medium", ("low", "high"), "high"),
+        ("none", ("none", "low"), "none"),
+        ("none", ("low", "high"), None),
+        ("minimal", ("none", "high"), "high"),
+        ("low", (), None),
+        (None, ("low",), None),
+    ],
+)
+def test_the_nearest_accepted_effort_is_chosen(
+    effort: str | None, accepted: tuple[str, ...], chosen: str | None
+) -> None:
+    """Of two that are equally near, the higher one; a call without reasoning never gets some."""
+    assert choose_effort(effort, accepted) == chosen
+
+
+def test_objects_are_merged_and_values_replaced() -> None:
+    """A caller's own fields add to the body, also within its objects, and change no other field."""
+    body = {"model": "m", "thinking": {"type": "on", "budget": 1}, "stop": ["a"]}
+    own: dict[str, dict[str, object]] = {"p": {"thinking": {"budget": 2}, "stop": ["b"], "seed": 3}, "q": {"seed": 4}}
+    merged = merge_provider_options(body, make_request(own), "p", ("model", "messages"))
+    assert merged == {"model": "m", "thinking": {"type": "on", "budget": 2}, "stop": ["b"], "seed": 3}
+    assert body == {"model": "m", "thinking": {"type": "on", "budget": 1}, "stop": ["a"]}
+
+
+@pytest.mark.parametrize("provider_options", [None, {}, {"q": {"seed": 1}}])
+def test_a_request_without_fields_for_the_provider_keeps_its_body(
+    provider_options: dict[str, dict[str, object]] | None,
+) -> None:
+    """Fields for another provider are not sent."""
+    body = {"model": "m"}
+    assert merge_provider_options(body, make_request(provider_options), "p", ()) == {"model": "m"}
+
+
+def test_a_field_that_clew_writes_is_refused() -> None:
+    """The error names the provider and the field."""
+    with pytest.raises(BadRequest, match=r"provider_options\.p cannot set messages:"):
+        merge_provider_options({}, make_request({"p": {"messages": [], "seed": 1}}), "p", ("messages", "model"))
+
+
+def test_tools_that_a_provider_lacks_are_left_out_with_the_reason() -> None:
+    """The others keep their order."""
+    offered, left_out = describe_provider_tools(["web_search", "code", "maps"], {"maps", "web_search"}, "p")
+    assert offered == ["web_search", "maps"]
+    assert left_out.keys() == {"code"}
