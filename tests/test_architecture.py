@@ -32,6 +32,7 @@ ORDER = (
     "clew.hooks",
     "clew.thread",
     "clew.context",
+    "clew.content",
     "clew.tools",
     "clew.agents",
     "clew.report",

@@ -190,6 +190,8 @@ WORKFLOWS = (
     ),
     Exchange("DeleteSession", contract.DeleteSessionInput, contract.DeleteReceipt, ("not_found",)),
     Exchange("ListSessions", contract.ListSessionsInput, contract.SessionsPage),
+    Exchange("PutBlob", contract.PutBlobInput, contract.BlobReceipt, ("content_mismatch", "unsupported_content")),
+    Exchange("GetBlob", contract.GetBlobInput, contract.BlobPage, ("unknown_blob",)),
 )
 
 HEARTBEATS = (

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, PlainSerializer, field_serializer
 
 from clew_workflows.contract import ModelOptions, SessionConfig
-from clew_workflows.contract.content import Content, get_text
+from clew_workflows.contract.content import Blob, Content, get_text
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, ToolCall, ToolSpec
 from clew_workflows.contract.outcomes import Prices, Usage
@@ -825,6 +825,37 @@ class Recalled(Value):
     packed: Packed
 
 
+# Blobs, which workers store, and check before a message that names them enters the thread.
+
+
+class CheckBlobs(Value):
+    """Check that blobs are stored, and that their descriptions are those of their bytes.
+
+    Attributes:
+        family: The family of the session's archive.
+        blobs: The blobs.
+    """
+
+    family: str
+    blobs: tuple[Blob, ...]
+
+
+class BlobsChecked(Value):
+    """The blobs are stored, and their descriptions are true."""
+
+
+class EndUpload(Value):
+    """Delete the chunks of an upload, and the event histories of the workflows that have brought them.
+
+    Attributes:
+        session_id: The session that the blob is for.
+        upload_id: The upload.
+    """
+
+    session_id: str
+    upload_id: str
+
+
 # Checkpoints, which workers sign and verify.
 
 
@@ -932,6 +963,7 @@ Effect = (
     | Thaw
     | Recall
     | SignCheckpoint
+    | CheckBlobs
 )
 """The input of one activity: `clew_workflows.host.execution.make_plan` names the activity and its timeouts."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -32,7 +33,8 @@ PAGE_OF_HEADS = 500
 """Heads whose names are listed at a time."""
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SUFFIXES = {"segments": ".jsonl", "nodes": ".json", "states": ".json", "results": ""}
+_UPLOAD = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SUFFIXES = {"segments": ".jsonl", "nodes": ".json", "states": ".json", "results": "", "blobs": ""}
 """The kinds of immutable objects, and the ends of their names."""
 _LAST = 1 << 30
 """Rank of a root in the order of deletion: after all objects that it leads to, so that a repeated deletion finds
@@ -86,6 +88,9 @@ class Archive:
         <namespace>/families/s-<family>/nodes/<sha256>.json       the index over them
         <namespace>/families/s-<family>/states/<sha256>.json      session state
         <namespace>/families/s-<family>/results/<sha256>          large tool results
+        <namespace>/families/s-<family>/blobs/<sha256>            images, recordings and files
+        <namespace>/families/s-<family>/blobs/<sha256>.json       what was read from their headers
+        <namespace>/families/s-<family>/uploads/<upload>/<part>   chunks of blobs that are not complete
         <namespace>/families/s-<family>/members/s-<session>       marker of a member
         <namespace>/sessions/s-<session>.json                     the head, the only mutable object
 
@@ -324,6 +329,80 @@ class Archive:
             check_digest(data, digest, path)
         return data, size
 
+    async def put_blob(self, family: str, data: bytes, description: bytes) -> str:
+        """Store a blob and the description of its content. Returns its digest.
+
+        The description is written last: a blob that has one is complete.
+        """
+        digest = await self._put(family, "blobs", data)
+        await self._store.put(self._make_description_path(family, digest), description)
+        return digest
+
+    async def get_blob(self, family: str, digest: str) -> bytes:
+        """Read a blob.
+
+        Raises:
+            ObjectDamaged: The bytes do not match `digest`.
+            ObjectMissing: There is no such blob.
+        """
+        path = self._make_path(family, "blobs", digest)
+        data = await self._store.get(path)
+        check_digest(data, digest, path)
+        return data
+
+    async def holds_blob(self, family: str, digest: str) -> bool:
+        """Whether the bytes of a blob are stored. They are not read."""
+        try:
+            await self._store.get_size(self._make_path(family, "blobs", digest))
+        except ObjectMissing:
+            return False
+        return True
+
+    async def get_description(self, family: str, digest: str) -> bytes:
+        """Read the description that was stored with a blob.
+
+        Raises:
+            ObjectMissing: There is no such blob.
+        """
+        return await self._store.get(self._make_description_path(family, digest))
+
+    async def put_chunk(self, family: str, upload: str, part: int, source: tuple[str, str], data: bytes) -> None:
+        """Store a chunk of an upload; one of the same number is replaced. `source`: the workflow that has brought it.
+
+        The object begins with a line for the source, the id of the workflow and that of its run.
+        """
+        head = json.dumps(source).encode() + b"\n"
+        await self._store.put(self._make_chunk_path(family, upload, part), head + data)
+
+    async def get_chunk(self, family: str, upload: str, part: int) -> bytes:
+        """Read the bytes of a chunk of an upload.
+
+        Raises:
+            ObjectMissing: There is no such chunk.
+        """
+        return (await self._store.get(self._make_chunk_path(family, upload, part))).partition(b"\n")[2]
+
+    async def list_chunks(self, family: str, upload: str) -> AsyncIterator[str]:
+        """List the paths of the chunks of an upload, in no order."""
+        async for path in self._store.list(self._make_chunk_path(family, upload, 0).rpartition("/")[0]):
+            yield path
+
+    async def get_chunk_source(self, path: str) -> tuple[str, str]:
+        """Read which workflow, and which run of it, has brought a chunk.
+
+        Raises:
+            ObjectDamaged: The chunk does not say it.
+        """
+        try:
+            workflow_id, run_id = json.loads((await self._store.get_part(path, 0, 1_000))[0].partition(b"\n")[0])
+            return str(workflow_id), str(run_id)
+        except (ValueError, TypeError) as error:
+            raise ObjectDamaged(path, f"it is not a chunk: {error}") from None
+
+    async def delete_chunk(self, path: str) -> None:
+        """Delete a chunk of an upload."""
+        await self._store.delete(path)
+
     async def list_paths(self) -> AsyncIterator[str]:
         """List the paths of all objects of the namespace, in no order."""
         async for path in self._store.list(self._namespace):
@@ -405,6 +484,14 @@ class Archive:
         if not _DIGEST.fullmatch(digest):
             raise ObjectMissing(f"{self._make_folder(family)}/{kind}/{digest[:100]!r}")
         return f"{self._make_folder(family)}/{kind}/{digest}{_SUFFIXES[kind]}"
+
+    def _make_description_path(self, family: str, digest: str) -> str:
+        return f"{self._make_path(family, 'blobs', digest)}.json"
+
+    def _make_chunk_path(self, family: str, upload: str, part: int) -> str:
+        if not _UPLOAD.fullmatch(upload):
+            raise ValueError(f"invalid id of an upload: {upload[:100]!r}")
+        return f"{self._make_folder(family)}/uploads/{upload}/{part:06}"
 
     async def _put(self, family: str, kind: str, data: bytes) -> str:
         """Write an immutable object. Returns its digest."""

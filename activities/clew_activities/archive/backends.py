@@ -30,6 +30,7 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import ObjectStore
 
 from clew_activities.archive.errors import ObjectChanged, ObjectDamaged
+from clew_workflows.contract.content import MAX_BLOB_BYTES
 from clew_workflows.encryption import MAX_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_OBJECT_BYTES = 16 * 1024 * 1024
-"""Largest object that is read in one piece, in bytes: a large tool result. Other objects have about a tenth of it."""
+MAX_OBJECT_BYTES = MAX_BLOB_BYTES
+"""Largest object that is read in one piece, in bytes: a blob. Large tool results have at most 16 MiB, other objects
+about a tenth of that."""
 _NOT_SHOWN = "the store has acknowledged a write that it does not show"
 
 

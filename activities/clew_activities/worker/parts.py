@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from clew_activities.archive import Archive, Store
+from clew_activities.archive.blobs import BlobActivities, Blobs
 from clew_activities.archive.deletion import DeletionActivities
 from clew_activities.archive.fork_session import ForkingActivities
 from clew_activities.archive.hibernation import ArchiveActivities
@@ -119,6 +120,7 @@ def make_parts(
     checkpoints = CheckpointActivities(keys, registry, archive, namespace, mcp_tools, own_models=own_models)
     archiving = ArchiveActivities(archive, attributes)
     reading = ReadingActivities(archive)
+    storing = BlobActivities(Blobs(archive))
     running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
     summarize = SummaryActivities(providers, http, threads, own_models).summarize
     slots = CallSlots(models, model_calls, direct_calls)
@@ -143,6 +145,10 @@ def make_parts(
             ForkingActivities(archive).fork_session,
             DeletionActivities(archive).delete_session,
             ListingActivities(archive).list_sessions,
+            storing.put_blob,
+            storing.end_upload,
+            storing.get_blob,
+            storing.check_blobs,
             slots.call_directly,
         ],
         model_activities=[slots.call_from_queue, summarize],

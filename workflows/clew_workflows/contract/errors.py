@@ -12,6 +12,7 @@ ClewError
 │   ├── CheckpointUnavailable
 │   ├── Closed
 │   │   └── Interrupted
+│   ├── ContentMismatch
 │   ├── EmptyContent
 │   ├── Idle
 │   ├── InvalidInput
@@ -36,11 +37,13 @@ ClewError
 │   ├── TokenVersion
 │   ├── TooLarge
 │   ├── UnknownApproval
+│   ├── UnknownBlob
 │   ├── UnknownKey
 │   ├── UnknownLane
 │   ├── UnknownRequest
 │   ├── UnknownTool
 │   ├── UnknownToolCall
+│   ├── UnsupportedContent
 │   └── UnsupportedStrategy
 ├── ContextOverflow         a part that the context must have does not fit
 ├── EncodingUnavailable     the vocabulary of a token encoding cannot be loaded
@@ -135,6 +138,12 @@ class Closed(Refusal):
     """The session has ended, hibernates, or is about to do so."""
 
     type = "closed"
+
+
+class ContentMismatch(Refusal):
+    """The bytes of a blob are not what its description says: another type, size or digest."""
+
+    type = "content_mismatch"
 
 
 class EmptyContent(Refusal):
@@ -287,6 +296,12 @@ class UnknownApproval(Refusal):
     type = "unknown_approval"
 
 
+class UnknownBlob(Refusal):
+    """The session's archive holds no blob of that digest: store it with `PutBlob` first."""
+
+    type = "unknown_blob"
+
+
 class UnknownKey(Refusal):
     """A text is encrypted with a key that its reader does not have, or was changed since."""
 
@@ -315,6 +330,12 @@ class UnknownToolCall(Refusal):
     """No external tool call of that id waits for a result."""
 
     type = "unknown_tool_call"
+
+
+class UnsupportedContent(Refusal):
+    """No model can read a file of that type, or it is not what a part of that kind can be."""
+
+    type = "unsupported_content"
 
 
 class UnsupportedStrategy(Refusal):
@@ -397,6 +418,7 @@ __all__ = [
     "CheckpointUnavailable",
     "ClewError",
     "Closed",
+    "ContentMismatch",
     "ContextOverflow",
     "EmptyContent",
     "EncodingUnavailable",
@@ -428,11 +450,13 @@ __all__ = [
     "TokenVersion",
     "TooLarge",
     "UnknownApproval",
+    "UnknownBlob",
     "UnknownKey",
     "UnknownLane",
     "UnknownRequest",
     "UnknownTool",
     "UnknownToolCall",
+    "UnsupportedContent",
     "UnsupportedStrategy",
     "WorkerUnavailable",
     "make_refusal",

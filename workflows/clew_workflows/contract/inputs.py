@@ -15,8 +15,10 @@ from clew_workflows.contract.config import (
     Steering,
     ToolNames,
 )
-from clew_workflows.contract.content import Part
+from clew_workflows.contract.content import BlobName, Digest, MediaType, Part
 from clew_workflows.contract.names import (
+    MAX_CHUNK_BYTES,
+    MAX_CHUNKS,
     MAX_PENDING,
     Id,
     Metadata,
@@ -675,6 +677,58 @@ class RestoreInput(Input):
 
     token: str
     session_id: SessionId | None = None
+
+
+UploadId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+_MAX_CHUNK_CHARACTERS = 4 * (MAX_CHUNK_BYTES // 3 + 1)
+Chunk = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_length=_MAX_CHUNK_CHARACTERS)]
+
+
+class PutBlobInput(Input):
+    """The argument of the workflow `PutBlob`: a chunk of a blob, or all of it.
+
+    A blob of several chunks is an upload: its chunks have one `upload_id` and are sent in any order, also at the same
+    time, the `last` one when the others have been answered. A chunk may be repeated.
+
+    Attributes:
+        session_id: The session. It need not exist yet.
+        data: The bytes of the chunk in base64, at most 1 000 000 bytes.
+        upload_id: The upload; absent: the blob has one chunk.
+        part: The number of the chunk, from 0.
+        last: Whether the blob is complete with this chunk.
+        media_type: The type of the blob. Absent: the type that its first bytes have. Read with the last chunk.
+        name: The name of the file. Read with the last chunk.
+        digest: The SHA-256 that the blob has. Read with the last chunk.
+    """
+
+    session_id: SessionId
+    data: Chunk
+    upload_id: UploadId | None = None
+    part: int = Field(default=0, ge=0, lt=MAX_CHUNKS)
+    last: bool = True
+    media_type: MediaType | None = None
+    name: BlobName | None = None
+    digest: Digest | None = None
+
+    @model_validator(mode="after")
+    def _check_upload(self) -> Self:
+        if self.upload_id is None and (self.part or not self.last):
+            raise ValueError("upload_id: a blob of several chunks needs one")
+        return self
+
+
+class GetBlobInput(Input):
+    """The argument of the workflow `GetBlob`.
+
+    Attributes:
+        session_id: The session. Its forks and their origins share their blobs.
+        digest: The digest of the blob.
+        offset: Begin with this byte: the `next_offset` of the page before.
+    """
+
+    session_id: SessionId
+    digest: Digest
+    offset: int = Field(default=0, ge=0)
 
 
 class DeleteSessionInput(Input):

@@ -25,6 +25,10 @@ MAX_METADATA_BYTES = 8_192
 """Largest metadata, in bytes of JSON: each tool call that takes a context carries the session's and the request's."""
 MAX_PAGE_BYTES = 900_000
 """Largest page, in bytes: every answer to a query stays under 1 MB."""
+MAX_CHUNK_BYTES = 1_000_000
+"""Most bytes of a blob in one input or answer. In base64, and encrypted, they stay under the 2 MB of a payload."""
+MAX_CHUNKS = 1_000
+"""Most chunks of one upload."""
 MAX_TOKEN_BYTES = 512 * 1024
 """Largest checkpoint token, in bytes."""
 MAX_EDITED_ARGUMENTS_BYTES = 512 * 1024
@@ -47,6 +51,8 @@ READ_CONTEXT_WORKFLOW = "ReadContext"
 FORK_WORKFLOW = "ForkSession"
 DELETE_WORKFLOW = "DeleteSession"
 LIST_WORKFLOW = "ListSessions"
+PUT_BLOB_WORKFLOW = "PutBlob"
+GET_BLOB_WORKFLOW = "GetBlob"
 TASK_QUEUE = "clew"
 READ_RESULT = "read_result"
 """The tool that every session with tools has: the model reads large tool results with it."""

@@ -6,6 +6,7 @@ from typing import Any, Literal, NotRequired
 
 from pydantic import Field
 
+from clew_workflows.contract.content import Blob
 from clew_workflows.contract.messages import Citation, Message, ProviderCall, ToolSpec
 from clew_workflows.contract.outcomes import Output, Usage
 from clew_workflows.contract.payloads import AgentVersion
@@ -552,6 +553,30 @@ class ForkReceipt(Output):
 
     session_id: str
     fork_seq: int
+
+
+class BlobReceipt(Output):
+    """A chunk was stored.
+
+    Attributes:
+        blob: The description of the blob, which a part of a message names; absent: the blob is not complete.
+    """
+
+    blob: Blob | None = None
+
+
+class BlobPage(Output):
+    """A page of the bytes of a blob.
+
+    Attributes:
+        blob: The description of the blob, without a name: messages name it.
+        data: The bytes of the page in base64.
+        next_offset: The `offset` of the next page; absent: there is none.
+    """
+
+    blob: Blob
+    data: str
+    next_offset: int | None = None
 
 
 class DeleteReceipt(Output):

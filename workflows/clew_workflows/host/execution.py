@@ -26,7 +26,9 @@ from clew_workflows.protocol import (
     HOOK_SECONDS,
     STORING_SECONDS,
     Archiving,
+    BlobsChecked,
     CallModel,
+    CheckBlobs,
     CheckpointSignature,
     Declined,
     DescribeModel,
@@ -189,6 +191,7 @@ ARCHIVE_TIMEOUT = timedelta(minutes=5)
 SUMMARY_TIMEOUT = timedelta(minutes=10)
 HOOK_TIMEOUT = timedelta(seconds=HOOK_SECONDS + 5)
 HOOKS_TIMEOUT = timedelta(minutes=2)
+BLOBS_TIMEOUT = timedelta(seconds=30)
 SIGN_TIMEOUT = timedelta(seconds=20)
 WORKERS_PER_TOOL_CALL = 3
 """Workers that may be lost to one tool call beside its retries: the tool may crash each of them."""
@@ -290,6 +293,8 @@ def make_plan(
             return Plan("recall", effect, Recalled, time_left, ARCHIVE_TIMEOUT, _PATIENT)
         case SignCheckpoint():
             return Plan("sign_checkpoint", effect, CheckpointSignature, SIGN_TIMEOUT)
+        case CheckBlobs():
+            return Plan("check_blobs", effect, BlobsChecked, BLOBS_TIMEOUT, retries=_STORE_ATTEMPTS)
 
 
 def _plan_call(planned: PlannedCall, time_left: timedelta | None, task_queue: str) -> Plan:
@@ -369,6 +374,10 @@ async def carry_out(effect: Recall, time_left: timedelta | None, state: State) -
 async def carry_out(
     effect: SignCheckpoint, time_left: timedelta | None, state: State
 ) -> CheckpointSignature | Failure: ...
+
+
+@overload
+async def carry_out(effect: CheckBlobs, time_left: timedelta | None, state: State) -> BlobsChecked | Failure: ...
 
 
 async def carry_out(effect: Effect, time_left: timedelta | None, state: State) -> Any:

@@ -24,6 +24,7 @@ from clew_workflows.contract.payloads import AssistantMessage, ForkPayload, Mess
 from clew_workflows.protocol import (
     Archiving,
     CallModel,
+    CheckBlobs,
     DescribeModel,
     Effect,
     PlannedCall,
@@ -143,6 +144,8 @@ def _describe(effect: Effect, state: State) -> str:
             return f"lane {effect.context_ref[:80]} before {effect.before}"
         case SignCheckpoint():
             return f"checkpoint {effect.number}"
+        case CheckBlobs():
+            return f"{len(effect.blobs)} of a message"
 
 
 def _label_call(effect: CallModel, state: State) -> tuple[str, ...]:
