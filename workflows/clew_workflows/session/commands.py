@@ -36,6 +36,7 @@ from clew_workflows.session import (
     configuration,
     decisions,
     inputs,
+    media,
     operations,
     outside,
     runs,
@@ -163,9 +164,13 @@ def decide(
     Raises:
         Refusal: The session cannot accept the command in its present state.
         ContextOverflow: A checkpoint's context does not fit the budget.
+        TooLarge: The blobs that the command names exceed a limit.
         Repeated: The same encrypted text came before, and the command would be carried out again.
     """
     decision, answer = _decide_first(state, thread, command, own_id, at)
+    if decision.state is not state and media.list_contents(command):
+        media.check_limits(state, command)
+        decision = media.count(decision, command)
     is_idle = decision.state is state and not decision.commit and decision.effect is None
     if seal is None or (is_idle and not isinstance(answer, Checkpointing | Hibernating)):
         return decision, answer
