@@ -9,8 +9,8 @@
     {"clew": "end", "lines": 152, "sha256": "..."}
 
 Each line is an entry. After an entry that refers to a large tool result, a line has the stored result, or a `problem`
-if that cannot be read. After an entry that names an image, a recording or a file, lines have its bytes in base64, once
-in a file; all but the last of them say that there are `more`. Export and import hold only a part of the thread, and one
+if that cannot be read. After the first entry that names an image, a recording or a file, lines have its bytes in
+base64; all but the last of them say that there are `more`. Export and import hold only a part of the thread, and one
 blob, in memory.
 """
 

@@ -29,6 +29,7 @@ from clew_workflows.contract.errors import (
     UnknownBlob,
     UnknownKey,
 )
+from clew_workflows.thread.entries import Entry
 
 # The archive's errors, raised as the client's errors.
 
@@ -179,7 +180,7 @@ async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
         if head is None:
             raise NotFound(f"session {session_id!r} has no archive in this store: check CLEW_STORE and the namespace")
         report.status, report.last_seq = head.status, head.last_seq
-        read, blobs = set[str](), Blobs(archive)
+        read = set[str]()
         async for check in archive.verify(head.family, head.root):
             if "/segments/" in check.name:
                 report.segments += 1
@@ -189,24 +190,7 @@ async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
             if check.problem:
                 report.problems.append(f"entries {check.from_seq} to {check.to_seq}: {check.problem}")
             for entry in check.entries:
-                try:
-                    stored = find_stored_result(entry)
-                    if stored and stored.digest not in read:
-                        read.add(stored.digest)
-                        report.results += 1
-                        await archive.get_result(head.family, stored.digest)
-                except (ObjectDamaged, ObjectMissing, ValueError) as error:
-                    report.problems.append(f"the result in entry {entry.seq}: {error}")
-                for blob in list_blobs(entry):
-                    if blob["digest"] in read:
-                        continue
-                    read.add(blob["digest"])
-                    report.blobs += 1
-                    try:
-                        await archive.get_blob(head.family, blob["digest"])
-                        await blobs.check(head.family, (blob,))
-                    except (ObjectDamaged, ObjectMissing, UnknownBlob, ContentMismatch) as error:
-                        report.problems.append(f"the blob in entry {entry.seq}: {error}")
+                await _verify_named(archive, head.family, entry, read, report)
         if not report.problems and report.entries != head.last_seq + 1:
             report.problems.append(f"the head says {head.last_seq + 1} entries, but there are {report.entries}")
         try:
@@ -214,3 +198,25 @@ async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
         except (ObjectDamaged, ObjectMissing) as error:
             report.problems.append(str(error))
     return report
+
+
+async def _verify_named(archive: Archive, family: str, entry: Entry, read: set[str], report: ArchiveReport) -> None:
+    """Read what an entry names beside the thread, and was not `read` before: a large tool result, and blobs."""
+    try:
+        stored = find_stored_result(entry)
+        if stored and stored.digest not in read:
+            read.add(stored.digest)
+            report.results += 1
+            await archive.get_result(family, stored.digest)
+    except (ObjectDamaged, ObjectMissing, ValueError) as error:
+        report.problems.append(f"the result in entry {entry.seq}: {error}")
+    for blob in list_blobs(entry):
+        if blob["digest"] in read:
+            continue
+        read.add(blob["digest"])
+        report.blobs += 1
+        try:
+            await archive.get_blob(family, blob["digest"])
+            await Blobs(archive).check(family, (blob,))
+        except (ObjectDamaged, ObjectMissing, UnknownBlob, ContentMismatch) as error:
+            report.problems.append(f"the blob in entry {entry.seq}: {error}")

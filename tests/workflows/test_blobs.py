@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import io
 import struct
+import uuid
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from clew import File, Image
+from clew import Clew, File, Image
+from clew.local import temporal_server
 from clew_activities.archive import Archive
 from clew_audit.exports import export_session, import_session
 from clew_audit.verification import verify_archive
@@ -29,7 +31,8 @@ from clew_workflows.contract.errors import (
 from tests.support.archives import list_objects
 from tests.support.encrypted import make_encryption, read_history_bytes, run_worker
 from tests.support.media import make_pdf, make_png, make_wav
-from tests.support.stack import Stack
+from tests.support.stack import Stack, serve
+from tests.support.waiting import wait_until
 
 
 async def test_a_blob_is_described_by_its_bytes_and_read_again(stack: Stack, tmp_path: Path) -> None:
@@ -142,14 +145,8 @@ async def test_a_wrong_digest_is_refused(stack: Stack) -> None:
 def name_blob(data: bytes, **changes: Any) -> dict[str, Any]:
     """Describe a PNG as a client that has stored nothing would."""
     width, height = struct.unpack(">II", data[16:24])
-    digest = hashlib.sha256(data).hexdigest()
-    return {
-        "digest": digest,
-        "media_type": "image/png",
-        "bytes": len(data),
-        "width": width,
-        "height": height,
-    } | changes
+    described = {"digest": hashlib.sha256(data).hexdigest(), "media_type": "image/png", "bytes": len(data)}
+    return described | {"width": width, "height": height} | changes
 
 
 @pytest.mark.parametrize(
@@ -307,3 +304,47 @@ async def test_a_deletion_keeps_the_blobs_of_forks(stack: Stack) -> None:
     assert await fork.read_blob(hashlib.sha256(make_png(112, 113)).hexdigest()) == make_png(112, 113)
     await stack.clew.delete(fork.id)
     assert not [path for path in await list_objects(stack.store) if f"s-{session.id}/" in path]
+
+
+async def test_a_checkpoint_takes_its_images_along(stack: Stack) -> None:
+    """A session that is restored from a checkpoint has its blobs, also when the first session is deleted later."""
+    session = await stack.open()
+    await session.ask(["look", Image.from_bytes(make_png(114, 115))])
+    token = await session.checkpoint()
+    restored = await stack.clew.restore(token)
+    await stack.clew.delete(session.id)
+    digest = hashlib.sha256(make_png(114, 115)).hexdigest()
+    assert await restored.read_blob(digest) == make_png(114, 115)
+    with pytest.raises(UnknownBlob):
+        await stack.clew.restore(token)
+
+
+async def test_the_last_chunk_can_be_repeated(stack: Stack) -> None:
+    """A caller that has lost the answer sends the last chunk again, and gets the same description."""
+    session, data = await stack.open(), make_png(116, 117, size=1_200_000)
+    blobs: Any = session._blobs
+    digest = hashlib.sha256(data).hexdigest()
+    await blobs._send(data[:MAX_CHUNK_BYTES], upload_id="mine", part=0, last=False)
+    last = {"upload_id": "mine", "part": 1, "last": True, "digest": digest}
+    first = await blobs._send(data[MAX_CHUNK_BYTES:], **last)
+    assert await blobs._send(data[MAX_CHUNK_BYTES:], **last) == first
+
+
+@pytest.mark.slow
+async def test_the_server_keeps_no_history_of_an_upload(stack: Stack) -> None:
+    """The histories of the workflows that have brought a blob, and read it, are deleted.
+
+    On a server of its own: it deletes them when the others are booked.
+    """
+    async with temporal_server(ui=False) as server:
+        clew = await Clew.connect(server.address)
+        async with serve(clew, stack.environ, store=stack.store):
+            session = await clew.open(f"test-{uuid.uuid4().hex}", model=stack.add_model("fine"))
+            blob = await session.put_blob(make_png(118, 119, size=2_500_000))
+            await session.read_blob(blob)
+
+            async def is_forgotten() -> bool:
+                named = [execution.id async for execution in clew.temporal.list_workflows()]
+                return not [name for name in named if "blob-" in name]
+
+            await wait_until(is_forgotten)

@@ -131,6 +131,21 @@ class Blobs:
             if not await self.archive.holds_blob(family, blob["digest"]):
                 raise make_unknown(blob["digest"])
 
+    async def copy(self, source: str, target: str, blobs: Iterable[Blob]) -> None:
+        """Copy blobs from one family to another, as far as that one does not have them.
+
+        Raises:
+            ContentMismatch: A description is not that of the bytes.
+            ObjectDamaged: A stored blob or description is damaged.
+            UnknownBlob: Neither family has a blob.
+        """
+        for blob in blobs:
+            try:
+                await self.check(target, (blob,))
+            except UnknownBlob:
+                await self.check(source, (blob,))
+                await self.store(target, await self.read(source, blob["digest"]), media_type=blob["media_type"])
+
     def _keep(self, key: tuple[str, str], data: bytes) -> None:
         self._cached[key] = data
         self._cached_bytes += len(data)
