@@ -156,13 +156,16 @@ async def _delete_histories(session_id: str) -> None:
     """Delete the event histories of all its workflow runs that the server still has, and those of its uploads."""
     client = activity.client()
     # A session id contains no quotes.
-    listed = [execution async for execution in client.list_workflows(f'WorkflowId = "{session_id}"')]
+    runs = [("", session_id)]
+    runs += [(run.run_id, run.id) async for run in client.list_workflows(f'WorkflowId = "{session_id}"')]
+    # Others that begin like that are those of sessions whose ids begin alike.
     uploads = f"{SERVICE_PREFIX}putblob-{session_id}-"
-    async for execution in client.list_workflows(f'WorkflowId STARTS_WITH "{uploads}"'):
-        # The others are those of sessions whose ids begin alike.
-        if re.fullmatch("[0-9a-f]{32}", execution.id.removeprefix(uploads)):
-            listed.append(execution)
-    for workflow_id, run_id in [(session_id, ""), *((execution.id, execution.run_id) for execution in listed)]:
+    runs += [
+        (run.run_id, run.id)
+        async for run in client.list_workflows(f'WorkflowId STARTS_WITH "{uploads}"')
+        if re.fullmatch("[0-9a-f]{32}", run.id.removeprefix(uploads))
+    ]
+    for run_id, workflow_id in runs:
         named = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
         request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=named)
         try:
