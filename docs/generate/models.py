@@ -49,7 +49,7 @@ _BUILT_IN = ("openai", "anthropic", "google")
 @cache
 def blocks() -> dict[str, str]:
     """The text of each block, by name."""
-    found = (_find_reason(row, name) for row in DIALECTS for name in COLUMNS)
+    found = (find_reason(row, name) for row in DIALECTS for name in COLUMNS)
     reasons = list(dict.fromkeys(filter(None, found)))
     notes = {reason: number for number, reason in enumerate(reasons, 1)}
     letters = ("".join(pair) for first in ("", *ascii_uppercase) for pair in product([first], ascii_uppercase))
@@ -69,7 +69,7 @@ def blocks() -> dict[str, str]:
     }
 
 
-def _find_reason(row: Dialect, name: str) -> str | None:
+def find_reason(row: Dialect, name: str) -> str | None:
     """Find why a server has no mark in a scenario; None: it has one."""
     if SCENARIOS.get(name) is SCENARIOS["provider tools"] and not row.runs_searches:
         return "not offered: the server runs no tools itself beside those of a session, and the recipe says so"
@@ -77,7 +77,7 @@ def _find_reason(row: Dialect, name: str) -> str | None:
 
 
 def _mark(row: Dialect, name: str, notes: dict[str, int]) -> str:
-    reason = _find_reason(row, name)
+    reason = find_reason(row, name)
     return "✓" if reason is None else f"&ndash;<sup>{notes[reason]}</sup>"
 
 
