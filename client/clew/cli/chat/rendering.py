@@ -19,6 +19,7 @@ from rich.theme import Theme
 
 from clew.cli import show
 from clew.cli.hints import complete_commands, describe_need
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Citation, Message, ProviderCall
 from clew_workflows.contract.outputs import Context
 from clew_workflows.contract.tokens import ByteEstimate, Encoding
@@ -511,7 +512,7 @@ def _format_message(message: Message, tokens: int) -> Text:
     calls = " ".join(
         show.format_tool_call(call["name"], call["arguments"]).plain for call in message.get("tool_calls", [])
     )
-    return _format_row(f"{message['role']}{name}", tokens, f"{message['content']} {calls}")
+    return _format_row(f"{message['role']}{name}", tokens, f"{get_text(message['content'])} {calls}")
 
 
 def _format_row(title: str, tokens: int, content: str) -> Text:
