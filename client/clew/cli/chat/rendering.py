@@ -19,7 +19,7 @@ from rich.theme import Theme
 
 from clew.cli import show
 from clew.cli.hints import complete_commands, describe_need
-from clew_workflows.contract.content import get_text
+from clew_workflows.contract.content import Part, describe_part, get_text
 from clew_workflows.contract.messages import Citation, Message, ProviderCall
 from clew_workflows.contract.outputs import Context
 from clew_workflows.contract.tokens import ByteEstimate, Encoding
@@ -119,7 +119,18 @@ class NoteBlock:
     tone: Tone = "dim"
 
 
-Block = UserBlock | ReplyBlock | SourcesBlock | ToolBlock | WaitingBlock | NoteBlock
+@dataclass(frozen=True, slots=True)
+class MediaBlock:
+    """The images, recordings and files of the message before it.
+
+    Attributes:
+        parts: Their parts.
+    """
+
+    parts: tuple[Part, ...]
+
+
+Block = UserBlock | ReplyBlock | SourcesBlock | ToolBlock | WaitingBlock | NoteBlock | MediaBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +396,8 @@ def _format_block(block: Block, width: int, watched: str) -> RenderableType:
             return _format_tool(block, width)
         case WaitingBlock():
             return _format_waiting(block, width, watched)
+        case MediaBlock():
+            return Group(*(show.make_text((f"  {describe_part(part)}", "dim cyan")) for part in block.parts))
         case NoteBlock():
             # Errors of the workers name commands.
             text = complete_commands(block.text) if block.tone == "error" else block.text
