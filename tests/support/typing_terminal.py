@@ -30,8 +30,10 @@ class _Painted(io.StringIO):
     def __init__(self) -> None:
         super().__init__()
         self.emulator = Emulator(COLUMNS)
+        self.raw = ""
 
     def write(self, text: str) -> int:
+        self.raw += text
         self.emulator.feed(text)
         return len(text)
 
@@ -39,15 +41,24 @@ class _Painted(io.StringIO):
 class TypingTerminal:
     """A chat that runs in this process."""
 
-    def __init__(self, keys: PipeInput, emulator: Emulator, chatting: asyncio.Task[int]) -> None:
+    def __init__(self, keys: PipeInput, painted: _Painted, chatting: asyncio.Task[int]) -> None:
         self._keys = keys
-        self._emulator = emulator
+        self._painted = painted
         self._chatting = chatting
 
     @property
     def screen(self) -> str:
         """The screen, with all that has scrolled."""
-        return self._emulator.text
+        return self._painted.emulator.text
+
+    @property
+    def raw(self) -> str:
+        """All output, with its control sequences."""
+        return self._painted.raw
+
+    def paste(self, text: str) -> None:
+        """Paste a text, as a terminal does that marks it."""
+        self._keys.send_text(f"\x1b[200~{text}\x1b[201~")
 
     def press(self, keys: str) -> None:
         """Press keys."""
@@ -63,6 +74,12 @@ class TypingTerminal:
                     await asyncio.sleep(0.02)
         except TimeoutError:
             raise AssertionError(f"{text!r} does not appear on\n{self.screen}") from None
+
+    async def wait_until_raw(self, text: str) -> None:
+        """Wait until the output has a text among its control sequences."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while text not in self.raw:
+                await asyncio.sleep(0.02)
 
     async def wait_for_end(self) -> int:
         """Wait until the chat has ended; returns its exit code."""
@@ -80,7 +97,7 @@ async def open_chat(stack: Stack, session: Session, *, clew: Clew | None = None)
         shell = Shell(clew or stack.clew, opened, history=InMemoryHistory(), input=keys, output=output)
         chatting = asyncio.ensure_future(shell.run())
         try:
-            yield TypingTerminal(keys, painted.emulator, chatting)
+            yield TypingTerminal(keys, painted, chatting)
         finally:
             chatting.cancel()
             await asyncio.gather(chatting, return_exceptions=True)

@@ -1,9 +1,10 @@
 """The child process that turns an image from outside into what a terminal draws, within hard limits.
 
-It reads a JSON object with the size in a line, and then the image from standard input. It writes the sequences for the
-terminal, or nothing, if the image is damaged, too large, of another type, or a limit ends the process.
+It reads a JSON object with the size in a line, and then the image from standard input. It writes the sequences for
+the terminal, or nothing, if the image is damaged, too large, of another type, or a limit ends the process.
 
-The library asks the terminal what it can when it is imported, and takes keys with the answer. Here it has no terminal.
+The library asks the terminal what it can do when it is imported, and takes typed keys with the answer. Here it has no
+terminal to ask.
 """
 
 from __future__ import annotations

@@ -43,6 +43,8 @@ MAX_COLUMNS, MAX_ROWS = 60, 15
 """Largest picture, in cells."""
 MAX_OUTPUT_BYTES = 8 * 1024 * 1024
 """Most that the child process may write."""
+KONSOLE_VERSION = 220_400
+"""The first version of Konsole with sixel."""
 USUAL_CELL = (10, 20)
 """Pixels of a cell where the terminal does not say them."""
 _PROCESS = Path(__file__).with_name("picture_process.py")
@@ -78,7 +80,7 @@ def find_protocol(environment: Mapping[str, str]) -> Protocol | None:
     if program in ("iTerm.app", "iTerm2", "WezTerm", "mintty", "contour") or terminal.startswith(("foot", "mlterm")):
         return "sixel"
     konsole = environment.get("KONSOLE_VERSION", "")
-    return "sixel" if konsole.isdigit() and int(konsole) >= 220400 else None  # noqa: PLR2004 - 22.04
+    return "sixel" if konsole.isdigit() and int(konsole) >= KONSOLE_VERSION else None
 
 
 def can_draw() -> bool:
@@ -126,9 +128,21 @@ async def draw(data: bytes, protocol: Protocol, room: Room) -> str:
         "cell_width": room.cell[0],
         "cell_height": room.cell[1],
     }
+    child = _start_child(room)
+    # In a thread, which ends with the child: asyncio's subprocesses hang if cancelled at their start.
+    talking = asyncio.get_running_loop().run_in_executor(None, _talk, child, settings, data)
+    try:
+        # Shielded: a thread that is cancelled before it has started would not wait for the killed child.
+        painted = await asyncio.shield(talking)
+    finally:
+        child.kill()
+    return painted if _PICTURE.fullmatch(painted) else ""
+
+
+def _start_child(room: Room) -> subprocess.Popen[bytes]:
     # The library reads the size of a cell where it has no terminal to ask.
     cell = {"TEXTUAL_CELL_WIDTH": str(room.cell[0]), "TEXTUAL_CELL_HEIGHT": str(room.cell[1])}
-    child = subprocess.Popen(
+    return subprocess.Popen(
         # -P: modules in that file's folder must not shadow the standard library.
         [sys.executable, "-P", str(_PROCESS)],
         stdin=subprocess.PIPE,
@@ -138,14 +152,6 @@ async def draw(data: bytes, protocol: Protocol, room: Room) -> str:
         # Ctrl-C in the terminal must reach the chat alone.
         start_new_session=True,
     )
-    # In a thread, which ends with the child: asyncio's subprocesses hang if cancelled at their start.
-    talking = asyncio.get_running_loop().run_in_executor(None, _talk, child, settings, data)
-    try:
-        # Shielded: a thread that is cancelled before it has started would not wait for the killed child.
-        painted = await asyncio.shield(talking)
-    finally:
-        child.kill()
-    return painted if _PICTURE.fullmatch(painted) else ""
 
 
 def _talk(child: subprocess.Popen[bytes], settings: Mapping[str, Any], data: bytes) -> str:
@@ -170,22 +176,22 @@ class Pictures:
     Args:
         protocol: How the terminal takes them.
         room: Measures the room for a picture.
-        show: Shows one: its description and what the terminal draws.
+        show: Shows one: its description, what the terminal draws, and its place.
     """
 
-    def __init__(self, protocol: Protocol, room: Callable[[], Room], show: Callable[[Blob, str], None]) -> None:
+    def __init__(self, protocol: Protocol, room: Callable[[], Room], show: Callable[[Blob, str, int], None]) -> None:
         self._protocol: Protocol = protocol
         self._room = room
         self._show = show
-        self._wanted: deque[tuple[Session, Blob]] = deque(maxlen=MAX_WAITING)
+        self._wanted: deque[tuple[Session, Blob, int]] = deque(maxlen=MAX_WAITING)
         self._news = asyncio.Event()
 
-    def want(self, session: Session, parts: Sequence[Part]) -> None:
+    def want(self, session: Session, parts: Sequence[Part], place: int) -> None:
         """Show the images of a message when they are read. Too large ones are left out."""
         for part in parts:
             blob = part.get("blob") if part["type"] == "image" else None
             if blob and blob["bytes"] <= MAX_BYTES:
-                self._wanted.append((session, blob))
+                self._wanted.append((session, blob, place))
                 self._news.set()
 
     async def run(self) -> None:
@@ -194,9 +200,9 @@ class Pictures:
             await self._news.wait()
             self._news.clear()
             while self._wanted:
-                session, blob = self._wanted.popleft()
+                session, blob, place = self._wanted.popleft()
                 if painted := await self._paint(session, blob):
-                    self._show(blob, painted)
+                    self._show(blob, painted, place)
 
     async def _paint(self, session: Session, blob: Blob) -> str:
         data = bytearray()
