@@ -75,12 +75,6 @@ class TypingTerminal:
         except TimeoutError:
             raise AssertionError(f"{text!r} does not appear on\n{self.screen}") from None
 
-    async def wait_until_raw(self, text: str) -> None:
-        """Wait until the output has a text among its control sequences."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while text not in self.raw:
-                await asyncio.sleep(0.02)
-
     async def wait_for_end(self) -> int:
         """Wait until the chat has ended; returns its exit code."""
         async with asyncio.timeout(PATIENCE_SECONDS):
