@@ -1,7 +1,7 @@
 """Convert parts: those of a thread to AG-UI's, and those that a client sends to the content of a message. Pure.
 
-A client sends bytes in its message, or names a blob of the session as a file of the provider `clew`. It gets parts that
-name blobs, or their addresses, and no bytes: messages come again with every input.
+A client sends bytes in its message, or names a blob of the session as a file of the provider `clew`. It gets parts
+that name blobs, or their addresses, and no bytes: messages come again with every input.
 """
 
 from __future__ import annotations

@@ -10,12 +10,13 @@ import pytest
 from ag_ui import core
 
 from clew import Audio, File, Image
+from clew.ag_ui import parts
 from clew.ag_ui.mapping import RunEvents, convert_entry, convert_thread
 from clew.ag_ui.parts import BLOB, convert_content, read_content
 from clew.local import Reply
 from clew.session.events import EntryCommitted
 from clew.thread import Entry
-from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob, Content
+from clew_workflows.contract.content import Blob, Content
 from clew_workflows.contract.errors import InvalidInput, TooLarge, UnsupportedContent
 from tests.support.ag_ui import AgUiClient, apply
 from tests.support.media import make_pdf, make_png, make_wav
@@ -65,7 +66,7 @@ def test_parts_name_blobs_and_have_no_bytes() -> None:
 @pytest.mark.parametrize("blob_url", [None, lambda blob: f"/blobs/{blob['digest']}"])
 def test_parts_that_come_back_name_the_same_blobs(blob_url: Any) -> None:
     """A client may send what it got: by the description in the metadata, not by the address."""
-    read: Any = read_content(convert_content(CONTENT, blob_url))  # type: ignore[arg-type]
+    read: Any = read_content(convert_content(CONTENT, blob_url))
     assert read[0] == "Look."
     assert [part.blob for part in read[1:4]] == [PICTURE, PAGES, FILM]
     assert [type(part) for part in read[1:]] == [Image, File, File, Image]
@@ -98,7 +99,6 @@ def test_bytes_come_in_base64_or_a_data_url() -> None:
     ("part", "refusal"),
     [
         (core.ImagePart(source=core.DataSource(value="%%%", mime_type="image/png")), InvalidInput),
-        (core.ImagePart(source=core.DataSource(value="A" * (MAX_BLOB_BYTES * 4 // 3 + 8), mime_type="image/png")), TooLarge),
         (core.DocumentPart(source=core.UrlSource(value="https://example.org/a.pdf")), UnsupportedContent),
         (core.ImagePart(source=core.FileSource(value="file-1", provider="openai")), UnsupportedContent),
         (core.ImagePart(source=core.FileSource(value="a" * 64, provider="clew")), InvalidInput),
@@ -110,6 +110,14 @@ def test_parts_that_a_session_cannot_have(part: core.ContentPart, refusal: type[
     """Nothing is fetched for a client, and a description must be of the blob that is named."""
     with pytest.raises(refusal):
         read_content([core.TextPart(text="Look."), part])
+
+
+@pytest.mark.parametrize("source", [inline(bytes(20), "image/png"), core.UrlSource(value=f"data:,{'a' * 40}")])
+def test_parts_that_are_too_large(source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of a blob is checked before its bytes are decoded."""
+    monkeypatch.setattr(parts, "MAX_BLOB_BYTES", 10)
+    with pytest.raises(TooLarge):
+        read_content([core.ImagePart(source=source)])
 
 
 def test_a_reply_with_a_picture_has_it_in_its_metadata() -> None:
