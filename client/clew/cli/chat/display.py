@@ -171,11 +171,11 @@ class Display:
 
         Args:
             title: Its description.
-            painted: What the terminal draws.
+            painted: What the terminal draws; the cursor stands below it at the end.
             printed: What `printed` was after that line.
         """
         line = self._painter.paint(show.make_text((f"  {title}", "dim cyan"))) if printed != self._printed else ""
-        self._write(f"{line}{painted}\n" if not painted.endswith("\n") else line + painted)
+        self._write(line + painted)
 
     @property
     def printed(self) -> int:

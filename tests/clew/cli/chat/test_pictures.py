@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clew import Image
-from clew.cli.chat.pictures import SETTING, Room, draw, find_protocol
+from clew import Image, Session
+from clew.cli.chat.pictures import MAX_BYTES, SETTING, Pictures, Room, draw, find_protocol
 from clew.local import Reply
+from clew_workflows.contract.content import Blob, iterate_blobs
 from tests.support.command_line import open_terminal
 from tests.support.media import make_png
 from tests.support.stack import Stack
@@ -73,6 +77,27 @@ async def test_other_bytes_are_not_drawn(data: bytes) -> None:
     assert await draw(data, "sixel", Room(60, 15)) == ""
 
 
+async def test_of_many_pictures_the_newest_are_shown() -> None:
+    """At most four wait; one whose bytes exceed its description is not drawn."""
+    shown: list[int] = []
+    pictures = Pictures("sixel", lambda: Room(10, 5), lambda _blob, _painted, place: shown.append(place))
+
+    class Shelf:
+        async def stream_blob(self, blob: Blob) -> AsyncIterator[bytes]:
+            yield make_png(30, 20)
+            if blob["digest"].startswith("5"):
+                yield bytes(MAX_BYTES)
+
+    session: Any = Shelf()
+    for place in range(7):
+        blob: Blob = {"digest": str(place) * 64, "media_type": "image/png", "bytes": 100}
+        pictures.want(session, [{"type": "text", "text": "Look."}, {"type": "image", "blob": blob}], place)
+    running = asyncio.ensure_future(pictures.run())
+    await wait_until(lambda: 6 in shown)
+    running.cancel()
+    assert shown == [3, 4, 6]
+
+
 def see(_body: dict[str, Any]) -> Reply:
     """A model that answers."""
     return Reply("It is red.")
@@ -114,3 +139,29 @@ async def test_a_terminal_that_shows_none_gets_none(stack: Stack) -> None:
         await terminal.wait_until_shown("[image: red.png")
         assert await terminal.leave() == 0
         assert not [start for start in (SIXEL, KITTY) if start in terminal.raw]
+
+
+async def test_a_file_is_attached_on_a_real_terminal(stack: Stack, tmp_path: Path) -> None:
+    """`clew chat` sends the file with the line and draws it; what was pasted is replaced by Tab."""
+    session = await stack.open(see)
+    (tmp_path / "red.png").write_bytes(make_png(300, 200))
+    settings = {SETTING: "kitty"}
+    async with open_terminal("chat", session.id, address=stack.server.address, **settings) as terminal:
+        await terminal.wait_until_shown("/help lists the commands")
+        terminal.type(f"/attach {tmp_path}/red.png\r")
+        await terminal.wait_until_shown("+ red.png, ")
+        terminal.type("Look.\r")
+        await terminal.wait_until_shown("[image: red.png, image/png, 300 x 200")
+        await terminal.wait_for(PLACEHOLDER)
+        await terminal.wait_until_shown("It is red.")
+        terminal.type(f"\x1b[200~'{tmp_path}/red.png' \x1b[201~")
+        await terminal.wait_until_shown("Tab attaches red.png")
+        terminal.type("\tAnd now?\r")
+        await terminal.wait_until_shown("> And now?")
+        assert await terminal.leave() == 0
+    await wait_until(lambda: _count_named(session, 2))
+
+
+async def _count_named(session: Session, count: int) -> bool:
+    contents: list[Any] = [message["content"] for message in await session.transcript()]
+    return [blob.get("name") for blob in iterate_blobs(contents)] == ["red.png"] * count
