@@ -17,10 +17,18 @@ from clew_activities.archive import (
     StoreUnavailable,
     ThreadMismatch,
 )
+from clew_activities.archive.blobs import Blobs, list_blobs
 from clew_activities.archive.errors import KeyMissing
 from clew_activities.tools.stored_results import find_stored_result
 from clew_workflows.contract import errors
-from clew_workflows.contract.errors import ArchiveUnavailable, ClewError, NotFound, UnknownKey
+from clew_workflows.contract.errors import (
+    ArchiveUnavailable,
+    ClewError,
+    ContentMismatch,
+    NotFound,
+    UnknownBlob,
+    UnknownKey,
+)
 
 # The archive's errors, raised as the client's errors.
 
@@ -135,6 +143,7 @@ class ArchiveReport:
         nodes: Number of nodes of the index.
         entries: Number of entries in undamaged segments.
         results: Number of large tool results that those entries refer to.
+        blobs: Number of images, recordings and files that they name.
         problems: Everything that is wrong with the archive.
     """
 
@@ -145,6 +154,7 @@ class ArchiveReport:
     nodes: int = 0
     entries: int = 0
     results: int = 0
+    blobs: int = 0
     problems: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -169,7 +179,7 @@ async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
         if head is None:
             raise NotFound(f"session {session_id!r} has no archive in this store: check CLEW_STORE and the namespace")
         report.status, report.last_seq = head.status, head.last_seq
-        read = set[str]()
+        read, blobs = set[str](), Blobs(archive)
         async for check in archive.verify(head.family, head.root):
             if "/segments/" in check.name:
                 report.segments += 1
@@ -187,6 +197,16 @@ async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
                         await archive.get_result(head.family, stored.digest)
                 except (ObjectDamaged, ObjectMissing, ValueError) as error:
                     report.problems.append(f"the result in entry {entry.seq}: {error}")
+                for blob in list_blobs(entry):
+                    if blob["digest"] in read:
+                        continue
+                    read.add(blob["digest"])
+                    report.blobs += 1
+                    try:
+                        await archive.get_blob(head.family, blob["digest"])
+                        await blobs.check(head.family, (blob,))
+                    except (ObjectDamaged, ObjectMissing, UnknownBlob, ContentMismatch) as error:
+                        report.problems.append(f"the blob in entry {entry.seq}: {error}")
         if not report.problems and report.entries != head.last_seq + 1:
             report.problems.append(f"the head says {head.last_seq + 1} entries, but there are {report.entries}")
         try:
