@@ -542,6 +542,8 @@ class RunTool(Value):
         agent: The session's agent; only for a tool that takes a context, as the metadata.
         metadata: The session's metadata.
         request_metadata: The metadata of the request.
+        max_blob_bytes: The largest image, recording or file of the result; None: the largest that is stored.
+        max_media_bytes: The most bytes of all those of the result; None: the most of a message by default.
     """
 
     request_id: str
@@ -558,6 +560,8 @@ class RunTool(Value):
     agent: str | None = None
     metadata: dict[str, str] | None = None
     request_metadata: dict[str, str] | None = None
+    max_blob_bytes: int | None = None
+    max_media_bytes: int | None = None
 
 
 def make_idempotency_key(session_id: str, tool_call_id: str) -> str:

@@ -120,8 +120,9 @@ def make_parts(
     checkpoints = CheckpointActivities(keys, registry, archive, namespace, mcp_tools, own_models=own_models)
     archiving = ArchiveActivities(archive, attributes)
     reading = ReadingActivities(archive)
-    storing = BlobActivities(Blobs(archive))
-    running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
+    blobs = Blobs(archive)
+    storing = BlobActivities(blobs)
+    running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools, blobs=blobs)
     summarize = SummaryActivities(providers, http, threads, own_models).summarize
     slots = CallSlots(models, model_calls, direct_calls)
     return Parts(
