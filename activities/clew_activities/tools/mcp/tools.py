@@ -314,8 +314,13 @@ def _read_media(part: Mapping[str, Any]) -> Piece:
         name = clean_name(unquote(urlsplit(str(resource.get("uri") or "")).path))
         piece = decode_base64("file", resource.get("blob"), _read_text_type(resource), name)
         if isinstance(piece, NewMedia):
-            inspected = find_type(piece.data) or ""
-            return replace(piece, kind="image" if inspected.startswith("image/") else "file")
+            inspected = find_type(piece.data)
+            kind = (inspected or "").partition("/")[0]
+            return replace(
+                piece,
+                kind="image" if kind == "image" else "audio" if kind == "audio" else "file",
+                media_type=None if inspected else piece.media_type,
+            )
         return piece
     return decode_base64("image" if part["type"] == "image" else "audio", part.get("data"))
 
