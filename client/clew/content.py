@@ -142,7 +142,7 @@ def make_media(part: Part) -> Media | None:
         return None
     if (url := part.get("url")) is not None:
         return Image.from_url(str(url))
-    blob: Any = part["blob"]  # type: ignore[typeddict-item]
+    blob: Any = part["blob"]
     kinds: dict[str, type[Media]] = {"image": Image, "audio": Audio, "file": File}
     return kinds[part["type"]].from_blob(blob)
 

@@ -304,7 +304,7 @@ class ModelReply(Value):
     """A model's complete reply, in a form that is the same for all providers.
 
     Attributes:
-        content: The text.
+        content: The text, or the parts of a reply with images or recordings, whose bytes are stored.
         thinking: The model's reasoning, where the provider shows it.
         tool_calls: The tool calls that the model requests.
         provider_data: Data that the same provider wants back with the next call.
@@ -314,7 +314,7 @@ class ModelReply(Value):
         usage: The tokens, and the cost where the prices are known.
     """
 
-    content: str = ""
+    content: Content = ""
     thinking: str | None = None
     tool_calls: tuple[RequestedTool, ...] = ()
     provider_data: ProviderData | None = None
@@ -322,6 +322,11 @@ class ModelReply(Value):
     citations: tuple[Citation, ...] = ()
     stop_reason: StopReason = "stop"
     usage: ReportedUsage = Usage()
+
+    @property
+    def text(self) -> str:
+        """The content as a text, with a marker for each image and recording."""
+        return get_text(self.content)
 
 
 class ModelAnswered(Value):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -17,14 +14,13 @@ from clew.content import Image, Media, make_media
 from clew_activities.archive import ArchiveError, ObjectDamaged, ObjectMissing
 from clew_activities.archive.blobs import Blobs
 from clew_activities.archive.thread_source import Threads
+from clew_activities.received_media import NewMedia, Unusable, make_part
 from clew_workflows.contract import EntriesQuery
 from clew_workflows.contract.content import (
     MAX_BLOB_BYTES,
     MAX_MESSAGE_BLOB_BYTES,
     MAX_PARTS,
-    Blob,
     ImagePart,
-    MediaKind,
     Part,
     iterate_blobs,
     list_media,
@@ -39,44 +35,6 @@ from clew_workflows.thread.source import make_filter
 T = TypeVar("T")
 
 _image: TypeAdapter[ImagePart] = TypeAdapter(ImagePart)
-_MAX_REASON = 500
-"""Characters of the reason why a part is not there."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewMedia:
-    """An image, a recording or a file that is not stored yet.
-
-    Attributes:
-        kind: The kind of the part.
-        data: The bytes.
-        media_type: The type that they are declared to have; None: the one that they have.
-        name: The name of the file.
-    """
-
-    kind: MediaKind
-    data: bytes
-    media_type: str | None = None
-    name: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Unusable:
-    """An image, a recording or a file that cannot be a part.
-
-    Attributes:
-        kind: What it was to be.
-        reason: What is wrong, for the model.
-    """
-
-    kind: str
-    reason: str
-
-    @property
-    def text(self) -> str:
-        """The text that stands in its place."""
-        return f"[{self.kind}: it is not shown: {self.reason[:_MAX_REASON]}]"
-
 
 Piece: TypeAlias = str | NewMedia | Unusable | Part
 """A piece of a result: a text, media to store, media that cannot be used, or a part whose blob is stored."""
@@ -130,26 +88,13 @@ def _read_media(media: Media, max_bytes: int) -> Piece:
             return _image.validate_python({"type": "image", "url": media.url})
         if media.blob is not None:
             part: Any = {"type": media.kind, "blob": media.blob}
-            return (read_parts([part]) or [Unusable(media.kind, "its blob is not described as Clew does")])[0]
+            parts = read_parts([part])
+            return parts[0] if parts else Unusable(media.kind, "its blob is not described as Clew does")
         return NewMedia(media.kind, media.read(max(max_bytes, 0)), media.media_type, media.name)
     except ValidationError:
         return Unusable(media.kind, "its address does not begin with https://")
     except Exception as error:  # a path that cannot be read, a class of the author's own
         return Unusable(media.kind, f"{type(error).__name__}: {error}")
-
-
-def decode_base64(kind: MediaKind, text: object, media_type: str | None = None, name: str | None = None) -> Piece:
-    """Decode bytes that came as base64, with or without padding and line breaks."""
-    if not isinstance(text, str) or not text:
-        return Unusable(kind, "it has no data")
-    if len(text) > MAX_BLOB_BYTES * 3 // 2:
-        return Unusable(kind, f"it has more than {MAX_BLOB_BYTES} bytes")
-    packed = "".join(text.split()).rstrip("=")
-    try:
-        data = base64.b64decode(packed + "=" * (-len(packed) % 4), validate=True)
-    except (ValueError, binascii.Error):
-        return Unusable(kind, "its data is not base64")
-    return NewMedia(kind, data, media_type, name)
 
 
 class ResultParts:
@@ -210,18 +155,6 @@ class ResultParts:
     async def _store(self, piece: NewMedia, family: str) -> Part:
         blob = await self._blobs.store(family, piece.data, media_type=piece.media_type, name=piece.name)
         return make_part(piece.kind, blob)
-
-
-def make_part(kind: MediaKind, blob: Blob) -> Part:
-    """Make the part of a stored blob.
-
-    Raises:
-        UnsupportedContent: The blob cannot be of that kind.
-    """
-    part: Any = {"type": kind, "blob": blob}
-    check_kinds([[part]])
-    made: Part = part
-    return made
 
 
 def _append(parts: list[Part], part: Part) -> None:

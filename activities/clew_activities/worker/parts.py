@@ -95,6 +95,7 @@ def make_parts(
     load_prices()
     archive = Archive(store, namespace)
     threads = Threads(archive)
+    blobs = Blobs(archive)
     mcp_tools = McpTools(mcp, providers.redaction)
     attributes = SearchAttributes()
     preparing = PrepareActivities(
@@ -116,11 +117,11 @@ def make_parts(
         tuple(registry.hooks),
         limited,
         own_models=own_models,
+        blobs=blobs,
     )
     checkpoints = CheckpointActivities(keys, registry, archive, namespace, mcp_tools, own_models=own_models)
     archiving = ArchiveActivities(archive, attributes)
     reading = ReadingActivities(archive)
-    blobs = Blobs(archive)
     storing = BlobActivities(blobs)
     running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools, blobs=blobs)
     summarize = SummaryActivities(providers, http, threads, own_models).summarize

@@ -21,6 +21,7 @@ from fastapi.responses import JSONResponse
 from starlette.routing import Route
 
 from clew_activities.providers import Redaction
+from clew_activities.received_media import NewMedia, Unusable
 from clew_activities.tools.mcp import connection, transports
 from clew_activities.tools.mcp import tools as tools_module
 from clew_activities.tools.mcp.settings import (
@@ -32,7 +33,6 @@ from clew_activities.tools.mcp.settings import (
 )
 from clew_activities.tools.mcp.tools import McpTool, McpTools, UnknownMcpTool, make_catalog
 from clew_activities.tools.registry import Deployment
-from clew_activities.tools.result_parts import NewMedia, Unusable
 from tests.support import bad_mcp_server
 from tests.support.media import make_pdf, make_png, make_wav
 from tests.support.web import serve
