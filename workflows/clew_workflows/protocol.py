@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, PlainSerializer, field_serializer
+from pydantic import Field, PlainSerializer, SkipValidation, field_serializer
 
 from clew_workflows.contract import ModelOptions, SessionConfig
-from clew_workflows.contract.content import Blob, Content, get_text
+from clew_workflows.contract.content import Blob, Content, Part, get_text
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, ToolCall, ToolSpec
 from clew_workflows.contract.outcomes import Prices, Usage
@@ -167,6 +167,7 @@ class CheckedItem(Value):
     Attributes:
         kind: Of a message: `message`, `steer` or `inject`.
         text: The text of a message.
+        media: The images, recordings and files of a message.
         metadata: The metadata of a message.
         tool_call_id: The tool call.
         name: The tool.
@@ -177,6 +178,7 @@ class CheckedItem(Value):
 
     kind: str = "message"
     text: str = ""
+    media: list[SkipValidation[Part]] = Field(default=[])
     metadata: dict[str, str] | None = None
     tool_call_id: str = ""
     name: str = ""

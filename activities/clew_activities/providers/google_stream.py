@@ -2,7 +2,8 @@
 
 A reply's `provider_data` holds its parts in their order, as far as the API wants them back: parts with a signature,
 the code that it has run with its result, calls of its own tools, and the texts before them. A part with an empty
-`functionCall` is the place of the next tool call, one with an empty `inlineData` that of an image or a recording; the signature and the id of the call are with the call.
+`functionCall` is the place of the next tool call, one with an empty `inlineData` that of an image or a recording; the
+signature and the id of a call are with the call.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ decoder: `AnswerDecoder` the value of an answer with a schema, `RedactedDecoder`
 Text and thinking over their caps end in `[truncated: N bytes]`. Of more than `MAX_TOOL_CALLS` tool calls the first
 are kept, and the text says how many were dropped. A call without a name is called `unnamed`, which no tool is, so
 that the model reads that there is no such tool. Raw arguments share one cap; a call whose arguments do not
-fit is malformed. Images and recordings share one cap of size and one of number; further ones are dropped. Provider data over its cap is dropped: the provider would refuse a part of it.
+fit is malformed. Images and recordings share a cap of size and one of number; further ones are dropped. Provider data
+over its cap is dropped: the provider would refuse a part of it.
 """
 
 from __future__ import annotations

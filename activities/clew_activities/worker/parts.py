@@ -157,6 +157,6 @@ def make_parts(
         provider_activities=[models.call_model, summarize],
         tool_activities=[
             running.run_tool,
-            HookActivities(registry.hooks, running.threads, providers.redaction).run_hooks,
+            HookActivities(registry.hooks, running.threads, providers.redaction, blobs).run_hooks,
         ],
     )

@@ -279,7 +279,7 @@ async def test_a_call_that_a_server_breaks_ends_with_its_problem(
         assert await call(bad, "number", n=1) == ('{"n": 1}', False)
 
 
-async def call_in_time(tools: McpTools, tool: str, seconds: float) -> tuple[str, bool]:
+async def call_in_time(tools: McpTools, tool: str, seconds: float) -> tuple[Any, bool]:
     """Call a tool as `run_tool` does: its time begins when the tool has been found."""
     found = await tools.find(f"mcp__bad__{tool}")
     assert found is not None
