@@ -73,9 +73,13 @@ class Queried(Interceptor):
 
 
 def make_activities(
-    providers: Providers, http: httpx.AsyncClient, digest: str = "d-1", hooks: tuple[HookPoint, ...] = ()
+    providers: Providers,
+    http: httpx.AsyncClient,
+    digest: str = "d-1",
+    hooks: tuple[HookPoint, ...] = (),
+    blobs: Blobs | None = None,
 ) -> ModelActivities:
-    return ModelActivities(providers, http, Deployment(digest, McpTools()), hooks)
+    return ModelActivities(providers, http, Deployment(digest, McpTools()), hooks, blobs=blobs)
 
 
 async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:

@@ -7,16 +7,19 @@ import uuid
 from typing import Any
 
 import pytest
+from temporalio import activity
+from temporalio.worker import Worker
 
 from clew import Audio, File, Image, Session, ToolContext, tool
+from clew.content import AnyContent
 from clew.errors import UnknownBlob, UnsupportedContent
 from clew.hooks import CheckedAnswer, CheckedMessage, Refuse, check_answer, check_message
 from clew.testing import Reply, ToolCall
 from clew.testing import stack as open_stack
 from clew.testing.view import ThreadView
-from clew.tools import external_tool
+from clew.tools import external_tool, remote_tool
 from tests.support.media import make_pdf, make_png, make_wav
-from tests.support.stack import Stack, make_client, serve
+from tests.support.stack import Stack, make_client, run_deployment, serve
 
 
 @tool
@@ -127,6 +130,39 @@ async def test_a_result_from_outside_may_have_parts_of_stored_blobs() -> None:
         assert await read_media(session, "tool") == [("image", make_png(71, 72))]
 
 
+async def test_a_remote_tool_names_blobs_that_its_activity_has_stored(stack: Stack) -> None:
+    """A worker without anything of Clew's returns parts; those of unknown blobs are errors that the model reads."""
+    clew, queue = make_client(stack), f"photos-{uuid.uuid4().hex}"
+
+    @activity.defn(name="photograph")
+    async def photograph(arguments: dict[str, Any]) -> Any:
+        blob = await clew.session(activity.info().workflow_id or "").put_blob(make_png(81, 82))
+        return [{"type": "image", "blob": {**blob, **arguments}}]
+
+    parameters = {"type": "object", "properties": {}}
+    remote = remote_tool("photograph", "Takes a picture.", parameters, task_queue=queue)
+    calls = [ToolCall("photograph", {}), ToolCall("photograph", {"digest": "0" * 64})]
+
+    def script(body: dict[str, Any]) -> Reply:
+        return (
+            Reply(tool_calls=calls)
+            if body["messages"][-1]["role"] != "tool" and len(body["messages"]) < 3
+            else Reply("seen")
+        )
+
+    async with (
+        Worker(stack.clew.temporal, task_queue=queue, activities=[photograph]),
+        run_deployment(stack, clew, tools=(remote,)),
+    ):
+        session = await clew.open(f"test-{uuid.uuid4().hex}", model=stack.add_model(script), tools=["photograph"])
+        await session.ask("go")
+        assert await read_media(session, "tool") == [("image", make_png(81, 82))]
+        results = {call.tool_call_id: call for call in (await ThreadView.read(session)).calls}
+        assert not results["tool00001"].is_error
+        assert results["tool00002"].is_error
+        assert UnknownBlob.type in (results["tool00002"].result or "")
+
+
 async def test_hooks_read_the_images_of_messages_and_answers(stack: Stack) -> None:
     """A guard gets the parts, reads their bytes, and refuses a message or an answer by them."""
     replies = [Reply("ok"), Reply("", images=[make_png(2, 2)])]
@@ -134,7 +170,8 @@ async def test_hooks_read_the_images_of_messages_and_answers(stack: Stack) -> No
     async with serve(make_client(stack), stack.environ, hooks=[check_images, check_drawings]) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model=model)
         assert await session.ask(["fine", Image.from_bytes(make_png(3, 3))]) == "ok"
-        for content in (["bad", Image.from_bytes(make_png(1, 1))], "draw"):
+        contents: list[AnyContent] = [["bad", Image.from_bytes(make_png(1, 1))], "draw"]
+        for content in contents:
             outcome = await (await session.message(content)).result()
             assert outcome.error is not None
             assert outcome.error.type == "refused_by_hook"
