@@ -205,7 +205,7 @@ class DraftDecoder:
         if extends and last is not None and (last.kind, last.rate) == (kind, rate):
             last.pieces.append(content)
         elif len(self.media) < MAX_MEDIA:
-            self.media.append(DrawnMedia(kind, len(self.text), [content] if content else [], url, rate))
+            self.media.append(DrawnMedia(kind, len(self.text), [] if url else [content], url, rate))
 
     def open_call(self, call_id: object, name: object) -> Call | None:
         """Begin a tool call; None once there are as many as are kept. Only a call with a name counts as dropped."""
