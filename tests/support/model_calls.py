@@ -132,9 +132,8 @@ class Worker:
         archive = Archive(Store.from_url("memory://"), "default")
         self.blobs = Blobs(archive)
         results = Results(archive, Threads(archive))
-        self._activities = ToolActivities(
-            {tool.name: tool for tool in tools}, results, **({"blobs": self.blobs} | settings)
-        )
+        settings = {"blobs": self.blobs, **settings}
+        self._activities = ToolActivities({tool.name: tool for tool in tools}, results, **settings)
 
     async def run(self, command: RunTool) -> ToolAnswered:
         return await self.environment.run(self._activities.run_tool, command)

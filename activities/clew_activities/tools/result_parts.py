@@ -121,10 +121,9 @@ class ResultParts:
             if len(parts) == MAX_PARTS - 1 and number < len(pieces) - 1:
                 parts.append({"type": "text", "text": f"[{len(pieces) - number} more parts are left out]"})
                 break
-            made = await self._make_part(piece, call, left, until)
-            if isinstance(made, Unusable):
-                failures += 1
-                made = {"type": "text", "text": made.text}
+            kept = await self._make_part(piece, call, left, until)
+            failures += isinstance(kept, Unusable)
+            made: Part = {"type": "text", "text": kept.text} if isinstance(kept, Unusable) else kept
             left -= sum(blob["bytes"] for blob in iterate_blobs([[made]]))
             _append(parts, made)
         return parts, failures == len(pieces)
