@@ -280,7 +280,7 @@ class _Caller:
         reply = await stream(self.http, provider, request, decoder)
         usage = add_cost(find_prices(self.model, self.own_models), reply.usage)
         calls = tuple((call.name, call.arguments) for call in reply.tool_calls)
-        return TurnReply(reply.content, calls, usage.model_copy(update={"model_calls": 1}))
+        return TurnReply(reply.text, calls, usage.model_copy(update={"model_calls": 1}))
 
 
 def _make_settings(

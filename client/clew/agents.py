@@ -66,7 +66,8 @@ class Agent:
         system_prompt: The system prompt; at most 65 536 bytes.
         tools: The tools that the model may call: tools, or their JSON form. A worker that has the agent has them too.
             A string names a tool that the worker has from elsewhere.
-        provider_tools: The tools that the model's provider runs itself: `web_search`, `web_fetch`, `code_execution`.
+        provider_tools: The tools that the model's provider runs itself: `web_search`, `web_fetch`, `code_execution`,
+            `image_generation`.
         require_approval: The names of tools of the agent whose calls wait for approval, beside those that always do.
         approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
             (`round`).

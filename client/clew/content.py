@@ -14,7 +14,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
 
-from clew_workflows.contract.content import Blob, MediaKind
+from clew_workflows.contract.content import Blob, MediaKind, Part
+from clew_workflows.contract.errors import TooLarge
 
 _NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f/\\]+")
 MAX_NAME = 255
@@ -82,18 +83,27 @@ class Media:
         """Take a blob that the session has, as `Session.put_blob` returns it."""
         return cls(blob=blob, media_type=blob["media_type"], name=blob.get("name"))
 
-    def read(self) -> bytes:
+    def read(self, max_bytes: int | None = None) -> bytes:
         """Read the bytes.
+
+        Args:
+            max_bytes: The most bytes that are read; None: any number.
 
         Raises:
             OSError: The file cannot be read.
+            TooLarge: There are more than `max_bytes`.
             ValueError: There are none: it is a stored blob or an address.
         """
-        if self._data is not None:
-            return self._data
-        if self._path is None:
+        if self._data is None and self._path is None:
             raise ValueError(f"{self!r} has no bytes here: read them by Session.read_blob")
-        return self._path.read_bytes()
+        data = self._data
+        if data is None and self._path is not None:
+            with self._path.open("rb") as file:
+                data = file.read(-1 if max_bytes is None else max_bytes + 1)
+        assert data is not None, "there is a path or there are bytes"
+        if max_bytes is not None and len(data) > max_bytes:
+            raise TooLarge(f"{self!r} has more than {max_bytes} bytes")
+        return data
 
 
 class Image(Media):
@@ -124,6 +134,17 @@ class File(Media):
     """A document or another file."""
 
     kind = "file"
+
+
+def make_media(part: Part) -> Media | None:
+    """Make the image, the recording or the file that a part of a message names; None: it is a text."""
+    if part["type"] == "text":
+        return None
+    if (url := part.get("url")) is not None:
+        return Image.from_url(str(url))
+    blob: Any = part["blob"]
+    kinds: dict[str, type[Media]] = {"image": Image, "audio": Audio, "file": File}
+    return kinds[part["type"]].from_blob(blob)
 
 
 ContentPart: TypeAlias = str | Media | Mapping[str, Any]

@@ -465,7 +465,7 @@ export interface ConfigureInput {
   /** All tools that the model may call from then on. A worker resolves their schemas anew, also if the session is pinned. */
   tools?: Array<string> | null;
   /** The tools that the model's provider runs itself. A provider that has none of a name does not get it. */
-  provider_tools?: Array<"web_search" | "web_fetch" | "code_execution"> | null;
+  provider_tools?: Array<"web_search" | "web_fetch" | "code_execution" | "image_generation"> | null;
   /** The tools whose calls wait for a person's decision, beside those that always do. */
   require_approval?: Array<string> | null;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
@@ -1190,7 +1190,7 @@ export interface Price {
 
 /** A call of a tool that the provider ran itself. */
 export interface ProviderCall {
-  /** The tool: `web_search`, `web_fetch`, `code_execution`, or the provider's own name of another one. */
+  /** The tool: `web_search`, `web_fetch`, `code_execution`, `image_generation`, or the provider's own name of another one. */
   tool: string;
   /** What it was called with: the query, the address or the code; at most 4 000 characters. */
   input?: string;
@@ -1521,7 +1521,7 @@ export interface SessionConfig {
   /** The names of the tools that the model may call, each once. */
   tools?: Array<string>;
   /** The tools that the model's provider runs itself. A provider that has none of a name does not get it. */
-  provider_tools?: Array<"web_search" | "web_fetch" | "code_execution">;
+  provider_tools?: Array<"web_search" | "web_fetch" | "code_execution" | "image_generation">;
   /** The tools whose calls wait for a person's decision, beside those that always do. */
   require_approval?: Array<string>;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
@@ -2034,7 +2034,7 @@ export interface ToolProgress {
 export interface ToolResultInput {
   /** The external call that waits. */
   tool_call_id: string;
-  /** The result: a text, or any other JSON value, whose JSON text the model reads. The text has at most `max_tool_result_bytes`. */
+  /** The result: a text; a list of parts, at least one of which is an image, a recording or a file; or any other JSON value, whose JSON text the model reads. The texts have at most `max_tool_result_bytes`. The session has the blobs of parts already: `PutBlob` stores them. */
   content: unknown;
   /** Whether the result describes a failure. */
   is_error?: boolean;

@@ -16,6 +16,7 @@ from temporalio.testing import ActivityEnvironment
 from clew import Tool, tool
 from clew.contract import ContextQuery
 from clew_activities.archive import Archive, Store
+from clew_activities.archive.blobs import Blobs
 from clew_activities.archive.thread_source import Threads
 from clew_activities.model.call_model import ModelActivities
 from clew_activities.providers import Providers
@@ -72,9 +73,13 @@ class Queried(Interceptor):
 
 
 def make_activities(
-    providers: Providers, http: httpx.AsyncClient, digest: str = "d-1", hooks: tuple[HookPoint, ...] = ()
+    providers: Providers,
+    http: httpx.AsyncClient,
+    digest: str = "d-1",
+    hooks: tuple[HookPoint, ...] = (),
+    blobs: Blobs | None = None,
 ) -> ModelActivities:
-    return ModelActivities(providers, http, Deployment(digest, McpTools()), hooks)
+    return ModelActivities(providers, http, Deployment(digest, McpTools()), hooks, blobs=blobs)
 
 
 async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:
@@ -97,7 +102,7 @@ def open_session(content: str = "hello", **config: Any) -> SessionHarness:
 KIB64 = 65_536
 
 
-def make_call(name: str, arguments: dict[str, Any] | None = None, limit: int = KIB64) -> RunTool:
+def make_call(name: str, arguments: dict[str, Any] | None = None, limit: int = KIB64, **fields: Any) -> RunTool:
     return RunTool(
         encoding="heuristic",
         request_id="request-1",
@@ -107,6 +112,7 @@ def make_call(name: str, arguments: dict[str, Any] | None = None, limit: int = K
         name=name,
         arguments=arguments or {},
         max_result_bytes=limit,
+        **fields,
     )
 
 
@@ -124,7 +130,9 @@ class Worker:
         self.heartbeats: list[dict[str, str]] = []
         self.environment.on_heartbeat = self.heartbeats.append
         archive = Archive(Store.from_url("memory://"), "default")
+        self.blobs = Blobs(archive)
         results = Results(archive, Threads(archive))
+        settings = {"blobs": self.blobs, **settings}
         self._activities = ToolActivities({tool.name: tool for tool in tools}, results, **settings)
 
     async def run(self, command: RunTool) -> ToolAnswered:

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, PlainSerializer, field_serializer
+from pydantic import Field, PlainSerializer, SkipValidation, field_serializer
 
 from clew_workflows.contract import ModelOptions, SessionConfig
-from clew_workflows.contract.content import Blob, Content, get_text
+from clew_workflows.contract.content import Blob, Content, Part, get_text
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, ToolCall, ToolSpec
 from clew_workflows.contract.outcomes import Prices, Usage
@@ -167,6 +167,7 @@ class CheckedItem(Value):
     Attributes:
         kind: Of a message: `message`, `steer` or `inject`.
         text: The text of a message.
+        media: The images, recordings and files of a message.
         metadata: The metadata of a message.
         tool_call_id: The tool call.
         name: The tool.
@@ -177,6 +178,7 @@ class CheckedItem(Value):
 
     kind: str = "message"
     text: str = ""
+    media: list[SkipValidation[Part]] = Field(default=[])
     metadata: dict[str, str] | None = None
     tool_call_id: str = ""
     name: str = ""
@@ -304,7 +306,7 @@ class ModelReply(Value):
     """A model's complete reply, in a form that is the same for all providers.
 
     Attributes:
-        content: The text.
+        content: The text, or the parts of a reply with images or recordings, whose bytes are stored.
         thinking: The model's reasoning, where the provider shows it.
         tool_calls: The tool calls that the model requests.
         provider_data: Data that the same provider wants back with the next call.
@@ -314,7 +316,7 @@ class ModelReply(Value):
         usage: The tokens, and the cost where the prices are known.
     """
 
-    content: str = ""
+    content: Content = ""
     thinking: str | None = None
     tool_calls: tuple[RequestedTool, ...] = ()
     provider_data: ProviderData | None = None
@@ -322,6 +324,11 @@ class ModelReply(Value):
     citations: tuple[Citation, ...] = ()
     stop_reason: StopReason = "stop"
     usage: ReportedUsage = Usage()
+
+    @property
+    def text(self) -> str:
+        """The content as a text, with a marker for each image and recording."""
+        return get_text(self.content)
 
 
 class ModelAnswered(Value):
@@ -542,6 +549,8 @@ class RunTool(Value):
         agent: The session's agent; only for a tool that takes a context, as the metadata.
         metadata: The session's metadata.
         request_metadata: The metadata of the request.
+        max_blob_bytes: The largest image, recording or file of the result; None: the largest that is stored.
+        max_media_bytes: The most bytes of all those of the result; None: the most of a message by default.
     """
 
     request_id: str
@@ -558,6 +567,8 @@ class RunTool(Value):
     agent: str | None = None
     metadata: dict[str, str] | None = None
     request_metadata: dict[str, str] | None = None
+    max_blob_bytes: int | None = None
+    max_media_bytes: int | None = None
 
 
 def make_idempotency_key(session_id: str, tool_call_id: str) -> str:

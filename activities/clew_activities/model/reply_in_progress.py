@@ -15,6 +15,7 @@ from temporalio import activity
 from clew_activities.offload import count_tokens
 from clew_activities.providers import RedactedDecoder
 from clew_activities.telemetry.interceptor import TimeLeft
+from clew_workflows.contract.content import count_media, list_media
 from clew_workflows.contract.outcomes import Prices, Usage, compute_cost_usd
 from clew_workflows.contract.outputs import ContextMeta, ReplyProgress
 from clew_workflows.contract.payloads import AssistantMessage, Fitting
@@ -117,8 +118,9 @@ class ReplyInProgress:
         """
         usage = reply.usage
         if not (usage.input_tokens and usage.output_tokens):
-            encoding, texts = load_encoding(self.call.encoding), (reply.content, reply.thinking or "")
-            usage = self._estimate_usage(await asyncio.to_thread(lambda: sum(map(encoding.count, texts))))
+            encoding, texts = load_encoding(self.call.encoding), (reply.text, reply.thinking or "")
+            tokens = await asyncio.to_thread(lambda: sum(map(encoding.count, texts)))
+            usage = self._estimate_usage(tokens + sum(map(count_media, list_media(reply.content))))
         return reply.model_copy(update={"usage": add_cost(self.prices, usage, searches)})
 
     def make_answer(
@@ -221,7 +223,7 @@ def fit_reply(reply: ModelReply) -> ModelReply:
         {"provider_calls": (), "citations": ()},
         {"provider_data": None},
         {"tool_calls": tuple(RequestedTool(name=tool.name, malformed="[too large]") for tool in reply.tool_calls)},
-        {"content": reply.content[: MAX_REPLY_BYTES // 8] + "[truncated]"},
+        {"content": reply.text[: MAX_REPLY_BYTES // 8] + "[truncated]"},
     )
     for fields in reductions:
         if len(to_json(reply)) <= MAX_REPLY_BYTES:

@@ -169,10 +169,10 @@ class SummaryActivities:
             raise
         except ProviderError as error:
             raise make_provider_failure(error) from None
-        if not reply.content.strip():
+        if not reply.text.strip():
             raise ApplicationError("the model wrote no summary", type="unusable_summary", non_retryable=True)
         usage = add_cost(find_prices(request.model, self._own_models), reply.usage)
-        return reply.content.strip(), usage.model_copy(update={"model_calls": 1})
+        return reply.text.strip(), usage.model_copy(update={"model_calls": 1})
 
 
 @dataclass

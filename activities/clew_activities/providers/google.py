@@ -34,7 +34,12 @@ from clew_activities.providers.google_schema import make_answer_schema
 from clew_activities.providers.google_stream import GoogleDecoder
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
-from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
+from clew_activities.providers.options import (
+    choose_effort,
+    describe_provider_tools,
+    draws_images,
+    merge_provider_options,
+)
 from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
@@ -53,9 +58,7 @@ _OWNED = frozenset(
     )
 )
 """Fields that `provider_options` cannot set."""
-_OWNED_CONFIG = frozenset(
-    ("candidateCount", "responseMimeType", "responseSchema", "responseJsonSchema", "responseModalities")
-)
+_OWNED_CONFIG = frozenset(("candidateCount", "responseMimeType", "responseSchema", "responseJsonSchema"))
 """Fields of `generationConfig` that `provider_options` cannot set."""
 
 _PROVIDER_TOOLS = {"web_search": "googleSearch", "web_fetch": "urlContext", "code_execution": "codeExecution"}
@@ -133,6 +136,8 @@ class Google:
         if tools.config:
             body["toolConfig"] = tools.config
         body["generationConfig"] = _encode_options(request, generation) | answer.config
+        if "image_generation" in request.provider_tools and draws_images(request.model):
+            body["generationConfig"]["responseModalities"] = ["TEXT", "IMAGE"]
         if request.options.service_tier in _TIERS:
             body["serviceTier"] = request.options.service_tier
         body = _merge_options(body, request, self.name)
@@ -244,7 +249,10 @@ def _choose_tools(
     request: ModelRequest, fitted: FittedTools, generation: _Generation, provider: str, *, is_vertex: bool
 ) -> _Tools:
     """Choose the tools of a request. Those of the session come first, if the API refuses both kinds together."""
-    taken, left_out = describe_provider_tools(request.provider_tools, _PROVIDER_TOOLS, provider)
+    asked = [name for name in request.provider_tools if name != "image_generation"]
+    taken, left_out = describe_provider_tools(asked, _PROVIDER_TOOLS, provider)
+    if "image_generation" in request.provider_tools and not draws_images(request.model):
+        left_out["image_generation"] = f"{request.model} does not draw"
     if fitted.specs and taken and (is_vertex or not generation.combines):
         # "Tool use with function calling is unsupported", "Multiple tools are supported only when they are all search
         # tools"
@@ -512,6 +520,9 @@ def _place_parts(
         if "functionCall" in block:
             if waiting:
                 yield waiting.pop(0)
+        elif "inlineData" in block:
+            # The text has a marker for it.
+            continue
         elif "text" in block and not block.get("thought"):
             if has_text:
                 rest = rest[len(block["text"]) :]

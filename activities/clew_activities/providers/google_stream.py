@@ -2,12 +2,14 @@
 
 A reply's `provider_data` holds its parts in their order, as far as the API wants them back: parts with a signature,
 the code that it has run with its result, calls of its own tools, and the texts before them. A part with an empty
-`functionCall` is the place of the next tool call; the signature and the id of the call are with the call.
+`functionCall` is the place of the next tool call, one with an empty `inlineData` that of an image or a recording; the
+signature and the id of a call are with the call.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +18,7 @@ from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.reply import (
     MAX_CITATIONS,
     PROVIDER_DATA_LIMIT,
+    SAMPLE_RATE,
     DraftDecoder,
     StopReason,
     get_member,
@@ -53,6 +56,8 @@ _BROKEN = frozenset(("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MAN
 _KEPT = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
 """Parts that go back as they came."""
 _SIGNATURE = "thoughtSignature"
+_RAW_AUDIO = re.compile(r"audio/(?:l16|pcm)\b(?:.{0,100}\brate=([1-9][0-9]{3,4})\b)?")
+"""The type of samples without a header, with their rate."""
 _COUNTS = (
     "promptTokenCount",
     "toolUsePromptTokenCount",
@@ -131,6 +136,11 @@ class GoogleDecoder(DraftDecoder):
             self._add_block(dict(part))
             self._note_tool(part)
             return
+        if isinstance(data := part.get("inlineData"), dict):
+            # Of a thought it is a sketch.
+            if not part.get("thought"):
+                self._add_inline(data, signature)
+            return
         text = read_string(part.get("text"))
         if part.get("thought"):
             self.add_thinking(text)
@@ -146,6 +156,18 @@ class GoogleDecoder(DraftDecoder):
             self._blocks[-1]["pieces"].append(text)
         elif text:
             self._add_block({"pieces": [text]})
+
+    def _add_inline(self, data: Mapping[str, Any], signature: str) -> None:
+        """Take an image or a recording. Its place among the parts is kept with its signature."""
+        media_type = read_string(data.get("mimeType")).lower()
+        if media_type.startswith("image/"):
+            self.add_media("image", data.get("data"))
+        elif media_type.startswith("audio/"):
+            raw = _RAW_AUDIO.match(media_type)
+            rate = int(raw[1] or SAMPLE_RATE) if raw else None
+            self.add_media("audio", data.get("data"), rate=rate, extends=rate is not None)
+        if signature:
+            self._add_block({"inlineData": {}, _SIGNATURE: signature})
 
     def _add_call(self, function: Mapping[str, Any], signature: str) -> None:
         call = self.open_call(function.get("id"), function.get("name"))

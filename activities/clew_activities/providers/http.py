@@ -64,6 +64,9 @@ class HttpSettings:
 
 
 DEFAULT = HttpSettings()
+DRAWING = HttpSettings(reply_bytes=160 * 1024 * 1024, event_size=48 * 1024 * 1024)
+"""The bounds of calls whose replies may have images or recordings. An event has a complete image in base64, and some
+servers repeat it at the end of the stream."""
 
 WRONG_PATH = (404, 405)
 """Statuses of an answer to a path that the server does not have."""

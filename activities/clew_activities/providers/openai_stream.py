@@ -17,6 +17,7 @@ from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.openai_pages import Pages
 from clew_activities.providers.reply import (
     PROVIDER_DATA_LIMIT,
+    SAMPLE_RATE,
     Call,
     DraftDecoder,
     StopReason,
@@ -137,6 +138,7 @@ class OpenAIDecoder(DraftDecoder):
             if value := delta.get(name):
                 self._own.add(name, value)
         self._pages.add_delta(delta)
+        self._add_media(delta)
         if len(self._refusal) < _REFUSAL_LIMIT and (refusal := read_string(delta.get("refusal"))):
             self._refusal = (self._refusal + refusal)[:_REFUSAL_LIMIT]
         calls = delta.get("tool_calls")
@@ -146,6 +148,17 @@ class OpenAIDecoder(DraftDecoder):
         if not calls and isinstance(function := delta.get("function_call"), dict) and self._may_have_older_call:
             self._has_older_call = True
             self._add_call({"index": 0, "function": function})
+
+    def _add_media(self, delta: Mapping[str, Any]) -> None:
+        """Take OpenRouter's images, and OpenAI's audio, which is streamed as samples with a text of what it says."""
+        images = delta.get("images")
+        for image in images if isinstance(images, list) else ():
+            self.add_media("image", _read_image_url(image))
+        if isinstance(audio := delta.get("audio"), dict):
+            self.add_media(
+                "audio", audio.get("data"), rate=SAMPLE_RATE if self._has_deltas else None, extends=self._has_deltas
+            )
+            self.add_text(audio.get("transcript"))
 
     @property
     def _may_have_older_call(self) -> bool:
@@ -164,6 +177,8 @@ class OpenAIDecoder(DraftDecoder):
                     self._own.add("content", [{"type": "text", "text": self.text}])
                 self.add_thinking(join_texts(get_member(part, "thinking")))
                 self._own.add("content", [part])
+            elif get_member(part, "type") == "image_url":
+                self.add_media("image", _read_image_url(part))
             elif text:
                 self.add_text(text)
                 if self._own.has("content"):
@@ -245,6 +260,11 @@ class OpenAIDecoder(DraftDecoder):
         for usage in (holder.get("usage"), get_member(holder.get("x_groq"), "usage"), holder.get("timings")):
             if isinstance(usage, dict):
                 self.usage = find_best_usage(self.usage, usage)
+
+
+def _read_image_url(part: object) -> object:
+    image = get_member(part, "image_url")
+    return image if isinstance(image, str) else get_member(image, "url")
 
 
 def _find_error(chunk: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -67,6 +67,7 @@ _OWNED = frozenset(
 _PROVIDER_TOOLS: Mapping[str, dict[str, Any]] = {
     "web_search": {"type": "web_search"},
     "code_execution": {"type": "code_interpreter", "container": {"type": "auto"}},
+    "image_generation": {"type": "image_generation"},
 }
 _INCLUDED: Mapping[str, str] = {
     "web_search": "web_search_call.action.sources",
@@ -113,7 +114,7 @@ class Responses:
             "stream": True,
             "store": False,
         }
-        included = [_INCLUDED[name] for name in offered]
+        included = [_INCLUDED[name] for name in offered if name in _INCLUDED]
         if _returns_reasoning(request, family):
             included.insert(0, "reasoning.encrypted_content")
         if included:

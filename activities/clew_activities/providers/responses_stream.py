@@ -177,6 +177,9 @@ class ResponsesDecoder(DraftDecoder):
                 self._take_search(end)
             case "code_interpreter_call":
                 self._take_code(end)
+            case "image_generation_call":
+                self._take_image(end)
+                return
         self._keep(index, end)
 
     def _close_call(self, item: _Item, end: Mapping[str, Any]) -> None:
@@ -224,6 +227,14 @@ class ResponsesDecoder(DraftDecoder):
         logs = "\n".join(filter(None, (read_string(one.get("logs")) for one in _list_members(end, "outputs"))))
         failed = "the code failed" if end.get("status") == "failed" else None
         self.add_provider_call("code_execution", input=end.get("code"), output=logs, error=failed)
+
+    def _take_image(self, end: Mapping[str, Any]) -> None:
+        """Take an image. The item has its bytes, so that it does not go back, and neither do the others."""
+        self._is_complete = False
+        self._blocks.clear()
+        failed = "the image was not made" if end.get("status") == "failed" else None
+        self.add_provider_call("image_generation", input=end.get("revised_prompt"), error=failed)
+        self.add_media("image", end.get("result"))
 
     def _keep(self, index: int, end: dict[str, Any]) -> None:
         """Keep an item for the provider."""

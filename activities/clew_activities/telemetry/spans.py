@@ -121,7 +121,7 @@ class Attempt:
             if reply.provider_calls:
                 names = [call["tool"] for call in reply.provider_calls]
                 self._span.set_attribute("clew.provider_tools.called", names)
-            self._show_output(reply.content, reply.stop_reason, reply.provider_calls)
+            self._show_output(reply.text, reply.stop_reason, reply.provider_calls)
         if isinstance(answer, WrittenSummary):
             self._span.set_attributes(_describe_usage(answer.usage))
             self._show_output(answer.content, "stop")

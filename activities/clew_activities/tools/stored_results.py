@@ -61,8 +61,8 @@ class Results:
     """
 
     def __init__(self, archive: Archive, threads: Threads, *, storing_seconds: float = STORING_SECONDS) -> None:
-        self._archive = archive
-        self._threads = threads
+        self.archive = archive
+        self.threads = threads
         self._storing_seconds = storing_seconds
 
     async def make_answer(self, data: bytes, call: RunTool, *, readable: bool) -> ToolAnswered:
@@ -85,7 +85,7 @@ class Results:
             data = truncate_utf8(data, MAX_STORED_BYTES).encode()
         try:
             async with asyncio.timeout(self._storing_seconds):
-                digest = await self._archive.put_result(call.family, data)
+                digest = await self.archive.put_result(call.family, data)
         except (ArchiveError, TimeoutError) as error:
             activity.logger.warning("a tool result of %d bytes could not be stored: %s", len(data), error)
             content, _ = truncate_result(data, call.max_result_bytes, "; the rest could not be stored")
@@ -117,7 +117,7 @@ class Results:
         data, stored_bytes = inline[start : start + length_read], size
         if stored and call.family:
             try:
-                data, stored_bytes = await self._archive.get_result(call.family, stored.digest, start, length_read)
+                data, stored_bytes = await self.archive.get_result(call.family, stored.digest, start, length_read)
             except (ObjectMissing, ObjectDamaged) as error:
                 raise Unreadable(f"the stored result cannot be read: {error}") from None
         # If the offset is within a character, start with that character.
@@ -158,6 +158,6 @@ class Results:
     async def _read_newest(self, query: EntriesQuery) -> AsyncIterator[Entry]:
         """Read the session's entries that match the filters, the newest first."""
         matches = make_filter(query)
-        async for entry in self._threads.read_backward(self._threads.find_own(), query):
+        async for entry in self.threads.read_backward(self.threads.find_own(), query):
             if matches(entry):
                 yield entry

@@ -95,6 +95,7 @@ def make_parts(
     load_prices()
     archive = Archive(store, namespace)
     threads = Threads(archive)
+    blobs = Blobs(archive)
     mcp_tools = McpTools(mcp, providers.redaction)
     attributes = SearchAttributes()
     preparing = PrepareActivities(
@@ -116,15 +117,15 @@ def make_parts(
         tuple(registry.hooks),
         limited,
         own_models=own_models,
+        blobs=blobs,
     )
-    blobs = Blobs(archive)
     checkpoints = CheckpointActivities(
         keys, registry, archive, namespace, mcp_tools, own_models=own_models, blobs=blobs
     )
     archiving = ArchiveActivities(archive, attributes)
     reading = ReadingActivities(archive)
     storing = BlobActivities(blobs)
-    running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
+    running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools, blobs=blobs)
     summarize = SummaryActivities(providers, http, threads, own_models).summarize
     slots = CallSlots(models, model_calls, direct_calls)
     return Parts(
@@ -158,6 +159,6 @@ def make_parts(
         provider_activities=[models.call_model, summarize],
         tool_activities=[
             running.run_tool,
-            HookActivities(registry.hooks, running.threads, providers.redaction).run_hooks,
+            HookActivities(registry.hooks, running.threads, providers.redaction, blobs).run_hooks,
         ],
     )

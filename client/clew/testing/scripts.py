@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -14,6 +15,7 @@ from clew.agents import Agent, AgentTool
 from clew.local import Reply, ScriptedModel
 from clew.tools import ToolDefinition
 from clew_activities.providers import Providers, load_providers
+from clew_workflows.contract.content import MediaKind
 
 PROVIDER = "scripted"
 """The provider of the scripted models' names: `scripted:…`."""
@@ -29,6 +31,25 @@ class ScriptFailed(AssertionError):
 
 class Stuck(AssertionError):
     """A test waited in vain. The message says for what, and shows the thread."""
+
+
+@dataclass(frozen=True)
+class ReceivedMedia:
+    """An image, a recording or a file, as the scripted model received it.
+
+    Attributes:
+        kind: `image`, `audio` or `file`.
+        media_type: Its type; None: the request names none.
+        data: The bytes; None: the request has an address.
+        name: The name of the file.
+        url: The address of an image.
+    """
+
+    kind: MediaKind
+    media_type: str | None
+    data: bytes | None = field(repr=False)
+    name: str | None = None
+    url: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,8 +77,18 @@ class ScriptedRequest:
 
     @property
     def text(self) -> str:
-        """The text of the last message."""
-        return str(self.last["content"])
+        """The text of the last message; of one with parts, their texts in lines."""
+        content = self.last["content"]
+        if not isinstance(content, list):
+            return str(content)
+        return "\n".join(part["text"] for part in content if part.get("type") == "text")
+
+    @property
+    def media(self) -> list[ReceivedMedia]:
+        """The images, recordings and files of all messages, with their bytes, oldest first."""
+        contents = [message.get("content") for message in self.messages]
+        parts = [part for content in contents if isinstance(content, list) for part in content]
+        return [media for part in parts if (media := _read_part(part))]
 
     @property
     def role(self) -> str:
@@ -191,6 +222,29 @@ class Scripts:
         if is_noted:
             self._failures.append(problem)
         return Reply.error(status, problem)
+
+
+def _read_part(part: Mapping[str, Any]) -> ReceivedMedia | None:
+    """Read a part of a message in OpenAI's form; None: it is a text."""
+    match part.get("type"):
+        case "image_url":
+            url = part["image_url"]["url"]
+            media_type, data = _read_data_url(url)
+            return ReceivedMedia("image", media_type, data, url=url if data is None else None)
+        case "input_audio":
+            audio = part["input_audio"]
+            return ReceivedMedia("audio", f"audio/{audio['format']}", b64decode(audio["data"]))
+        case "file":
+            media_type, data = _read_data_url(part["file"]["file_data"])
+            return ReceivedMedia("file", media_type, data, part["file"].get("filename"))
+    return None
+
+
+def _read_data_url(url: str) -> tuple[str | None, bytes | None]:
+    if not url.startswith("data:"):
+        return None, None
+    head, _, data = url.removeprefix("data:").partition(";base64,")
+    return head or None, b64decode(data)
 
 
 class _Replacing:

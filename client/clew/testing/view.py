@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from clew import Entry, Session
-from clew_workflows.contract.content import get_text
+from clew_workflows.contract.content import Part, get_text, list_media
 from clew_workflows.contract.messages import Citation, Message, ProviderCall, ToolCall, list_cited_pages
 from clew_workflows.contract.payloads import (
     ApprovalPayload,
@@ -35,6 +35,7 @@ class CalledTool:
         arguments: The arguments with which it ran: the model's, or those that a person set instead.
         tool_call_id: The id of the call.
         result: The text of the result that the model reads; None: there is none yet.
+        media: The images, recordings and files of the result, as parts; `Session.read_blob` reads one.
         is_error: Whether the result describes a failure.
         decision: The decision of a person; None: the call needed none, or it has not been made.
     """
@@ -43,6 +44,7 @@ class CalledTool:
     arguments: Mapping[str, Any]
     tool_call_id: str
     result: str | None = None
+    media: Sequence[Part] = ()
     is_error: bool = False
     decision: Literal["approve", "deny"] | None = None
 
@@ -89,6 +91,11 @@ class ThreadView:
     def provider_calls(self) -> list[ProviderCall]:
         """The calls of tools that the provider ran itself, of all replies, in order."""
         return [call for reply in self._replies for call in reply.provider_calls or ()]
+
+    @property
+    def drawn(self) -> list[Part]:
+        """The images and recordings of all replies, as parts, in order; `Session.read_blob` reads one."""
+        return [part for reply in self._replies for part in list_media(reply.content)]
 
     @property
     def citations(self) -> list[Citation]:
@@ -155,6 +162,7 @@ class ThreadView:
             arguments=call["arguments"] if edited is None else edited,
             tool_call_id=call["id"],
             result=get_text(result.message["content"]) if result else None,
+            media=list_media(result.content) if result else (),
             is_error=result.is_error if result else False,
             decision=approval.read(ApprovalPayload).decision if approval else None,
         )

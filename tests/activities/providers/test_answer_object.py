@@ -81,7 +81,7 @@ def read(pieces: list[str]) -> tuple[list[str], str]:
         decoder.feed("message", json.dumps(make_chunk(content=piece)))
         texts.append(decoder.text)
     decoder.feed("message", json.dumps(make_chunk("stop")))
-    return texts, decoder.finish().content
+    return texts, decoder.finish().text
 
 
 @pytest.mark.parametrize(

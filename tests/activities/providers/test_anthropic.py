@@ -508,7 +508,7 @@ def test_a_search_is_recorded_and_its_blocks_go_back_as_they_came() -> None:
     assert reply.provider_data is not None
     blocks = [make_text("Let me see. "), make_use(1), make_found(1), CITED]
     assert reply.provider_data["blocks"] == blocks
-    sent = encode_messages(HELLO, make_thought(make_call(content=reply.content), *blocks), make_result("3"))
+    sent = encode_messages(HELLO, make_thought(make_call(content=reply.text), *blocks), make_result("3"))
     assert sent[1]["content"][:-1] == blocks
 
 

@@ -390,7 +390,7 @@ def test_every_size_is_capped() -> None:
         make_chunk("stop"),
     ]
     reply = decode(OpenAIDecoder(), parts)
-    for text in (reply.content, reply.thinking or ""):
+    for text in (reply.text, reply.thinking or ""):
         assert len(text.encode()) <= 256 * 1024
         assert text.endswith(" bytes]")
     assert reply.tool_calls[0].malformed is None

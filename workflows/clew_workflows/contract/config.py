@@ -29,7 +29,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 """The levels of reasoning, from none to the most."""
 MAX_PROVIDER_OPTIONS_BYTES = 4096
 """Largest `provider_options`, in bytes of JSON: each call's recipe has them."""
-ProviderTool = Literal["web_search", "web_fetch", "code_execution"]
+ProviderTool = Literal["web_search", "web_fetch", "code_execution", "image_generation"]
 """The tools that a provider runs itself."""
 
 

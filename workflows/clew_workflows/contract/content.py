@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, NotRequired, TypeAlias
+from typing import Annotated, Any, Literal, NotRequired, Protocol, TypeAlias
 
-from pydantic import ConfigDict, Field, SkipValidation, StringConstraints, with_config
+from pydantic import ConfigDict, Field, SkipValidation, StringConstraints, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
+
+from clew_workflows.contract.errors import UnknownBlob
 
 MAX_PARTS = 100
 """Most parts of a message."""
@@ -19,6 +22,7 @@ MAX_URL_CHARACTERS = 8192
 MediaKind = Literal["image", "audio", "file"]
 """The kinds of parts beside texts."""
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+_DIGEST = re.compile("[0-9a-f]{64}")
 MediaType = Annotated[str, StringConstraints(pattern=r"^[a-z]+/[a-z0-9][a-z0-9.+-]{0,99}$")]
 BlobName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f/\\]+$")]
 _FORBID = ConfigDict(extra="forbid")
@@ -146,6 +150,21 @@ def iterate_blobs(contents: Iterable[Content]) -> Iterator[Blob]:
                 yield blob
 
 
+_parts: TypeAdapter[list[Part]] = TypeAdapter(Annotated[list[Part], Field(min_length=1, max_length=MAX_PARTS)])
+
+
+def read_parts(value: object) -> list[Part] | None:
+    """Read a JSON value as parts; None: it is not a list of parts, or all of them are texts."""
+    if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
+        return None
+    try:
+        parts = _parts.validate_python(value)
+    except ValidationError:
+        return None
+    media = list_media(parts)
+    return parts if media and all(("blob" in part) != ("url" in part) for part in media) else None
+
+
 def is_empty(content: Content) -> bool:
     """Whether the content has no text beside white space, and nothing else."""
     return not list_media(content) and not get_text(content).strip()
@@ -204,3 +223,62 @@ def count_media(part: Mapping[str, Any]) -> int:
         case "file":
             return int(blob.get("pages", 1)) * _TOKENS_PER_PAGE
     return TOKENS_PER_IMAGE
+
+
+# Reading blobs, for the functions of a team: tools and hooks.
+
+
+class BlobReader(Protocol):
+    """Reads the blobs of one session's family."""
+
+    async def read(self, digest: str) -> bytes:
+        """Read a blob, from any event loop."""
+        ...
+
+    def read_sync(self, digest: str) -> bytes:
+        """Read a blob, and block the thread meanwhile."""
+        ...
+
+
+class ReadsBlobs:
+    """The base of what functions get that may read the blobs of the session."""
+
+    __slots__ = ()
+
+    async def read_blob(self, blob: Any) -> bytes:
+        """Read a blob of the session, or of one that it shares its archive with, in an async function.
+
+        Args:
+            blob: The blob's digest, its description, or an image, a recording, a file or a part that names it.
+
+        Raises:
+            ArchiveDamaged: The stored bytes are not those of the digest.
+            ArchiveUnavailable: The archive cannot be read at present.
+            UnknownBlob: The session has no such blob.
+        """
+        return await self._get_reader().read(get_digest(blob))
+
+    def read_blob_sync(self, blob: Any) -> bytes:
+        """Read a blob as `read_blob` does, in a function that is not async. It blocks the thread."""
+        return self._get_reader().read_sync(get_digest(blob))
+
+    def _get_reader(self) -> BlobReader:
+        reader: BlobReader | None = getattr(self, "_blobs", None)
+        if reader is None:
+            raise RuntimeError("blobs are read on a worker: this object was made outside of one")
+        return reader
+
+
+def get_digest(blob: Any) -> str:
+    """Return the digest of what names a blob: the digest itself, a description, a part, or a client's media.
+
+    Raises:
+        UnknownBlob: It names none.
+    """
+    named = getattr(blob, "blob", blob)
+    if isinstance(named, Mapping):
+        named = named.get("blob", named)
+    digest = named.get("digest") if isinstance(named, Mapping) else named
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise UnknownBlob(f"{str(blob)[:100]!r} names no blob: a digest has 64 hexadecimal digits")
+    return digest

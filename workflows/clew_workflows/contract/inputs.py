@@ -374,8 +374,9 @@ class ToolResultInput(Input):
 
     Attributes:
         tool_call_id: The external call that waits.
-        content: The result: a text, or any other JSON value, whose JSON text the model reads. The text has at most
-            `max_tool_result_bytes`.
+        content: The result: a text; a list of parts, at least one of which is an image, a recording or a file; or any
+            other JSON value, whose JSON text the model reads. The texts have at most `max_tool_result_bytes`. The
+            session has the blobs of parts already: `PutBlob` stores them.
         is_error: Whether the result describes a failure.
         by: The person or program that answers, as the caller says: a name or an id. The entry has it, and no model
             reads it.

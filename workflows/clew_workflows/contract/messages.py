@@ -197,7 +197,8 @@ class ProviderCall(TypedDict):
     """A call of a tool that the provider ran itself.
 
     Attributes:
-        tool: The tool: `web_search`, `web_fetch`, `code_execution`, or the provider's own name of another one.
+        tool: The tool: `web_search`, `web_fetch`, `code_execution`, `image_generation`, or the provider's own name of
+            another one.
         input: What it was called with: the query, the address or the code; at most 4 000 characters.
         output: What it returned, if that is a text: the output of code; at most 4 000 characters.
         sources: The pages that it has found or read; at most 50.

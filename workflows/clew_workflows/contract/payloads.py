@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import to_json
 
 from clew_workflows.contract.config import ApprovalScope, OnBusy, SessionConfig
-from clew_workflows.contract.content import Content, append_text, get_text, prefix_text
+from clew_workflows.contract.content import Content, append_text, get_text, list_media, prefix_text
 from clew_workflows.contract.messages import (
     Citation,
     Message,
@@ -338,14 +338,14 @@ class AssistantMessage(MessagePayload):
     def message(self) -> Message:
         """The message as a context shows it.
 
-        It has `provider_data` only beside tool calls, whose results the provider reads together with it, and of a
-        paused reply, which goes on after it.
+        It has `provider_data` only beside tool calls, whose results the provider reads together with it, beside
+        images and recordings, which it takes back signed, and of a paused reply, which goes on after it.
         """
         note = INTERRUPTED if self.interrupted else ""
         message: Message = {"role": "assistant", "content": append_text(self.content, note)}
         if self.tool_calls:
             message["tool_calls"] = self.tool_calls
-        if self.provider_data and (self.tool_calls or self.is_paused):
+        if self.provider_data and (self.tool_calls or self.is_paused or list_media(self.content)):
             message["provider_data"] = self.provider_data
         return message
 

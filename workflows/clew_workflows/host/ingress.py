@@ -30,6 +30,7 @@ from clew_workflows.contract import (
     SessionStart,
     SteerInput,
     SubmitInput,
+    ToolResultInput,
     WindowQuery,
 )
 from clew_workflows.contract.content import is_empty, strip_content
@@ -52,7 +53,7 @@ from clew_workflows.encryption.codec import FOREIGN_FIELD, PLAIN_FIELD, SEAL_FIE
 from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES, Handler, Query
 from clew_workflows.session import carried
 from clew_workflows.session.commands import Command
-from clew_workflows.session.media import check_kinds
+from clew_workflows.session.media import check_kinds, list_contents
 from clew_workflows.temporal_faults.wrapped_converter import get_own_converter
 
 # Inputs that cannot be decrypted, or that are not encrypted where they must be: each is refused.
@@ -265,6 +266,8 @@ def _check_command(command: Command) -> Command:
             if isinstance(command, MessageInput):
                 _check_prompts(None, command.context_policy)
             return command.model_copy(update={"content": content})
+        case ToolResultInput():
+            check_kinds(list_contents(command))
         case ContextOperation():
             snapshot = command.operation.result_context if isinstance(command.operation, Replace) else None
             _check_prompts(snapshot.system_prompt if snapshot else None, None)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from clew_workflows.contract import ContextOperation, MessageInput, Replace, SubmitInput
+from clew_workflows.contract import (
+    ContextOperation,
+    LateResultInput,
+    MessageInput,
+    Replace,
+    SubmitInput,
+    ToolResultInput,
+)
 from clew_workflows.contract.content import (
     MAX_BLOB_BYTES,
     MAX_MESSAGE_BLOB_BYTES,
@@ -14,9 +21,11 @@ from clew_workflows.contract.content import (
     Part,
     iterate_blobs,
     list_media,
+    read_parts,
 )
 from clew_workflows.contract.errors import TooLarge, UnsupportedContent
-from clew_workflows.session.state import Decision, State
+from clew_workflows.protocol import RunTool
+from clew_workflows.session.state import Counters, Decision, State
 
 
 def list_contents(command: object) -> tuple[Content, ...]:
@@ -26,13 +35,17 @@ def list_contents(command: object) -> tuple[Content, ...]:
             return (command.content,)
         case ContextOperation(operation=Replace(result_context=snapshot)) if snapshot:
             return tuple(message.content for message in snapshot.messages)
+        case ToolResultInput(content=content) if parts := read_parts(content):
+            return (parts,)
+        case LateResultInput(content=content):
+            return (content,)
         case _:
             return ()
 
 
 def may_have_media(command: object) -> bool:
     """Whether a command has contents that are not only a text."""
-    if isinstance(command, MessageInput | SubmitInput):
+    if isinstance(command, MessageInput | SubmitInput | LateResultInput | ToolResultInput):
         return not isinstance(command.content, str)
     return isinstance(command, ContextOperation)
 
@@ -91,6 +104,23 @@ def check_limits(state: State, command: object) -> None:
         )
 
 
+def check_result(state: State, call: RunTool, content: Content) -> None:
+    """Check the parts of a remote result: their kinds, and the sizes of their blobs.
+
+    Raises:
+        TooLarge: A blob, or those of the result, are larger than their limit.
+        UnsupportedContent: An image or a recording has a blob of another type.
+    """
+    check_kinds((content,))
+    check_limits(state, ToolResultInput(tool_call_id=call.tool_call_id, content=content))
+
+
+def count_content(counters: Counters, content: Content) -> Counters:
+    """Count the blobs of a result or a reply towards the limit of the session."""
+    size = sum({blob["digest"]: blob["bytes"] for blob in iterate_blobs((content,))}.values())
+    return replace(counters, media_bytes=counters.media_bytes + size) if size else counters
+
+
 def measure(command: object) -> int:
     """Measure the blobs that a command names, in bytes; each digest once."""
     return sum({blob["digest"]: blob["bytes"] for blob in list_blobs(command)}.values())
@@ -98,7 +128,8 @@ def measure(command: object) -> int:
 
 def count(decision: Decision, command: object) -> Decision:
     """Count the blobs of an accepted command towards the limit of the session."""
-    if not (size := measure(command)):
+    # A result is counted where it is committed.
+    if isinstance(command, ToolResultInput) or not (size := measure(command)):
         return decision
     counters = decision.state.counters
     counters = replace(counters, media_bytes=counters.media_bytes + size)

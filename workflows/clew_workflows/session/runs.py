@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from clew_workflows.contract.content import is_empty
 from clew_workflows.contract.errors import Refusal
 from clew_workflows.contract.payloads import Retried
 from clew_workflows.protocol import (
@@ -32,7 +33,17 @@ from clew_workflows.protocol import (
     ModelStopped,
     Outdated,
 )
-from clew_workflows.session import budgets, drafts, hooks, operations, requests, subagents, summaries, tool_rounds
+from clew_workflows.session import (
+    budgets,
+    drafts,
+    hooks,
+    media,
+    operations,
+    requests,
+    subagents,
+    summaries,
+    tool_rounds,
+)
 from clew_workflows.session.state import (
     Clock,
     Decision,
@@ -237,7 +248,10 @@ def take_reply(state: State, at: Moment, answer: ModelAnswered) -> Decision:
         run=run,
         settings=budgets.note_reply(state.settings, run.call, answer) if run.call else state.settings,
         spent=state.spent.add(usage),
-        counters=replace(state.counters, tool_calls=state.counters.tool_calls + len(calls)),
+        counters=replace(
+            media.count_content(state.counters, reply.content),
+            tool_calls=state.counters.tool_calls + len(calls),
+        ),
         summaries=replace(state.summaries, due=due),
     )
     committed = Decision(state, (message, *refused))
@@ -457,7 +471,7 @@ def commit_unfinished(state: State, event: Event) -> Decision:
         settings = budgets.note_reply(settings, run.call, answer)
     message = drafts.draft_assistant_message(run, answer, ())
     run, spent = replace(run, spent=run.spent.add(answer.usage)), state.spent.add(answer.usage)
-    committed = (message,) if reply.content.strip() else ()
+    committed = () if is_empty(reply.content) else (message,)
     return Decision(replace(state, run=run, settings=settings, spent=spent), committed)
 
 
