@@ -343,7 +343,7 @@ class ModelAnswered(Value):
             of the end that the context has.
         schema_problem: How the answer violates the request's `output_schema`; None if it does not.
         needs_summary: The lane has reached the policy's threshold for a summary.
-        tokens: The tokens of the reply's message. None: the session counts them.
+        tokens: The tokens of the reply's message without its media. None: the session counts them.
         earlier_usage: The usage of earlier attempts of the call, whose replies were lost or not usable.
         fitting: The differences of the request from the context; None: there are none.
         request: What the provider received.
@@ -595,7 +595,8 @@ class ToolAnswered(Value):
         result: Where the complete result is stored, if the text is truncated.
         is_error: The text describes a failure.
         in_doubt: The tool may or may not have run.
-        tokens: The tokens of the result's message. None: the session counts them, and those of the parts.
+        tokens: The tokens of the result's message without its media. None: the session counts them, and those of its
+            pieces.
         note_tokens: The tokens of the note that says how a person has changed the call.
         pieces: The tokens of each piece of the text, if it is long enough to be cut.
         subagent: The subagent that has answered.

@@ -79,7 +79,8 @@ class Step:
 def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
     """Append a decision's drafts to the session's thread, and return the session with its next state and effect."""
     before, after = session.state, decision.state
-    encoding, entries = load_encoding(after.settings.config.encoding), list[Entry]()
+    encoding = load_encoding(after.settings.config.encoding).for_model(after.settings.model)
+    entries = list[Entry]()
     if after.queue or after.inbox:
         after = _count_waiting(after, encoding)
     for draft in decision.commit:
@@ -105,7 +106,7 @@ def _note_changes(thread: Thread, config: ConfigPayload) -> ConfigPayload:
 
 
 def _count_waiting(state: State, encoding: Encoding) -> State:
-    """Count the tokens of the messages and inputs that have begun to wait.
+    """Count the tokens of the texts of the messages and inputs that have begun to wait.
 
     Many of them may be committed at once later, which must not take long: all sessions of a worker share a processor.
     """
@@ -126,7 +127,7 @@ def _is_uncounted(waiting: Request | Input) -> bool:
 def _count(waiting: T, encoding: Encoding) -> T:
     if not _is_uncounted(waiting):
         return waiting
-    return replace(waiting, tokens=encoding.count_message({"role": "user", "content": waiting.content}))
+    return replace(waiting, tokens=encoding.count_text({"role": "user", "content": waiting.content}))
 
 
 def _gives_up(before: State, after: State) -> bool:

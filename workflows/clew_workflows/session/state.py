@@ -180,7 +180,7 @@ class Input:
         source: The source that its entry names.
         request_id: The request of a message that joins the run.
         joined: The message that joins the run.
-        tokens: The tokens of its message, counted when it begins to wait.
+        tokens: The tokens of its text, counted when it begins to wait.
         checked: The hooks have accepted it.
         refs: The caller's own refs.
     """
@@ -225,7 +225,7 @@ class Request:
         output_schema: The JSON Schema of the answer.
         message: The message; None for a follow-up run.
         inputs: The inputs that a follow-up run answers.
-        tokens: The tokens of its message, counted when it begins to wait.
+        tokens: The tokens of its text, counted when it begins to wait.
         fallbacks: The models that are tried next, in order, if the model has an outage.
         tools: The names of the request's tools; None: all of the session's.
         provider_tools: The tools that the provider may run itself.
