@@ -339,6 +339,7 @@ class ModelAnswered(Value):
         epoch: The context's epoch, where the policy's window is `epoch`.
         shared_prefix_tokens: The tokens that the context's beginning shares with that of the call before.
         cleared_tool_results: The number of tool results that the policy cleared.
+        cleared_media: The number of images, recordings and files that the policy cleared.
         truncated_tool_results: The tool results that were truncated, by tool call id: the bytes of the beginning and
             of the end that the context has.
         schema_problem: How the answer violates the request's `output_schema`; None if it does not.
@@ -358,6 +359,7 @@ class ModelAnswered(Value):
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     cleared_tool_results: int | None = None
+    cleared_media: int | None = None
     truncated_tool_results: dict[str, tuple[int, int]] | None = None
     schema_problem: str | None = None
     needs_summary: bool = False

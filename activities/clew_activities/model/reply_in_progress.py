@@ -137,6 +137,7 @@ class ReplyInProgress:
             epoch=meta.epoch,
             shared_prefix_tokens=meta.shared_prefix_tokens,
             cleared_tool_results=meta.cleared_tool_results,
+            cleared_media=meta.cleared_media,
             truncated_tool_results=meta.truncated_tool_results,
             schema_problem=schema_problem,
             needs_summary=meta.needs_summary,

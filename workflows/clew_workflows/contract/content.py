@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal, NotRequired, TypeAlias
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
 
 from pydantic import ConfigDict, Field, SkipValidation, StringConstraints, with_config
 from typing_extensions import TypedDict
@@ -132,7 +132,15 @@ def describe_part(part: Part) -> str:
 
 def join_texts(content: Content) -> str:
     """Join the texts of the content, without markers for the other parts."""
-    return content if isinstance(content, str) else "\n".join(part["text"] for part in content if part["type"] == "text")
+    return (
+        content if isinstance(content, str) else "\n".join(part["text"] for part in content if part["type"] == "text")
+    )
+
+
+def get_blob(part: Part) -> Blob | None:
+    """Return the blob that a part names; None for a text and an image at an address."""
+    blob: Any = part.get("blob")
+    return cast("Blob | None", blob)
 
 
 def list_media(content: Content) -> list[Part]:
@@ -144,8 +152,7 @@ def iterate_blobs(contents: Iterable[Content]) -> Iterator[Blob]:
     """Iterate over the blobs that contents name, in order."""
     for content in contents:
         for part in list_media(content):
-            blob: Any = part.get("blob")
-            if blob is not None:
+            if blob := get_blob(part):
                 yield blob
 
 

@@ -130,12 +130,12 @@ def _make_patches(budget: int, longest: int, hundredths: int) -> MediaFormula:
 
 
 # Google: ai.google.dev/gemini-api/docs/tokens, image-understanding and media-resolution. Up to Gemini 2.5 an image of
-# at most 384 x 384 pixels costs 258 tokens, and a larger one as much for each tile; a page of a PDF costs 258. Gemini 3
-# has 1 120 tokens for an image and 560 for a page at the default `media_resolution`. Audio: 32 tokens a second.
+# at most 384 x 384 pixels costs 258 tokens, and a larger one as much for each tile; a page of a PDF costs 258.
+# Gemini 3 has 1 120 tokens for an image and 560 for a page at the default `media_resolution`. Audio: 32 a second.
 
 
 def _count_gemini_tiles(width: int, height: int) -> int:
-    if max(width, height) <= 384:  # noqa: PLR2004 - the published bound
+    if max(width, height) <= 384:
         return 258
     tile = min(max(math.floor(min(width, height) / 1.5), 256), 768)
     return 258 * count_patches(width, height, tile)

@@ -98,7 +98,7 @@ class Payload(Stored):
     entry_kind: ClassVar[EntryKind]
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:  # noqa: ARG002 - for the kinds that contexts show
-        """Count the entry's tokens in a context, without the media of a message; returned beside the payload to commit.
+        """Count the entry's tokens in a context, without a message's media; returned beside the payload to commit.
 
         A payload whose parts are shown separately records the counts of its parts.
         """
