@@ -319,20 +319,27 @@ def make_part(kind: str, number: int = 0, **details: object) -> Part:
     return {"type": kind, "blob": blob}  # type: ignore[misc,return-value]
 
 
-_parts: st.SearchStrategy[list[Part]] = st.lists(
-    st.one_of(
-        st.builds(
-            lambda side, number: make_part("image", number, width=side, height=side, name=f"{number}.png"),
-            st.sampled_from((10, 300, 500, 2000)),
-            st.integers(0, 99),
-        ),
-        st.builds(lambda seconds: make_part("audio", 7, seconds=seconds), st.sampled_from((0.5, 10.0))),
-        st.builds(lambda pages: make_part("file", 8, pages=pages), st.sampled_from((1, 3))),
-        st.just({"type": "image", "url": "https://example.org/a.png"}),
-        st.builds(lambda text: {"type": "text", "text": text}, _texts),
-    ),
-    min_size=1,
-    max_size=4,
+def _say_parts(parts: list[Part]) -> Message:
+    return {"role": "user", "content": parts}
+
+
+def _return_parts(parts: list[Part]) -> Message:
+    return {**tool_returns("s1"), "content": parts}
+
+
+_PARTS: tuple[Part, ...] = (
+    {"type": "text", "text": "see"},
+    {"type": "text", "text": "word " * 300},
+    {"type": "image", "url": "https://example.org/a.png"},
+    *(make_part("image", side, width=side, height=side, name=f"{side}.png") for side in (10, 300, 500, 1000, 2000)),
+    make_part("image", 6),
+    make_part("audio", 7, seconds=0.5),
+    make_part("audio", 7, seconds=10.0),
+    make_part("file", 8, pages=1),
+    make_part("file", 9, pages=3, name="日本語.pdf"),
+)
+_parts = st.lists(st.integers(0, len(_PARTS) - 1), min_size=1, max_size=4).map(
+    lambda indexes: [_PARTS[index] for index in indexes]
 )
 _snapshot_messages: st.SearchStrategy[Message] = st.one_of(
     _texts.map(user_says),
@@ -341,8 +348,8 @@ _snapshot_messages: st.SearchStrategy[Message] = st.one_of(
     st.sampled_from(("s1", "s2")).map(assistant_calls),
     st.just(assistant_calls("s1", "s2")),
     st.sampled_from(("s1", "s2", "unknown")).map(tool_returns),
-    _parts.map(lambda parts: {"role": "user", "content": parts}),
-    _parts.map(lambda parts: {**tool_returns("s1"), "content": parts}),
+    _parts.map(_say_parts),
+    _parts.map(_return_parts),
 )
 _turns = st.builds(
     Turn,

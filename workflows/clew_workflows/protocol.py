@@ -80,6 +80,8 @@ class Prepare(Value):
         archived: The session has an archive, which its model may read from.
         clears: The session's policy clears tool results, which its model may read again. None: the agent's policy
             says so.
+        views: The session has images, recordings or files, which its model may see again with its tools.
+        clears_media: The session's policy clears them. The agent's policy is not counted here.
         encoding: The encoding that the tokens of the tools' schemas are counted under; None: the model's.
     """
 
@@ -90,6 +92,8 @@ class Prepare(Value):
     execution: str | None = None
     archived: bool = False
     clears: bool | None = False
+    views: bool = False
+    clears_media: bool = False
     encoding: EncodingName | None = None
 
 

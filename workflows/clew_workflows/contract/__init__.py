@@ -140,7 +140,7 @@ from clew_workflows.contract.outputs import (
     TranscriptPage,
     Window,
 )
-from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
+from clew_workflows.contract.policy import ClearMedia, ClearToolResults, ContextPolicy
 
 __all__ = [
     "DELETE_WORKFLOW",

@@ -26,7 +26,7 @@ from clew_workflows.contract.messages import (
     ToolSpec,
     canonicalize,
 )
-from clew_workflows.contract.names import READ_RESULT
+from clew_workflows.contract.names import BUILT_IN_TOOLS
 from clew_workflows.contract.outcomes import OutcomeError, Output, Price
 from clew_workflows.contract.outcomes import Usage as UsageOutput
 from clew_workflows.contract.policy import ContextPolicy
@@ -736,7 +736,7 @@ _NOT_COMPARED = ("own", "changes", "tokens")
 
 def list_configured_names(tools: Iterable[ToolSpec]) -> list[str]:
     """List the names that a configuration has for these tools, if it names each of them."""
-    return [tool["name"] for tool in tools if tool["name"] != READ_RESULT]
+    return [tool["name"] for tool in tools if tool["name"] not in BUILT_IN_TOOLS]
 
 
 @stored
@@ -780,7 +780,7 @@ class ConfigPayload(Payload):
         system_prompt: The system prompt.
         tools: The schemas of the tools, as the worker resolved them.
         tool_names: The names of the tools as the configuration has them; absent: those of the schemas, without
-            `read_result`.
+            `read_result` and `view_blob`.
         provider_tools: The tools that the model's provider runs itself.
         require_approval: The tools whose calls wait for a person's decision.
         approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply

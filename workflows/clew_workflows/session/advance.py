@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
-from clew_workflows.contract.payloads import ConfigPayload
+from clew_workflows.contract.payloads import ConfigPayload, MessagePayload, OperationPayload
 from clew_workflows.contract.tokens import Encoding, load_encoding
 from clew_workflows.protocol import RunTools, SessionEffect
 from clew_workflows.session import tool_rounds
@@ -92,11 +92,20 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
         entries.append(entry)
     if entries:
         after = replace(after, listed=note_entries(after.listed, entries))
+    if not after.has_media and any(map(_has_media, entries)):
+        after = replace(after, has_media=True)
     gave_up = _gives_up(before, after)
     waits = isinstance(session.effect, RunTools) and tool_rounds.is_over(after, session.effect)
     effect = decision.effect or (None if gave_up or waits else session.effect)
     stops = after.stopping and not before.stopping
     return Step(Session(after, session.thread, effect), tuple(entries), gave_up, stops)
+
+
+def _has_media(entry: Entry) -> bool:
+    body = entry.body
+    if isinstance(body, OperationPayload):
+        return bool(body.snapshot and body.snapshot.media_tokens)
+    return isinstance(body, MessagePayload) and bool(body.media_tokens)
 
 
 def _note_changes(thread: Thread, config: ConfigPayload) -> ConfigPayload:

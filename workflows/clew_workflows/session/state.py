@@ -682,6 +682,7 @@ class Settings:
         shows_texts: Labels, details, titles and search attributes may hold texts of the conversation: a worker that
             does not encrypt has said so.
         attributes: The search attributes that the namespace has.
+        has_viewer: A worker has been asked for `view_blob`, because the thread has media.
         profiles: Workers' profiles of models, by model: the configuration's, and those that requests name.
         learned: Measurements of providers' token counts, by model.
     """
@@ -700,6 +701,7 @@ class Settings:
     calls_models: bool = False
     shows_texts: bool = False
     attributes: tuple[str, ...] = ()
+    has_viewer: bool = False
     profiles: Mapping[str, ModelProfile] = field(default_factory=dict)
     learned: Mapping[str, Learned] = field(default_factory=dict)
 
@@ -833,6 +835,7 @@ class State:
         spent: The tokens and the cost of the session.
         memory: What recognizes a repetition.
         listed: What lists of sessions show of the entries.
+        has_media: The thread has images, recordings or files.
         archive: The session's archive; None if the worker that began it had no store.
     """
 
@@ -853,6 +856,7 @@ class State:
     spent: Spent = Spent()
     memory: Memory = Memory()
     listed: Listed = Listed()
+    has_media: bool = False
     archive: ArchiveRef | None = None
 
     @property
@@ -898,6 +902,7 @@ class State:
         settings, archived = self.settings, self.archive is not None
         own, config, policy = settings.own, settings.config, settings.policy
         encoding = config.encoding if settings.has_encoding else None
+        clears_media = policy.clear_media is not None
         if own.agent is None or settings.keeps_agent:
             return Prepare(
                 model=settings.model,
@@ -905,6 +910,8 @@ class State:
                 tools=config.tools,
                 archived=archived,
                 clears=policy.clear_tool_results is not None,
+                views=self.has_media,
+                clears_media=clears_media,
                 encoding=encoding,
             )
         policy = (own.context_policy or ContextPolicy()).overlay(settings.own_policy)
@@ -915,6 +922,8 @@ class State:
             tools=own.tools if "tools" in own.model_fields_set else None,
             archived=archived,
             clears=policy.clear_tool_results is not None if "clear_tool_results" in policy.model_fields_set else None,
+            views=self.has_media,
+            clears_media=clears_media,
             encoding=encoding,
         )
 
