@@ -56,9 +56,7 @@ def read_result(
 def view_blob(
     blob: Annotated[str, Field(min_length=1, max_length=MAX_BLOB_CHARACTERS)],
 ) -> str:
-    """Show an image, a recording or a file of this conversation again that a marker names: by the marker's digest or
-    by the name of the file, of which the newest is shown.
-    """
+    """Show an image, a recording or a file again: the newest with a marker's digest, or with a name."""
     raise NotImplementedError("`Results.view` answers its calls")
 
 
