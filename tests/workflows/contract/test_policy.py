@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from clew.errors import InvalidTokenBudget
-from clew_workflows.contract.policy import ClearToolResults, ContextPolicy, resolve
+from clew_workflows.contract.policy import ClearMedia, ClearToolResults, ContextPolicy, resolve
 
 # A value for each field that is not its default.
 OTHERS: dict[str, Any] = {
@@ -31,6 +31,7 @@ OTHERS: dict[str, Any] = {
     "max_thread_tokens": 5000,
     "summarization_model": "local:tiny",
     "clear_tool_results": ClearToolResults(keep=3, min_tokens=100),
+    "clear_media": ClearMedia(keep=2, min_tokens=1000),
 }
 
 
@@ -53,6 +54,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "max_thread_tokens": None,
         "summarization_model": None,
         "clear_tool_results": None,
+        "clear_media": None,
     }
     assert ContextPolicy().budget == 6000
     assert OTHERS.keys() | {"window"} == ContextPolicy.model_fields.keys()
@@ -133,6 +135,8 @@ def test_a_policy_leaves_a_budget(most: int, reserve: int, good: bool) -> None:
         {"summarize_threshold": 0},
         {"clear_tool_results": {"keep": -1}},
         {"clear_tool_results": {}},
+        {"clear_media": {"keep": -1}},
+        {"clear_media": {}},
     ],
 )
 def test_what_no_policy_may_say(fields: dict[str, Any]) -> None:
