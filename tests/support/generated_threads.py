@@ -304,10 +304,15 @@ LANES = (DEFAULT_LANE, "draft", "side")
 PROVIDERS = (None, "anthropic", "openai")
 
 _lanes = st.sampled_from((DEFAULT_LANE,) * 7 + ("draft",) * 2 + ("side",))
+_TEXTS = ("", "ok", "What is 2+2?", "word " * 40, "x" * 300, "🧵" * 9, " " * 600, '"\\\n\u2028', "日本語" * 30)
+
+
+def _choose_text(index: int) -> str:
+    return _TEXTS[index]
+
+
 _texts = st.one_of(
-    st.sampled_from(
-        ("", "ok", "What is 2+2?", "word " * 40, "x" * 300, "🧵" * 9, " " * 600, '"\\\n\u2028', "日本語" * 30)
-    ),
+    st.integers(0, len(_TEXTS) - 1).map(_choose_text),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
 )
 

@@ -408,7 +408,8 @@ def show(number: int) -> Part:
 def show_again(number: int) -> str:
     """The marker of that image for a model that can see it again."""
     digest = f"{number:064x}"[:12]
-    return f"[image: {number}.png, image/png, 1000 x 1000, 1000 bytes; cleared: view_blob(blob='{digest}') shows it again]"
+    how = f"view_blob(blob='{digest}') shows it again"
+    return f"[image: {number}.png, image/png, 1000 x 1000, 1000 bytes; cleared: {how}]"
 
 
 def show_runs(number: int, writer: Writer | None = None, first: int = 0) -> Writer:
