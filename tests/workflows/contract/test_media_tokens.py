@@ -59,7 +59,7 @@ def test_every_image_has_a_count_within_bounds(name: str, width: int, height: in
 
 
 def test_pages_seconds_and_files_of_text_count_by_their_size() -> None:
-    """A document counts by its pages, a recording by its length, a text by its bytes, and what is not known is guessed."""
+    """A document counts by its pages, a recording by its length, a text by its bytes; unknown sizes are estimated."""
     claude, gemini = find_formula("anthropic:claude-opus-5"), find_formula("google:gemini-2.5-pro")
     assert claude.count(make_part("file", pages=3)) == 3 * claude.count(make_part("file", pages=1))
     assert gemini.count(make_part("file", pages=3)) == 3 * 258

@@ -54,7 +54,6 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "max_thread_tokens": None,
         "summarization_model": None,
         "clear_tool_results": None,
-        "clear_media": None,
     }
     assert ContextPolicy().budget == 6000
     assert OTHERS.keys() | {"window"} == ContextPolicy.model_fields.keys()
@@ -95,7 +94,7 @@ def test_levels_field_by_field(levels: tuple[dict[str, Any], ...], plain: tuple[
     policy = resolve(session=session, agent=agent).overlay(request)
     expected = defaults | said[2] | said[1] | said[0]
     assert {name: getattr(policy, name) for name in expected} == expected
-    assert policy.model_fields_set == defaults.keys()
+    assert policy.model_fields_set | {"clear_media"} == defaults.keys()
 
 
 def test_what_is_set_adds_up() -> None:
@@ -166,3 +165,13 @@ def test_the_hash_names_what_a_policy_does() -> None:
     one_field_each = [ContextPolicy(**{name: value}).hash for name, value in others.items()]
     assert len({ContextPolicy().hash, *one_field_each}) == len(ContextPolicy.model_fields) + 1
     assert all(ContextPolicy(max_input_tokens=n).hash for n in (2**53 - 1, 1 - 2**53))
+
+
+def test_a_later_field_at_its_default_changes_no_record() -> None:
+    """Complete policies are recorded as before there was the field. Where a caller sets it, it is written."""
+    assert "clear_media" not in ContextPolicy().complete().model_dump(mode="json")
+    own = ContextPolicy(clear_media=None)
+    assert own.model_dump(mode="json", exclude_unset=True) == {"clear_media": None}
+    clearing = ContextPolicy(clear_media=ClearMedia(keep=1))
+    assert ContextPolicy.model_validate_json(clearing.complete().model_dump_json()).clear_media == ClearMedia(keep=1)
+    assert clearing.overlay(own).complete().clear_media is None

@@ -470,7 +470,7 @@ def test_media_of_the_request_of_pins_and_of_the_newest_round_stay(window: Liter
 @pytest.mark.parametrize("window", ["sliding", "epoch"])
 def test_small_media_and_little_savings_clear_nothing(window: Literal["sliding", "epoch"]) -> None:
     """A part that is smaller than its marker stays, and all stay unless the policy's least is freed."""
-    small = make_part("image", 1, width=10, height=10)
+    small = make_part("audio", 1, seconds=0.5)
     writer = Writer().talk({"role": "user", "content": [small]}, assistant_says("yes"), run="run-s")
     thread = show_runs(3, writer).talk(user_says("and now?"), run="run-9").thread
     freed = 3 * (load_encoding("heuristic").count_media([show(0)])[0] - count_media_marker(show(0)))

@@ -11,6 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clew.errors import ContextOverflow
+from clew_workflows.contract.content import get_text
+from clew_workflows.contract.messages import Message
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.thread.context.blocks import count_truncation_marker
@@ -167,9 +169,14 @@ def conversation_shown(some: ProjectionInput) -> tuple[list[Entry], list[Entry]]
     lane = [entry for entry in some.thread if entry.kind == "ai_message" and entry.lane == some.context_ref]
     upto = some.thread.last_seq if some.at_seq is None else some.at_seq
     heads = [entry for entry in lane if entry.seq <= upto and entry.payload["role"] != "tool"]
-    contents = {message["content"] for message in messages}
-    shown = [entry for entry in heads if entry.message["content"] in contents]
+    ends = {get_end(message) for message in messages}
+    shown = [entry for entry in heads if get_end(entry.message) in ends]
     return shown, [entry for entry in heads if entry not in shown]
+
+
+def get_end(message: Message) -> str:
+    """The last text of a message, which has its seq, and which clearing media leaves."""
+    return get_text(message["content"] if isinstance(message["content"], str) else message["content"][-1:])
 
 
 def list_newest_user_messages(some: ProjectionInput) -> list[Entry]:
@@ -227,9 +234,10 @@ def shortened(entry: Entry) -> Entry:
     if entry.payload.get("role") != "tool":
         return entry
     tokens = min(entry.tokens, count_truncation_marker(entry.message))
-    content = "x" * min(len(entry.payload["content"]), 4 * max(tokens - 13, 0))
+    content = "x" * min(len(get_text(entry.payload["content"])), 4 * max(tokens - 13, 0))
     payload = {**entry.payload, "content": content}
     payload.pop("pieces", None)
+    payload.pop("media_tokens", None)
     return replace(entry, payload=payload, tokens=tokens)
 
 
@@ -241,8 +249,8 @@ def test_the_newest_is_kept_first(some: ProjectionInput) -> None:
     kept_seqs = [entry.seq for entry in shown if entry.seq not in current]
     if kept_seqs and dropped:
         assert max(entry.seq for entry in dropped) < min(kept_seqs)
-    order = {message["content"]: index for index, message in enumerate(projected(some).messages)}
-    indexes = [order[entry.message["content"]] for entry in shown]
+    order = {get_end(message): index for index, message in enumerate(projected(some).messages)}
+    indexes = [order[get_end(entry.message)] for entry in shown]
     assert indexes == sorted(indexes)
 
 
