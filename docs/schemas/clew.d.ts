@@ -48,6 +48,8 @@ export interface Workflows {
   RestoreSession: { input: RestoreInput; output: RestoreReceipt };
   DeleteSession: { input: DeleteSessionInput; output: DeleteReceipt };
   ListSessions: { input: ListSessionsInput; output: SessionsPage };
+  PutBlob: { input: PutBlobInput; output: BlobReceipt };
+  GetBlob: { input: GetBlobInput; output: BlobPage };
 }
 
 /** An agent as a worker has resolved it. */
@@ -236,6 +238,8 @@ export interface AssistantMessage {
   request_id?: string;
   /** The run that the message belongs to. */
   run_id?: string;
+  /** Tokens of each image, recording and file of `content`; absent where it has none. */
+  media_tokens?: Array<number>;
   /** The tool calls, with ids that are unique in the thread. */
   tool_calls?: Array<ToolCall>;
   /** The text of the model's reasoning; no context shows it. */
@@ -286,6 +290,22 @@ export interface Blob {
   seconds?: number;
 }
 
+/** A page of the bytes of a blob. */
+export interface BlobPage {
+  /** The description of the blob, without a name: messages name it. */
+  blob: Blob;
+  /** The bytes of the page in base64. */
+  data: string;
+  /** The `offset` of the next page; absent: there is none. */
+  next_offset?: number;
+}
+
+/** A chunk was stored. */
+export interface BlobReceipt {
+  /** The description of the blob, which a part of a message names; absent: the blob is not complete. */
+  blob?: Blob;
+}
+
 /** The argument of the update `cancel_request` and of the signal `cancel`. */
 export interface CancelInput {
   /** The request; absent: the one that is running, or the summary that is being written. */
@@ -330,6 +350,18 @@ export interface Citation {
   start?: number;
   /** The character after the last one of that part. */
   end?: number;
+}
+
+/**
+ * Replace older images, recordings and files by markers. A part that is not larger than its marker stays.
+ *
+ * The messages that the next reply answers keep theirs.
+ */
+export interface ClearMedia {
+  /** The number of newest parts that stay. */
+  keep: number;
+  /** The fewest tokens that clearing must free; below that, all parts stay. */
+  min_tokens?: number;
 }
 
 /** Replace older tool results by a marker. A result that is not larger than the marker stays. */
@@ -416,7 +448,7 @@ export interface ConfigPayload {
   priority?: number;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
   approval_scope?: "call" | "round";
-  /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result`. */
+  /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result` and `view_blob`. */
   tool_names?: Array<string>;
   /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent. */
   own?: Record<string, unknown>;
@@ -508,6 +540,8 @@ export interface ContextMeta {
   shared_prefix_tokens?: number;
   /** Tool results that a marker replaces. */
   cleared_tool_results?: number;
+  /** Images, recordings and files that markers replace. */
+  cleared_media?: number;
   /** Tool results that were truncated, by the id of the tool call: the bytes that are left of the beginning and of the end. */
   truncated_tool_results?: Record<string, [number, number]>;
   /** SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`. */
@@ -594,6 +628,8 @@ export interface ContextPolicy {
   summarization_model?: string | null;
   /** The rule by which a marker replaces older tool results. */
   clear_tool_results?: ClearToolResults | null;
+  /** The rule by which markers replace older images, recordings and files. */
+  clear_media?: ClearMedia | null;
 }
 
 /** The argument of the query `context`. */
@@ -811,6 +847,16 @@ export interface ForkedInput {
   metadata?: Record<string, string> | null;
 }
 
+/** The argument of the workflow `GetBlob`. */
+export interface GetBlobInput {
+  /** The session. Its forks and their origins share their blobs. */
+  session_id: string;
+  /** The digest of the blob. */
+  digest: string;
+  /** Begin with this byte: the `next_offset` of the page before. */
+  offset?: number;
+}
+
 /** The argument of the update `hibernate`. */
 export interface HibernateInput {
   /** For people; the thread has it. */
@@ -902,6 +948,12 @@ export interface Limits {
   max_message_bytes?: number;
   /** The part of a tool result that a message has, in bytes of UTF-8; the archive has the rest. */
   max_tool_result_bytes?: number;
+  /** The largest image, recording or file of a message; absent: 50 MiB. */
+  max_blob_bytes?: number | null;
+  /** The most bytes of all those of one message, each counted once; absent: 100 MiB. */
+  max_message_blob_bytes?: number | null;
+  /** The most bytes of all those that the session's messages name; a blob counts once for each message. */
+  max_session_blob_bytes?: number | null;
   /** The most tokens of prompts and replies. */
   max_total_tokens?: number | null;
   /** The highest cost by list price, in USD. Models whose price the worker does not know are then not called: `CLEW_PRICES` gives prices. */
@@ -1180,6 +1232,31 @@ export interface ProviderData {
   model?: string;
 }
 
+/**
+ * The argument of the workflow `PutBlob`: a chunk of a blob, or all of it.
+ *
+ * A blob of several chunks is an upload: its chunks have one `upload_id` and are sent in any order, also at the same
+ * time, the `last` one when the others have been answered. A chunk may be repeated.
+ */
+export interface PutBlobInput {
+  /** The session. It need not exist yet. */
+  session_id: string;
+  /** The bytes of the chunk in base64, at most 1 000 000 bytes. */
+  data: string;
+  /** The upload; absent: the blob has one chunk. */
+  upload_id?: string | null;
+  /** The number of the chunk, from 0. */
+  part?: number;
+  /** Whether the blob is complete with this chunk. */
+  last?: boolean;
+  /** The type of the blob. Absent: the type that its first bytes have. Read with the last chunk. */
+  media_type?: string | null;
+  /** The name of the file. Read with the last chunk. */
+  name?: string | null;
+  /** The SHA-256 that the blob has. Read with the last chunk. */
+  digest?: string | null;
+}
+
 /** The argument of the workflow `ReadContext`: that of the query `context`, for any session, archived or not. */
 export interface ReadContextInput {
   /** The lane; absent: the active one. */
@@ -1258,6 +1335,8 @@ export interface Recipe {
   shared_prefix_tokens?: number;
   /** Tool results that a marker replaces; absent where the policy clears none. */
   cleared_tool_results?: number;
+  /** Images, recordings and files that markers replace; absent where the policy clears none. */
+  cleared_media?: number;
   /** Tool results that were truncated, by the id of the tool call: the bytes that are left of the beginning and of the end. */
   truncated_tool_results?: Record<string, [number, number]>;
   /** The fields that the call's own context policy set; absent: the session's was in force. */
@@ -1747,6 +1826,8 @@ export interface StoredSnapshot {
   tokens?: Array<number>;
   /** Tokens of the system prompt. */
   system_prompt_tokens?: number;
+  /** Tokens of the images, recordings and files of each message; absent where no message has any. */
+  media_tokens?: Array<Array<number>>;
 }
 
 /** The session that has worked on a tool call as a subagent. */
@@ -1927,6 +2008,8 @@ export interface ToolMessage {
   request_id?: string;
   /** The run that the message belongs to. */
   run_id?: string;
+  /** Tokens of each image, recording and file of `content`; absent where it has none. */
+  media_tokens?: Array<number>;
   /** The call that it answers. */
   tool_call_id: string;
   /** The tool. */
@@ -1947,7 +2030,7 @@ export interface ToolMessage {
   late?: boolean;
   /** Tokens of the note about the changed arguments. */
   note_tokens?: number;
-  /** Tokens of each piece of `content`, if it is long enough to be truncated. */
+  /** Tokens of each piece of the text, if it is long enough to be truncated, or has other parts. */
   pieces?: Array<number>;
 }
 
@@ -2097,6 +2180,8 @@ export interface UserMessage {
   request_id?: string;
   /** The run that the message belongs to. */
   run_id?: string;
+  /** Tokens of each image, recording and file of `content`; absent where it has none. */
+  media_tokens?: Array<number>;
   /** The id of the input; absent for the message that opened the run. */
   input_id?: string;
   /** The sender of the input, or its kind; absent for the message that opened the run. */

@@ -764,6 +764,7 @@ class Counters:
         tool_calls: Tool calls.
         inputs: Inputs.
         summaries: Summaries.
+        media_bytes: The bytes of the blobs that accepted messages name; a blob counts once for each message.
     """
 
     runs: int = 0
@@ -771,6 +772,7 @@ class Counters:
     tool_calls: int = 0
     inputs: int = 0
     summaries: int = 0
+    media_bytes: int = 0
 
     @property
     def next_call_id(self) -> str:

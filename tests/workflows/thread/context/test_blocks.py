@@ -482,7 +482,8 @@ def test_media_of_an_epoch_are_cleared_in_steps() -> None:
     """Each frees the least that the policy asks for and is an epoch of its own; between them the prefix holds."""
     one = load_encoding("heuristic").count_media([show(0)])[0] - count_media_marker(show(0))
     policy = clearing_media(1, 3 * one - 30, window="epoch")
-    writer, seen, epochs, before = Writer(), [], [], list[Message]()
+    writer, before = Writer(), list[Message]()
+    seen, epochs = list[int | None](), list[tuple[int, ...] | None]()
     for number in range(12):
         show_runs(1, writer, number)
         context = project_thread(writer.thread, policy)
