@@ -1036,7 +1036,7 @@ export interface MessageInput {
   timeout_seconds?: number | null;
   /** The JSON Schema that the answer must follow (draft 2020-12, within bounds). */
   output_schema?: Record<string, unknown> | null;
-  /** The tools of this request: some of the session's, by the names that models read; `[]`: none. `read_result` stays beside others. */
+  /** The tools of this request: some of the session's, by the names that models read; `[]`: none. `read_result` and `view_blob` stay beside others. */
   tools?: Array<string> | null;
   /** The caller's own names and values; the message's entry has them. */
   metadata?: Record<string, string> | null;
