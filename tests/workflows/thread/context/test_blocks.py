@@ -14,6 +14,8 @@ from clew.contract import READ_RESULT, VIEW_BLOB
 from clew.errors import ContextOverflow
 from clew_workflows.contract.content import Part, describe_part, get_text, iterate_blobs
 from clew_workflows.contract.messages import Message, ToolSpec
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.payloads import Recipe
 from clew_workflows.contract.policy import ClearMedia, ClearToolResults, ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.thread.context.blocks import (
@@ -25,6 +27,7 @@ from clew_workflows.thread.context.blocks import (
     format_media_marker,
     format_truncation_marker,
 )
+from clew_workflows.thread.context.contexts import build_context, rebuild_context
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Thread
@@ -536,3 +539,30 @@ def test_a_truncated_result_keeps_the_media_that_fit() -> None:
         assert sum(map(encoding.count_message, context.messages)) <= context.meta.estimated_tokens
         seen.append(list_shown(context))
     assert seen == [["0.png", "1.png"], ["0.png", "1.png"], ["0.png"], [], []]
+
+
+@pytest.mark.parametrize("window", ["sliding", "epoch"])
+def test_a_context_with_cleared_media_is_made_again_from_its_recipe(window: Literal["sliding", "epoch"]) -> None:
+    """To the byte, from the JSON of the thread, also after later entries and from another model."""
+    writer = Writer()
+    writer.config(context_policy=clearing_media(2, 1000, window=window), tools=[VIEWER])
+    show_runs(6, writer)
+    context = build_context(writer.thread, model="openai:gpt-4o")
+    assert context.meta.cleared_media
+    recipe = Recipe(
+        context_ref=DEFAULT_LANE,
+        basis_seq=writer.thread.last_seq,
+        model="openai:gpt-4o",
+        model_options={},
+        policy_hash=context.meta.policy_hash,
+        digest=context.meta.digest,
+        input_tokens=context.meta.estimated_tokens,
+        usage=Usage(),
+        attempt=1,
+        stop_reason="stop",
+        cleared_media=context.meta.cleared_media,
+    )
+    show_runs(3, writer, 6)
+    again = rebuild_context(rebuild(writer.thread), Recipe.from_json(recipe.as_dict()), None)
+    assert (again.meta.digest, again.meta.cleared_media) == (recipe.digest, recipe.cleared_media)
+    assert again.messages == context.messages

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clew.errors import ContextOverflow
 from clew_workflows.contract.content import get_text
-from clew_workflows.contract.messages import Message
+from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.thread.context.blocks import count_truncation_marker
@@ -28,6 +28,9 @@ from tests.support.threads import CALCULATOR, OTHER_PAYLOADS, assert_valid, rebu
 NO_KINDS_LEFT_OUT = ("message", "tool_call", "tool_result", "summary")
 
 
+VIEWER: ToolSpec = {"name": "view_blob", "description": "", "parameters": {}}
+
+
 @st.composite
 def inputs(draw: st.DrawFn, steps: st.SearchStrategy[list[Step]] = histories) -> ProjectionInput:
     """Everything that a context may depend on, over a history."""
@@ -38,7 +41,7 @@ def inputs(draw: st.DrawFn, steps: st.SearchStrategy[list[Step]] = histories) ->
         draw(policies),
         pending=draw(st.sampled_from(([], [user_says("pending")]))),
         system=draw(st.sampled_from((None, "You are terse."))),
-        tools=draw(st.sampled_from(([], [CALCULATOR]))),
+        tools=draw(st.sampled_from(([], [CALCULATOR], [CALCULATOR, VIEWER]))),
         context_ref=draw(st.sampled_from((DEFAULT_LANE,) * 4 + LANES)),
         at_seq=at_seq,
         provider=draw(st.sampled_from(PROVIDERS)),
