@@ -6,6 +6,7 @@ from clew.contract import ClearMedia, ContextPolicy
 from clew_workflows.contract.content import Part
 from clew_workflows.protocol import CallModel, Prepare
 from clew_workflows.session import carried as carrying
+from clew_workflows.values import Packed
 from tests.support.generated_threads import make_part
 from tests.support.session_harness import SessionHarness, carry_over
 
@@ -38,7 +39,7 @@ def test_a_text_only_session_is_prepared_and_carried_as_before() -> None:
     session.ask("hello")
     session.reply("hi")
     carried = carrying.carry(session.session)
-    value = carrying.Packed.model_validate(carried).value
+    value = Packed.model_validate(carried).value
     assert "has_media" not in value["state"]
     assert "has_viewer" not in value["state"]["settings"]
 

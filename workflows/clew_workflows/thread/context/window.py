@@ -183,15 +183,15 @@ def fill_epoch_window(view: LaneView, room: int, required: Sequence[Block], summ
         if block.start is not None and block.tokens < view.truncator.truncate_to_share(block).tokens:
             window.epoch += (block.start, block.tokens)
     window.blocks = [*older, *reversed(recent.blocks)]
-    chosen = window.blocks
-    if rule := policy.clear_media:
+    chosen, reached_media = window.blocks, 0
+    if media_rule := policy.clear_media:
         starts = {block.start for block in required}
-        window.blocks, reached_media = clear_media_in_steps(chosen, rule, starts, viewable=view.is_viewable)
-    if results_rule := policy.clear_tool_results:
-        reached = find_reached(chosen, results_rule)
-        window.blocks = clear_first(window.blocks, reached, results_rule)
+        window.blocks, reached_media = clear_media_in_steps(chosen, media_rule, starts, viewable=view.is_viewable)
+    if rule := policy.clear_tool_results:
+        reached = find_reached(chosen, rule)
+        window.blocks = clear_first(window.blocks, reached, rule)
         window.epoch += (reached,)
-    if rule:
+    if media_rule:
         window.epoch += (reached_media, sum(block.cleared_media for block in window.blocks))
     window.tokens += sum(block.tokens for block in window.blocks)
     return window
