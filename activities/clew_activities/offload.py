@@ -29,7 +29,7 @@ async def offload(size: int, function: Callable[A, R], *args: A.args, **kwargs: 
 
 
 async def count_tokens(payload: P, encoding: str) -> tuple[P, int]:
-    """Count the tokens of an entry with this payload, as committing it would.
+    """Count the tokens of an entry with this payload as committing it would, without its media.
 
     Activities count, so that no workflow task has to: all sessions share a processor. Returns the payload, which
     records the tokens of its parts, and the tokens of the entry.

@@ -29,9 +29,10 @@ from clew_activities.providers import (
     stream,
 )
 from clew_activities.tools.registry import AgentsUnusable, Tools, ToolsUnusable, load_agents, load_tools
-from clew_workflows.contract import READ_RESULT, ModelOptions
+from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.errors import ContextOverflow, InvalidInput, Refusal
 from clew_workflows.contract.messages import ToolSpec
+from clew_workflows.contract.names import BUILT_IN_TOOLS
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import AssistantMessage, ConfigPayload, Recipe
 from clew_workflows.contract.policy import resolve
@@ -290,8 +291,7 @@ def _make_settings(
     recorded = _collect_recorded_tools(thread)
     known = recorded | {tool.name: tool.spec for tool in (*tools.values(), *agent.own_tools)}
     names = list(config.tools)
-    if READ_RESULT in recorded and names and READ_RESULT not in names:
-        names.append(READ_RESULT)
+    names += [name for name in BUILT_IN_TOOLS if name in recorded and names and name not in names]
     if unknown := [name for name in names if name not in known]:
         raise InvalidInput(f"agent {agent.name!r} has a tool {unknown[0]!r}, which is not defined here")
     return ModelSettings(

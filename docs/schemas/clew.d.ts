@@ -238,6 +238,8 @@ export interface AssistantMessage {
   request_id?: string;
   /** The run that the message belongs to. */
   run_id?: string;
+  /** Tokens of each image, recording and file of `content`; absent where it has none. */
+  media_tokens?: Array<number>;
   /** The tool calls, with ids that are unique in the thread. */
   tool_calls?: Array<ToolCall>;
   /** The text of the model's reasoning; no context shows it. */
@@ -350,6 +352,18 @@ export interface Citation {
   end?: number;
 }
 
+/**
+ * Replace older images, recordings and files by markers. A part that is not larger than its marker stays.
+ *
+ * The messages that the next reply answers keep theirs.
+ */
+export interface ClearMedia {
+  /** The number of newest parts that stay. */
+  keep: number;
+  /** The fewest tokens that clearing must free; below that, all parts stay. */
+  min_tokens?: number;
+}
+
 /** Replace older tool results by a marker. A result that is not larger than the marker stays. */
 export interface ClearToolResults {
   /** The number of newest results that stay. */
@@ -434,7 +448,7 @@ export interface ConfigPayload {
   priority?: number;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
   approval_scope?: "call" | "round";
-  /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result`. */
+  /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result` and `view_blob`. */
   tool_names?: Array<string>;
   /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent. */
   own?: Record<string, unknown>;
@@ -526,6 +540,8 @@ export interface ContextMeta {
   shared_prefix_tokens?: number;
   /** Tool results that a marker replaces. */
   cleared_tool_results?: number;
+  /** Images, recordings and files that markers replace. */
+  cleared_media?: number;
   /** Tool results that were truncated, by the id of the tool call: the bytes that are left of the beginning and of the end. */
   truncated_tool_results?: Record<string, [number, number]>;
   /** SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`. */
@@ -612,6 +628,8 @@ export interface ContextPolicy {
   summarization_model?: string | null;
   /** The rule by which a marker replaces older tool results. */
   clear_tool_results?: ClearToolResults | null;
+  /** The rule by which markers replace older images, recordings and files. */
+  clear_media?: ClearMedia | null;
 }
 
 /** The argument of the query `context`. */
@@ -1018,7 +1036,7 @@ export interface MessageInput {
   timeout_seconds?: number | null;
   /** The JSON Schema that the answer must follow (draft 2020-12, within bounds). */
   output_schema?: Record<string, unknown> | null;
-  /** The tools of this request: some of the session's, by the names that models read; `[]`: none. `read_result` stays beside others. */
+  /** The tools of this request: some of the session's, by the names that models read; `[]`: none. `read_result` and `view_blob` stay beside others. */
   tools?: Array<string> | null;
   /** The caller's own names and values; the message's entry has them. */
   metadata?: Record<string, string> | null;
@@ -1317,6 +1335,8 @@ export interface Recipe {
   shared_prefix_tokens?: number;
   /** Tool results that a marker replaces; absent where the policy clears none. */
   cleared_tool_results?: number;
+  /** Images, recordings and files that markers replace; absent where the policy clears none. */
+  cleared_media?: number;
   /** Tool results that were truncated, by the id of the tool call: the bytes that are left of the beginning and of the end. */
   truncated_tool_results?: Record<string, [number, number]>;
   /** The fields that the call's own context policy set; absent: the session's was in force. */
@@ -1806,6 +1826,8 @@ export interface StoredSnapshot {
   tokens?: Array<number>;
   /** Tokens of the system prompt. */
   system_prompt_tokens?: number;
+  /** Tokens of the images, recordings and files of each message; absent where no message has any. */
+  media_tokens?: Array<Array<number>>;
 }
 
 /** The session that has worked on a tool call as a subagent. */
@@ -1986,6 +2008,8 @@ export interface ToolMessage {
   request_id?: string;
   /** The run that the message belongs to. */
   run_id?: string;
+  /** Tokens of each image, recording and file of `content`; absent where it has none. */
+  media_tokens?: Array<number>;
   /** The call that it answers. */
   tool_call_id: string;
   /** The tool. */
@@ -2006,7 +2030,7 @@ export interface ToolMessage {
   late?: boolean;
   /** Tokens of the note about the changed arguments. */
   note_tokens?: number;
-  /** Tokens of each piece of `content`, if it is long enough to be truncated. */
+  /** Tokens of each piece of the text, if it is long enough to be truncated, or has other parts. */
   pieces?: Array<number>;
 }
 
@@ -2156,6 +2180,8 @@ export interface UserMessage {
   request_id?: string;
   /** The run that the message belongs to. */
   run_id?: string;
+  /** Tokens of each image, recording and file of `content`; absent where it has none. */
+  media_tokens?: Array<number>;
   /** The id of the input; absent for the message that opened the run. */
   input_id?: string;
   /** The sender of the input, or its kind; absent for the message that opened the run. */

@@ -80,6 +80,8 @@ class Prepare(Value):
         archived: The session has an archive, which its model may read from.
         clears: The session's policy clears tool results, which its model may read again. None: the agent's policy
             says so.
+        views: The session has images, recordings or files, which its model may see again with its tools.
+        clears_media: The session's policy clears them. The agent's policy is not counted here.
         encoding: The encoding that the tokens of the tools' schemas are counted under; None: the model's.
     """
 
@@ -90,6 +92,8 @@ class Prepare(Value):
     execution: str | None = None
     archived: bool = False
     clears: bool | None = False
+    views: bool = False
+    clears_media: bool = False
     encoding: EncodingName | None = None
 
 
@@ -346,11 +350,12 @@ class ModelAnswered(Value):
         epoch: The context's epoch, where the policy's window is `epoch`.
         shared_prefix_tokens: The tokens that the context's beginning shares with that of the call before.
         cleared_tool_results: The number of tool results that the policy cleared.
+        cleared_media: The number of images, recordings and files that the policy cleared.
         truncated_tool_results: The tool results that were truncated, by tool call id: the bytes of the beginning and
             of the end that the context has.
         schema_problem: How the answer violates the request's `output_schema`; None if it does not.
         needs_summary: The lane has reached the policy's threshold for a summary.
-        tokens: The tokens of the reply's message. None: the session counts them.
+        tokens: The tokens of the reply's message without its media. None: the session counts them.
         earlier_usage: The usage of earlier attempts of the call, whose replies were lost or not usable.
         fitting: The differences of the request from the context; None: there are none.
         request: What the provider received.
@@ -365,6 +370,7 @@ class ModelAnswered(Value):
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     cleared_tool_results: int | None = None
+    cleared_media: int | None = None
     truncated_tool_results: dict[str, tuple[int, int]] | None = None
     schema_problem: str | None = None
     needs_summary: bool = False
@@ -606,7 +612,8 @@ class ToolAnswered(Value):
         result: Where the complete result is stored, if the text is truncated.
         is_error: The text describes a failure.
         in_doubt: The tool may or may not have run.
-        tokens: The tokens of the result's message. None: the session counts them, and those of the parts.
+        tokens: The tokens of the result's message without its media. None: the session counts them, and those of its
+            pieces.
         note_tokens: The tokens of the note that says how a person has changed the call.
         pieces: The tokens of each piece of the text, if it is long enough to be cut.
         subagent: The subagent that has answered.

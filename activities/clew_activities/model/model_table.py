@@ -15,7 +15,6 @@ other sizes in its `context_policy`.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -28,6 +27,7 @@ from genai_prices.types import ModelPrice, TieredPrices
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.media_tokens import get_bare_name
 from clew_workflows.contract.outcomes import Price, Prices
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import EncodingName
@@ -256,17 +256,11 @@ def _find_own(entries: Mapping[str, E], name: str) -> E | None:
     return entries[max(fitting, key=len)] if fitting else None
 
 
-# Amazon Bedrock names a model with its vendor, often after a part of the world: `us.anthropic.claude-opus-5`.
-_VENDOR = re.compile(
-    r"^(?:(?:us|us-gov|eu|apac|jp|au|ca|global)\.)?(?:amazon|anthropic|deepseek|meta|mistral|openai)\."
-)
-
-
 def find_family(name: str, own: OwnModels = NO_OWN_MODELS) -> Family | None:
     """Find the family of `provider:model`; None: neither the team's models nor the table have it."""
     if family := own.find_family(name):
         return family
-    bare = _VENDOR.sub("", name.partition(":")[2].lower().rpartition("/")[2])
+    bare = get_bare_name(name)
     fitting = (family for family in FAMILIES if bare.startswith(family.prefix))
     return max(fitting, key=lambda family: len(family.prefix), default=None)
 

@@ -15,7 +15,8 @@ from temporalio import activity
 from clew_activities.offload import count_tokens
 from clew_activities.providers import RedactedDecoder
 from clew_activities.telemetry.interceptor import TimeLeft
-from clew_workflows.contract.content import count_media, list_media
+from clew_workflows.contract.content import list_media
+from clew_workflows.contract.media_tokens import find_formula
 from clew_workflows.contract.outcomes import Prices, Usage, compute_cost_usd
 from clew_workflows.contract.outputs import ContextMeta, ReplyProgress
 from clew_workflows.contract.payloads import AssistantMessage, Fitting
@@ -120,7 +121,8 @@ class ReplyInProgress:
         if not (usage.input_tokens and usage.output_tokens):
             encoding, texts = load_encoding(self.call.encoding), (reply.text, reply.thinking or "")
             tokens = await asyncio.to_thread(lambda: sum(map(encoding.count, texts)))
-            usage = self._estimate_usage(tokens + sum(map(count_media, list_media(reply.content))))
+            media = map(find_formula(self.call.model).count, list_media(reply.content))
+            usage = self._estimate_usage(tokens + sum(media))
         return reply.model_copy(update={"usage": add_cost(self.prices, usage, searches)})
 
     def make_answer(
@@ -139,6 +141,7 @@ class ReplyInProgress:
             epoch=meta.epoch,
             shared_prefix_tokens=meta.shared_prefix_tokens,
             cleared_tool_results=meta.cleared_tool_results,
+            cleared_media=meta.cleared_media,
             truncated_tool_results=meta.truncated_tool_results,
             schema_problem=schema_problem,
             needs_summary=meta.needs_summary,

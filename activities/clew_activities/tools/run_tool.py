@@ -30,7 +30,7 @@ from clew_activities.tools.os_threads import (
 )
 from clew_activities.tools.registry import Tools
 from clew_activities.tools.result_parts import CallReader, Piece, ResultParts, collect_pieces
-from clew_activities.tools.stored_results import Results, Unreadable, read_result
+from clew_activities.tools.stored_results import BUILT_IN, Results, Unreadable, read_result, view_blob
 from clew_workflows.contract import LateResultInput, ToolProgress
 from clew_workflows.contract.content import MAX_MESSAGE_BLOB_BYTES, Part
 from clew_workflows.contract.messages import describe_bytes, replace_data, truncate_result
@@ -114,7 +114,7 @@ class ToolActivities:
     async def _answer(self, call: RunTool, progress: Progress) -> ToolAnswered:
         info = activity.info()
         # If the worker has a tool of that name itself, the worker's is used.
-        tool = self._tools.get(call.name, read_result if call.name == read_result.name else None)
+        tool = self._tools.get(call.name, BUILT_IN.get(call.name))
         if tool is None and find_server(call.name):
             return await self._call_mcp_tool(call, progress)
         if not isinstance(tool, Tool):
@@ -168,6 +168,8 @@ class ToolActivities:
                 arguments = await self.threads.call(
                     tool_call, lambda: _bind_arguments(tool, call, context), is_async=False
                 )
+                if tool is view_blob:
+                    return ToolAnswered(content=[await self._results.view(**arguments)])
                 if tool is read_result:
                     value: Any = await self._results.read(call, **arguments)
                 else:

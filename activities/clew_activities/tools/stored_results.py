@@ -1,4 +1,4 @@
-"""Large tool results: stored in the archive, truncated in the context, and read in parts by the model."""
+"""Large tool results, stored in the archive and read in parts by the model, and the blobs that it sees again."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ from clew.tools import tool
 from clew_activities.archive import Archive, ArchiveError, ObjectDamaged, ObjectMissing
 from clew_activities.archive.thread_source import Threads
 from clew_workflows.contract import EntriesQuery
-from clew_workflows.contract.content import get_text
+from clew_workflows.contract.content import Content, Part, get_blob, get_text, list_media
 from clew_workflows.contract.messages import truncate_result, truncate_utf8
-from clew_workflows.contract.payloads import OperationPayload, StoredResult, ToolMessage
+from clew_workflows.contract.payloads import (
+    AppliedWithdraw,
+    MessagePayload,
+    OperationPayload,
+    StoredResult,
+    ToolMessage,
+    UserMessage,
+)
 from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.source import make_filter
@@ -25,6 +32,10 @@ MAX_MARK_BYTES = 200
 """Largest mark behind a part of a result, in bytes."""
 WIDEST_CHARACTER = 4
 """Bytes of the longest character in UTF-8."""
+MIN_DIGEST_CHARACTERS = 8
+"""Fewest digits of a digest that name a blob."""
+MAX_BLOB_CHARACTERS = 300
+"""Most characters by which a model names a blob."""
 MAX_STORED_BYTES = 16 * 1024 * 1024
 """Largest tool result that is stored, in bytes. The rest is dropped, and the mark says so."""
 
@@ -40,6 +51,18 @@ def read_result(
     raise NotImplementedError("`Results.read` answers its calls")
 
 
+# Clew adds this tool to the tools of a session that has images, recordings or files.
+@tool(timeout_seconds=60, retries=2)
+def view_blob(
+    blob: Annotated[str, Field(min_length=1, max_length=MAX_BLOB_CHARACTERS)],
+) -> str:
+    """Show an image, a recording or a file again: the newest with a marker's digest, or with a name."""
+    raise NotImplementedError("`Results.view` answers its calls")
+
+
+BUILT_IN = {tool.name: tool for tool in (read_result, view_blob)}
+"""The tools that Clew adds to those of a configuration, by name."""
+
 _utf8 = codecs.getincrementaldecoder("utf-8")
 
 
@@ -51,6 +74,15 @@ def find_stored_result(entry: Entry) -> StoredResult | None:
     """Find the stored tool result that an entry refers to."""
     message = entry.body
     return message.result if isinstance(message, ToolMessage) else None
+
+
+def _is_named(part: Part, name: str) -> bool:
+    """Whether a text names a part: by the beginning of the blob's digest, by its name, or by the image's address."""
+    blob = get_blob(part)
+    if blob is None:
+        return len(name) >= MIN_DIGEST_CHARACTERS and str(part.get("url", "")).startswith(name)
+    is_digest = len(name) >= MIN_DIGEST_CHARACTERS and blob["digest"].startswith(name.lower())
+    return is_digest or blob.get("name") == name
 
 
 class Results:
@@ -134,6 +166,34 @@ class Results:
         end = begin + len(text.encode())
         continuation = f"offset={end} reads on" if end < size else "this is the end"
         return f"{text}\n[bytes {begin} to {end} of {size}; {continuation}]"
+
+    async def view(self, blob: str) -> Part:
+        """Find the image, the recording or the file that a marker names: the newest of the thread.
+
+        Raises:
+            Unreadable: No message of the thread has it.
+            ArchiveError: The archive cannot be read at present.
+        """
+        sought = blob.strip()
+        withdrawn: list[tuple[int, int]] = []
+        async for entry in self._read_newest(EntriesQuery()):
+            body = entry.body
+            contents: list[Content] = []
+            if isinstance(body, OperationPayload):
+                if isinstance(body.operation, AppliedWithdraw):
+                    withdrawn.append((body.operation.from_seq, entry.seq))
+                contents = [message["content"] for message in body.snapshot.messages] if body.snapshot else []
+            elif isinstance(body, MessagePayload):
+                is_withdrawn = isinstance(body, UserMessage) and any(
+                    first <= entry.seq <= last for first, last in withdrawn
+                )
+                contents = [] if is_withdrawn else [body.content]
+            for part in (part for content in reversed(contents) for part in reversed(list_media(content))):
+                if _is_named(part, sought):
+                    return part
+        raise Unreadable(
+            f"no message of this session has {sought[:100]!r}: take the digest, or the name, that a marker has"
+        )
 
     async def _find_result(self, tool_call_id: str) -> tuple[str, StoredResult | None] | None:
         """Find the result of a tool call in the session's thread, or else in its newest snapshot.

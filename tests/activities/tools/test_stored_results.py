@@ -27,6 +27,7 @@ from clew_activities.tools.stored_results import MAX_STORED_BYTES, Results
 from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered
 from clew_workflows.thread.entries import Entry, Refs
 from tests.support.examples import examples
+from tests.support.generated_threads import make_part
 
 SESSION, FAMILY = "session-1", "family-1"
 OBJECT = f"default/families/s-{FAMILY}/results/{{}}"
@@ -81,7 +82,7 @@ class History:
         matching = [
             entry.as_dict()
             for entry in self.live
-            if entry.kind == query["kind"]
+            if query.get("kind") in (None, entry.kind)
             and wanted in (None, entry.refs.get("tool_call_id"))
             and entry.seq >= query["from_seq"]
         ]
@@ -128,6 +129,14 @@ class History:
         entry = Entry(seq, f"e-{seq}", kind, "2026-01-01T00:00:00.000Z", payload, refs, 1)
         self.live.append(entry)
         return entry
+
+    def commit(self, kind: EntryKind, **payload: Any) -> None:
+        """Commit an entry of the default lane."""
+        self._commit(kind, {"context_ref": "default", **payload}, {})
+
+    async def view(self, blob: str) -> ToolAnswered:
+        """Call `view_blob` as the model does."""
+        return await self.run("view_blob", blob=blob)
 
     async def archive_all(self) -> None:
         """Move all live entries to the archive."""
@@ -383,3 +392,50 @@ async def test_of_a_huge_result_the_beginning_is_stored_and_it_is_in_memory_but_
     assert len(answer.content) <= 65_536
     assert f"only {MAX_STORED_BYTES} bytes of {size} were stored; read_result(" in answer.content
     assert peak < 2.8 * size
+
+
+# Blobs that a model sees again.
+
+
+@pytest.mark.parametrize("archived", [False, True])
+async def test_a_model_sees_again_what_a_marker_names(archived: bool) -> None:
+    """By the digest of the marker or by the file's name, of which the newest counts: the part, and no bytes."""
+    history = History()
+    first, second = make_part("image", 2**250, name="a.png"), make_part("image", 2**251, name="a.png")
+    page = make_part("file", 2**252, name="page.pdf")
+    history.commit("ai_message", role="user", content=[{"type": "text", "text": "look"}, first])
+    history.commit_result(ToolAnswered(content=[page]))
+    history.commit("ai_message", role="user", content=[second])
+    history.commit("ai_message", role="user", content="and now?")
+    if archived:
+        await history.archive_all()
+    assert (await history.view(f"{2**250:064x}"[:12])).content == [first]
+    assert (await history.view("a.png")).content == [second]
+    answer = await history.view(" page.pdf ")
+    assert (answer.content, answer.is_error) == ([page], False)
+
+
+async def test_a_model_sees_nothing_that_its_thread_does_not_name() -> None:
+    """Neither another session's blob, nor one of a message that was withdrawn, nor the first by a short guess."""
+    history = History()
+    history.commit("ai_message", role="user", content=[make_part("image", 2**250, name="a.png")])
+    operation = {"type": "withdraw", "reason": "system", "from_seq": 0}
+    history.commit("ai_context_operation", op_id="op", operation=operation)
+    history.commit("ai_message", role="user", content=[make_part("image", 2**251, name="b.png")])
+    for name in ("a.png", f"{2**250:064x}", f"{2**252:064x}", f"{2**251:064x}"[:7], "c.png", "text"):
+        assert (await history.view(name)).is_error
+    assert not (await history.view("b.png")).is_error
+    assert (await history.view("")).is_error
+
+
+async def test_a_model_sees_again_what_a_snapshot_has() -> None:
+    """A checkpoint's context has parts like any other message."""
+    history = History()
+    part = make_part("image", 2**250)
+    context = {"messages": [{"role": "user", "content": [part]}]}
+    history.commit(
+        "ai_context_operation",
+        op_id="op",
+        operation={"type": "replace", "reason": "restore", "result_context": context},
+    )
+    assert (await history.view(f"{2**250:064x}"[:12])).content == [part]

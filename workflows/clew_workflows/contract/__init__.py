@@ -93,6 +93,7 @@ from clew_workflows.contract.names import (
     READ_WORKFLOW,
     RESTORE_WORKFLOW,
     TASK_QUEUE,
+    VIEW_BLOB,
     WAIT_SECONDS,
     WORKFLOW_TYPE,
     AgentName,
@@ -139,7 +140,7 @@ from clew_workflows.contract.outputs import (
     TranscriptPage,
     Window,
 )
-from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
+from clew_workflows.contract.policy import ClearMedia, ClearToolResults, ContextPolicy
 
 __all__ = [
     "DELETE_WORKFLOW",
@@ -161,6 +162,7 @@ __all__ = [
     "READ_WORKFLOW",
     "RESTORE_WORKFLOW",
     "TASK_QUEUE",
+    "VIEW_BLOB",
     "WAIT_SECONDS",
     "WORKFLOW_TYPE",
     "AgentName",
@@ -175,6 +177,7 @@ __all__ = [
     "CheckpointInput",
     "CheckpointReceipt",
     "Citation",
+    "ClearMedia",
     "ClearToolResults",
     "CloseInput",
     "CloseReceipt",

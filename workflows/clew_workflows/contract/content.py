@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, NotRequired, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, NotRequired, Protocol, TypeAlias, cast
 
 from pydantic import ConfigDict, Field, SkipValidation, StringConstraints, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
@@ -136,6 +136,19 @@ def describe_part(part: Part) -> str:
     return f"[{part['type']}: {name}, {', '.join(details)}, {blob['bytes']} bytes]"
 
 
+def join_texts(content: Content) -> str:
+    """Join the texts of the content, without markers for the other parts."""
+    return (
+        content if isinstance(content, str) else "\n".join(part["text"] for part in content if part["type"] == "text")
+    )
+
+
+def get_blob(part: Part) -> Blob | None:
+    """Return the blob that a part names; None for a text and an image at an address."""
+    blob: Any = part.get("blob")
+    return cast("Blob | None", blob)
+
+
 def list_media(content: Content) -> list[Part]:
     """List the parts that are no texts, in order."""
     return [] if isinstance(content, str) else [part for part in content if part["type"] != "text"]
@@ -145,8 +158,7 @@ def iterate_blobs(contents: Iterable[Content]) -> Iterator[Blob]:
     """Iterate over the blobs that contents name, in order."""
     for content in contents:
         for part in list_media(content):
-            blob: Any = part.get("blob")
-            if blob is not None:
+            if blob := get_blob(part):
                 yield blob
 
 
@@ -201,28 +213,6 @@ def append_text(content: Content, suffix: str) -> Content:
     if not suffix or isinstance(content, str):
         return content + suffix if isinstance(content, str) else content
     return [*content, {"type": "text", "text": suffix}]
-
-
-TOKENS_PER_IMAGE = 1600
-"""Tokens of an image whose size is not known."""
-_TOKENS_PER_PAGE = 2000
-_TOKENS_PER_SECOND = 32
-_PIXELS_PER_TOKEN = 750
-
-
-def count_media(part: Mapping[str, Any]) -> int:
-    """Estimate the tokens of an image, a recording or a file in a context; 0 for a text."""
-    blob = part.get("blob") or {}
-    match part["type"]:
-        case "text":
-            return 0
-        case "image" if "width" in blob and "height" in blob:
-            return min(max(int(blob["width"] * blob["height"]) // _PIXELS_PER_TOKEN, 85), TOKENS_PER_IMAGE)
-        case "audio":
-            return int(blob.get("seconds", blob.get("bytes", 0) / 16_000) * _TOKENS_PER_SECOND) + 1
-        case "file":
-            return int(blob.get("pages", 1)) * _TOKENS_PER_PAGE
-    return TOKENS_PER_IMAGE
 
 
 # Reading blobs, for the functions of a team: tools and hooks.

@@ -67,7 +67,7 @@ class MessageInput(Input):
         timeout_seconds: The request fails with `timeout` after this many seconds.
         output_schema: The JSON Schema that the answer must follow (draft 2020-12, within bounds).
         tools: The tools of this request: some of the session's, by the names that models read; `[]`: none.
-            `read_result` stays beside others.
+            `read_result` and `view_blob` stay beside others.
         metadata: The caller's own names and values; the message's entry has them.
         refs: The caller's own refs, such as the message's id in another system. The entry and transcripts have
             them; no model reads them.

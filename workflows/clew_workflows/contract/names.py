@@ -56,6 +56,10 @@ GET_BLOB_WORKFLOW = "GetBlob"
 TASK_QUEUE = "clew"
 READ_RESULT = "read_result"
 """The tool that every session with tools has: the model reads large tool results with it."""
+VIEW_BLOB = "view_blob"
+"""The tool of sessions with images, recordings or files: the model sees one of them again with it."""
+BUILT_IN_TOOLS = (READ_RESULT, VIEW_BLOB)
+"""The tools that Clew adds to those of a configuration."""
 
 SessionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,200}$")]
 Id = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]

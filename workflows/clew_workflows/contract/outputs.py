@@ -182,6 +182,7 @@ class ContextMeta(Output):
             is a prefix of the later.
         shared_prefix_tokens: Tokens at the beginning that are equal, to the byte, to those of the call before.
         cleared_tool_results: Tool results that a marker replaces.
+        cleared_media: Images, recordings and files that markers replace.
         truncated_tool_results: Tool results that were truncated, by the id of the tool call: the bytes that are left
             of the beginning and of the end.
         digest: SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`.
@@ -208,6 +209,7 @@ class ContextMeta(Output):
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     cleared_tool_results: int | None = None
+    cleared_media: int | None = None
     truncated_tool_results: dict[str, tuple[int, int]] | None = None
     digest: str
     fits: bool | None = None

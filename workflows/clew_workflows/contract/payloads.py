@@ -26,7 +26,7 @@ from clew_workflows.contract.messages import (
     ToolSpec,
     canonicalize,
 )
-from clew_workflows.contract.names import READ_RESULT
+from clew_workflows.contract.names import BUILT_IN_TOOLS
 from clew_workflows.contract.outcomes import OutcomeError, Output, Price
 from clew_workflows.contract.outcomes import Usage as UsageOutput
 from clew_workflows.contract.policy import ContextPolicy
@@ -98,10 +98,14 @@ class Payload(Stored):
     entry_kind: ClassVar[EntryKind]
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:  # noqa: ARG002 - for the kinds that contexts show
-        """Count the entry's tokens in a context; returned beside the payload to commit.
+        """Count the entry's tokens in a context, without a message's media; returned beside the payload to commit.
 
         A payload whose parts are shown separately records the counts of its parts.
         """
+        return self, 0
+
+    def count_media(self, encoding: Encoding) -> tuple[Self, int]:  # noqa: ARG002 - for messages
+        """Count the tokens of a message's images, recordings and files; the payload records those of each."""
         return self, 0
 
 
@@ -174,6 +178,7 @@ class Recipe(Stored):
         shared_prefix_tokens: Tokens that the context shares with the beginning of the lane's call before it; absent
             for sliding windows.
         cleared_tool_results: Tool results that a marker replaces; absent where the policy clears none.
+        cleared_media: Images, recordings and files that markers replace; absent where the policy clears none.
         truncated_tool_results: Tool results that were truncated, by the id of the tool call: the bytes that are left
             of the beginning and of the end.
         context_policy: The fields that the call's own context policy set; absent: the session's was in force.
@@ -199,6 +204,7 @@ class Recipe(Stored):
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     cleared_tool_results: int | None = None
+    cleared_media: int | None = None
     truncated_tool_results: dict[str, tuple[int, int]] | None = None
     context_policy: Json | None = None
     prices: tuple[Price, ...] = ()
@@ -254,6 +260,7 @@ class MessagePayload(Payload):
         content: The text, or the parts.
         request_id: The request that the message belongs to.
         run_id: The run that the message belongs to.
+        media_tokens: Tokens of each image, recording and file of `content`; absent where it has none.
     """
 
     entry_kind: ClassVar[EntryKind] = "ai_message"
@@ -263,6 +270,7 @@ class MessagePayload(Payload):
     content: Content
     request_id: str | None = None
     run_id: str | None = None
+    media_tokens: tuple[int, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -285,8 +293,13 @@ class MessagePayload(Payload):
         return False
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
-        """Count the tokens of the message."""
-        return self, encoding.count_message(self.message)
+        """Count the tokens of the message's text."""
+        return self, encoding.count_text(self.message)
+
+    def count_media(self, encoding: Encoding) -> tuple[Self, int]:
+        """Count the tokens of the images, recordings and files; the payload records those of each."""
+        media = encoding.count_media(self.content)
+        return (replace(self, media_tokens=media), sum(media)) if media else (self, 0)
 
 
 @stored
@@ -405,7 +418,7 @@ class ToolMessage(MessagePayload):
         by: The person or program that submitted the result of an external call, as the caller said.
         late: Whether the result arrived after the end of its run; it replaces the result in doubt.
         note_tokens: Tokens of the note about the changed arguments.
-        pieces: Tokens of each piece of `content`, if it is long enough to be truncated.
+        pieces: Tokens of each piece of the text, if it is long enough to be truncated, or has other parts.
     """
 
     role: Literal["tool"]
@@ -454,11 +467,14 @@ class ToolMessage(MessagePayload):
         return self.result.bytes if self.result else len(self.text.encode())
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
-        """Count the tokens of the message; the payload records those of the parts that may be truncated."""
-        counted, tokens = self, encoding.count_message(self.message)
+        """Count the tokens of the message's text; the payload records those of the parts that may be truncated.
+
+        Of a result with images, recordings or files the text that may be truncated has their markers.
+        """
+        counted, tokens = self, encoding.count_text(self.message)
         if note := self.edit_note:
             counted = replace(counted, note_tokens=encoding.count(note))
-        if isinstance(self.content, str) and len(pieces := split(self.content)) > 1:
+        if len(pieces := split(self.text)) > 1 or list_media(self.content):
             counted = replace(counted, pieces=tuple(map(encoding.count, pieces)))
         return counted, tokens
 
@@ -539,12 +555,14 @@ class StoredSnapshot(Stored):
         system_prompt: The lane's system prompt; absent: the session's is in force.
         tokens: Tokens of each message.
         system_prompt_tokens: Tokens of the system prompt.
+        media_tokens: Tokens of the images, recordings and files of each message; absent where no message has any.
     """
 
     messages: SkipValidation[list[StoredMessage]]
     system_prompt: str | None = None
     tokens: list[int] | None = None
     system_prompt_tokens: int | None = None
+    media_tokens: list[tuple[int, ...]] | None = None
 
     @property
     def shown_messages(self) -> list[Message]:
@@ -553,10 +571,15 @@ class StoredSnapshot(Stored):
 
     def count(self, encoding: Encoding) -> Self:
         """Count the tokens of each message and of the system prompt."""
+        media = [encoding.count_media(message["content"]) for message in self.messages]
         return replace(
             self,
-            tokens=[encoding.count_message(message) for message in self.messages],
+            tokens=[
+                encoding.count_text(message) + sum(counts)
+                for message, counts in zip(self.messages, media, strict=True)
+            ],
             system_prompt_tokens=encoding.count_system_prompt(self.system_prompt),
+            media_tokens=media if any(media) else None,
         )
 
 
@@ -713,7 +736,7 @@ _NOT_COMPARED = ("own", "changes", "tokens")
 
 def list_configured_names(tools: Iterable[ToolSpec]) -> list[str]:
     """List the names that a configuration has for these tools, if it names each of them."""
-    return [tool["name"] for tool in tools if tool["name"] != READ_RESULT]
+    return [tool["name"] for tool in tools if tool["name"] not in BUILT_IN_TOOLS]
 
 
 @stored
@@ -757,7 +780,7 @@ class ConfigPayload(Payload):
         system_prompt: The system prompt.
         tools: The schemas of the tools, as the worker resolved them.
         tool_names: The names of the tools as the configuration has them; absent: those of the schemas, without
-            `read_result`.
+            `read_result` and `view_blob`.
         provider_tools: The tools that the model's provider runs itself.
         require_approval: The tools whose calls wait for a person's decision.
         approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer
 
 from clew_workflows.contract.errors import InvalidInput, InvalidTokenBudget
 from clew_workflows.contract.messages import compute_digest
@@ -16,6 +16,10 @@ _LARGEST = 2**53 - 1
 Tokens = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
+
+
+_LATER_FIELDS = ("clear_media",)
+"""Fields that complete policies did not have from the beginning. Their defaults never change."""
 
 
 class ClearToolResults(Input):
@@ -30,6 +34,20 @@ class ClearToolResults(Input):
     keep: Count
     min_tokens: Count = 0
     exclude_tools: tuple[str, ...] = Field(default=(), strict=False)
+
+
+class ClearMedia(Input):
+    """Replace older images, recordings and files by markers. A part that is not larger than its marker stays.
+
+    The messages that the next reply answers keep theirs.
+
+    Attributes:
+        keep: The number of newest parts that stay.
+        min_tokens: The fewest tokens that clearing must free; below that, all parts stay.
+    """
+
+    keep: Count
+    min_tokens: Count = 0
 
 
 class ContextPolicy(Input):
@@ -55,6 +73,7 @@ class ContextPolicy(Input):
         max_thread_tokens: A summary is due after more tokens than this since the last one.
         summarization_model: The model that writes summaries; absent: the session's.
         clear_tool_results: The rule by which a marker replaces older tool results.
+        clear_media: The rule by which markers replace older images, recordings and files.
     """
 
     max_input_tokens: Tokens = 8000
@@ -73,6 +92,17 @@ class ContextPolicy(Input):
     max_thread_tokens: Positive | None = Field(default=None)
     summarization_model: str | None = Field(default=None, max_length=200)
     clear_tool_results: ClearToolResults | None = None
+    clear_media: ClearMedia | None = None
+
+    @model_serializer(mode="wrap")
+    def _omit_later_fields(self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """Omit the later fields at their defaults, also from complete policies, whose records stay as they were."""
+        values: dict[str, Any] = serialize(self)
+        if not info.exclude_unset:
+            for name in _LATER_FIELDS:
+                if getattr(self, name) == type(self).model_fields[name].default:
+                    values.pop(name, None)
+        return values
 
     @property
     def budget(self) -> int:
@@ -95,7 +125,7 @@ class ContextPolicy(Input):
         return compute_digest(self.model_dump(mode="json", exclude_defaults=True))
 
     def complete(self) -> ContextPolicy:
-        """Return this policy with every field set, so that a later default cannot change it."""
+        """Return this policy with every field set whose default may change, so that no later one changes it."""
         return ContextPolicy.model_validate(self.model_dump())
 
     def ensure_usable(self) -> ContextPolicy:

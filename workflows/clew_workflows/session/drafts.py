@@ -337,6 +337,7 @@ def _make_recipe(run: Run, answer: ModelAnswered) -> Recipe:
         epoch=answer.epoch,
         shared_prefix_tokens=answer.shared_prefix_tokens,
         cleared_tool_results=answer.cleared_tool_results,
+        cleared_media=answer.cleared_media,
         truncated_tool_results=answer.truncated_tool_results,
         context_policy=policy.model_dump(mode="json", exclude_unset=True) if policy else None,
         prices=answer.prices,

@@ -106,7 +106,11 @@ def open_run(
     opened = Decision(replace(state, counters=counters, run=run), messages)
     if problem:
         return opened.then(fail_run, at, problem)
-    return opened.then(_prepare if state.settings.problem else call_model, at)
+    # The model gets `view_blob` with the first message that has media.
+    lacks_viewer = not state.settings.has_viewer and (state.has_media or requests.has_media(request))
+    prepares = state.settings.problem or (lacks_viewer and not prepared_now)
+    opened = replace(opened, state=replace(opened.state, has_media=True)) if lacks_viewer else opened
+    return opened.then(_prepare if prepares else call_model, at)
 
 
 def prepare_again(state: State, at: Moment, outdated: Outdated) -> Decision:

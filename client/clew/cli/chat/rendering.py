@@ -517,6 +517,7 @@ def format_context(context: Context) -> RenderableType:
     remarks += ["earlier messages are left out"] if meta.truncated else []
     remarks += ["a summary stands for earlier messages"] if meta.summary_used else []
     remarks += [f"{meta.cleared_tool_results} tool results are cleared"] if meta.cleared_tool_results else []
+    remarks += [f"{meta.cleared_media} images, recordings and files are cleared"] if meta.cleared_media else []
     return Group(*rows, show.make_text((" · ".join(remarks), "dim")))
 
 
