@@ -23,6 +23,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from clew_activities.providers.media import (
+    COMMON_IMAGES,
+    GIF,
+    HEIC,
+    JPEG,
+    MP3,
+    PDF,
+    PNG,
+    TEXTS_ALONE,
+    WAV,
+    WEBP,
+    MediaForms,
+)
+
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _COMMON_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
@@ -208,6 +222,7 @@ class Dialect:
         answer_with_tools: Whether the answer's schema may stand beside tools; otherwise it stands in the prompt.
         cache_key: Whether `prompt_cache_key` is accepted.
         asks_usage: Whether `stream_options` are accepted, without which most servers report no usage.
+        media: What is accepted of images, recordings and files.
     """
 
     name: str
@@ -255,6 +270,7 @@ class Dialect:
     answer_with_tools: bool = False
     cache_key: bool = False
     asks_usage: bool = True
+    media: MediaForms = TEXTS_ALONE
 
 
 STRICT = Dialect(name="strict")
@@ -296,8 +312,29 @@ _OPENAI = Dialect(
 # that stands for the signature of a call by another model.
 _FOREIGN_SIGNATURE = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
 
+_MB = 1024 * 1024
+
+# platform.claude.com/docs/en/build-with-claude/vision and /pdf-support: 32 MB a request, "image exceeds 10 MB maximum",
+# "image dimensions exceed max allowed size for many-image requests: 2000 pixels".
+_ANTHROPIC_MEDIA = MediaForms(
+    types=COMMON_IMAGES | {PDF},
+    image_urls=True,
+    in_results=frozenset({"image", "pdf", "text"}),
+    total_bytes=30 * _MB,
+    part_bytes={"image": 10 * _MB},
+    counts={"image": 100},
+    side=8000,
+    many=(20, 2000),
+    text_documents=True,
+)
+
 ANTHROPIC = Dialect(
-    name="anthropic", ids=_COMMON_ID, fills_results=False, tools=_ANTHROPIC_TOOLS, declares_called_tools=True
+    name="anthropic",
+    ids=_COMMON_ID,
+    fills_results=False,
+    tools=_ANTHROPIC_TOOLS,
+    declares_called_tools=True,
+    media=_ANTHROPIC_MEDIA,
 )
 """The Messages API, whose codec makes the order of messages itself."""
 
@@ -307,7 +344,19 @@ BEDROCK = replace(
 """Converse with Anthropic's models, whose schemas it passes on; its codec makes the order of messages itself."""
 BEDROCK_OTHERS = replace(BEDROCK, tools=_STRICT_TOOLS)
 """Converse with all other models."""
-RESPONSES = replace(_OPENAI, name="responses", ids=re.compile(r"[a-zA-Z0-9_-]{1,64}"))
+RESPONSES = replace(
+    _OPENAI,
+    name="responses",
+    ids=re.compile(r"[a-zA-Z0-9_-]{1,64}"),
+    # developers.openai.com/api/docs/guides/images-vision and /file-inputs: 50 MB a request.
+    media=MediaForms(
+        types=COMMON_IMAGES | {PDF},
+        image_urls=True,
+        in_results=frozenset({"image", "pdf", "text"}),
+        total_bytes=48 * _MB,
+        counts={"image": 500},
+    ),
+)
 """OpenAI's Responses, which have a codec of their own; `CLEW_PROVIDER_<NAME>_DIALECT` names it like the others."""
 GOOGLE = Dialect(name="google", fills_results=False, tools=_GOOGLE_TOOLS, temperatures=(0.0, 2.0))
 """Gemini's own API, whose codec makes the order of messages itself."""
