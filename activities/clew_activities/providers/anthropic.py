@@ -123,9 +123,7 @@ class Anthropic:
         # Bound blocks that the API would ignore could only make it refuse the request.
         thinks = options.get("thinking", {}).get("type") not in ("disabled", "between_tools")
         returns_thinking = thinks or not generation.binds
-        turns = encode_messages(
-            media.messages, fitted, self.name, request.blobs, returns_thinking=returns_thinking
-        )
+        turns = encode_messages(media.messages, fitted, self.name, request.blobs, returns_thinking=returns_thinking)
         # A breakpoint. The API accepts four in a request. All have one TTL, since longer ones must stand first.
         breakpoint_ = {"type": "ephemeral", **({"ttl": LONG_TTL} if self.caches_longer else {})}
         body: dict[str, Any] = {

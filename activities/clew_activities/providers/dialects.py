@@ -25,15 +25,8 @@ from urllib.parse import urlsplit
 
 from clew_activities.providers.media import (
     COMMON_IMAGES,
-    GIF,
-    HEIC,
-    JPEG,
-    MP3,
     PDF,
-    PNG,
     TEXTS_ALONE,
-    WAV,
-    WEBP,
     MediaForms,
 )
 
@@ -314,8 +307,8 @@ _FOREIGN_SIGNATURE = {"extra_content": {"google": {"thought_signature": "skip_th
 
 _MB = 1024 * 1024
 
-# platform.claude.com/docs/en/build-with-claude/vision and /pdf-support: 32 MB a request, "image exceeds 10 MB maximum",
-# "image dimensions exceed max allowed size for many-image requests: 2000 pixels".
+# platform.claude.com/docs/en/build-with-claude/vision and /pdf-support: 32 MB a request, "image exceeds 10 MB
+# maximum", "image dimensions exceed max allowed size for many-image requests: 2000 pixels".
 _ANTHROPIC_MEDIA = MediaForms(
     types=COMMON_IMAGES | {PDF},
     image_urls=True,

@@ -251,7 +251,9 @@ class _Choice:
             else:
                 counts[sort] += 1
         if forms.many and counts["image"] > forms.many[0]:
-            problem = f"in requests with more than {forms.many[0]} images the provider takes {forms.many[1]} on a side"
+            problem = (
+                f"in requests with more than {forms.many[0]} images the provider takes {forms.many[1]} on a side"
+            )
             for number, place, part in places:
                 if (blob := get_blob(part)) and find_sort(part) == "image" and _measure_side(blob) > forms.many[1]:
                     problems.setdefault((number, place), problem)
