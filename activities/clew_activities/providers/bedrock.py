@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -128,6 +129,7 @@ class Bedrock:
         target = _Target(self.name, request.model, family, tools, request.blobs)
         specs, declared = _choose_tools(request, tools, family)
         turns = _encode_messages(media.messages, target)
+        _distinguish_documents(turns.encoded)
         system = _encode_system(request)
         schema = make_answer_schema(request.output_schema) if family.answers else None
         encoded = [_encode_tool(spec, family) for spec in specs]
@@ -364,6 +366,18 @@ def _encode_part(part: Part, target: _Target) -> Block:
     # Names with other characters are refused.
     name = re.sub(r"[^A-Za-z0-9()\[\]-]+", " ", name_file(part, "").removesuffix(".pdf")).strip()[:200].strip()
     return {"document": {"format": "pdf", "name": name or "document", "source": source}}
+
+
+def _distinguish_documents(turns: Iterable[Block]) -> None:
+    """Number the documents that have the name of an earlier one: Converse refuses a name that stands there twice."""
+    names: Counter[str] = Counter()
+    for turn in turns:
+        for block in turn["content"]:
+            for one in (block, *block.get("toolResult", {}).get("content", ())):
+                if document := one.get("document"):
+                    names[document["name"]] += 1
+                    if (number := names[document["name"]]) > 1:
+                        document["name"] = f"{document['name'][:190]} ({number})"
 
 
 def _is_signed(block: Block) -> bool:
