@@ -474,8 +474,8 @@ def name_documents(exchange: Exchange) -> Iterator[Refusal]:
             if not all(re.fullmatch(r"(?!.*\s\s)[A-Za-z0-9\s()\[\]-]{1,200}", name) for name in names):
                 yield Refusal(
                     "The document file name can only contain alphanumeric characters, whitespace characters, "
-                    "hyphens, parentheses, and square brackets. The name can't contain more than one consecutive whitespace "
-                    "character. Edit the document name and retry your request."
+                    "hyphens, parentheses, and square brackets. The name can't contain more than one consecutive "
+                    "whitespace character. Edit the document name and retry your request."
                 )
             if len(set(names)) < len(names):
                 yield Refusal("The message contains documents with duplicate names. Use unique names, and try again.")

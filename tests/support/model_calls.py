@@ -25,6 +25,7 @@ from clew_activities.tools.mcp.tools import McpTools
 from clew_activities.tools.registry import Deployment
 from clew_activities.tools.run_tool import ToolActivities
 from clew_activities.tools.stored_results import Results
+from clew_workflows.contract.content import Content
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.protocol import RunTool, ToolAnswered
 from clew_workflows.session import views
@@ -89,7 +90,7 @@ async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnviro
     return made
 
 
-def open_session(content: str = "hello", **config: Any) -> SessionHarness:
+def open_session(content: Content = "hello", **config: Any) -> SessionHarness:
     """A session that waits for its model."""
     settings: dict[str, Any] = {"model": "scripted:m"} | config
     session = SessionHarness(**settings)

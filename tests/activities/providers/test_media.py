@@ -21,7 +21,7 @@ from clew_activities.providers.media import MediaForms, choose_media
 from clew_activities.providers.openai import OpenAI
 from clew_activities.providers.responses import Responses
 from clew_workflows.contract import ModelOptions
-from clew_workflows.contract.content import Content, MediaSort, Part
+from clew_workflows.contract.content import Content, ImagePart, MediaSort, Part
 from clew_workflows.contract.messages import Message
 from tests.providers.media_rules import list_received
 from tests.support.media import make_pdf, make_png, make_wav
@@ -35,7 +35,7 @@ def make_part(kind: str, data: bytes, media_type: str, **fields: Any) -> Part:
     digest = hashlib.sha256(data).hexdigest()
     BYTES[digest] = data
     blob = {"digest": digest, "media_type": media_type, "bytes": len(data), **fields}
-    part: Any = {"type": kind, "blob": blob}
+    part: ImagePart = {"type": kind, "blob": blob}  # type: ignore[typeddict-item]
     return part
 
 
