@@ -31,6 +31,7 @@ OTHERS: dict[str, Any] = {
     "max_thread_tokens": 5000,
     "summarization_model": "local:tiny",
     "clear_tool_results": ClearToolResults(keep=3, min_tokens=100),
+    "unsupported_content": "refuse",
 }
 
 
@@ -93,7 +94,7 @@ def test_levels_field_by_field(levels: tuple[dict[str, Any], ...], plain: tuple[
     policy = resolve(session=session, agent=agent).overlay(request)
     expected = defaults | said[2] | said[1] | said[0]
     assert {name: getattr(policy, name) for name in expected} == expected
-    assert policy.model_fields_set == defaults.keys()
+    assert policy.model_fields_set | {"unsupported_content"} == defaults.keys()
 
 
 def test_what_is_set_adds_up() -> None:
@@ -162,3 +163,13 @@ def test_the_hash_names_what_a_policy_does() -> None:
     one_field_each = [ContextPolicy(**{name: value}).hash for name, value in others.items()]
     assert len({ContextPolicy().hash, *one_field_each}) == len(ContextPolicy.model_fields) + 1
     assert all(ContextPolicy(max_input_tokens=n).hash for n in (2**53 - 1, 1 - 2**53))
+
+
+def test_what_becomes_of_unsupported_content_is_recorded_where_it_is_set() -> None:
+    """Complete policies are recorded as before there was the field; a level may set the default over another one."""
+    assert "unsupported_content" not in ContextPolicy().complete().model_dump(mode="json")
+    own = ContextPolicy(unsupported_content="marker")
+    assert own.model_dump(mode="json", exclude_unset=True) == {"unsupported_content": "marker"}
+    refusing = ContextPolicy(unsupported_content="refuse")
+    assert ContextPolicy.model_validate_json(refusing.complete().model_dump_json()) == refusing.complete()
+    assert refusing.overlay(own).complete().unsupported_content == "marker"

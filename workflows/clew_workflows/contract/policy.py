@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer
 
 from clew_workflows.contract.errors import InvalidInput, InvalidTokenBudget
 from clew_workflows.contract.messages import compute_digest
@@ -16,6 +16,10 @@ _LARGEST = 2**53 - 1
 Tokens = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
+
+
+_LATER_FIELDS = ("unsupported_content",)
+"""Fields that complete policies did not have from the beginning. Their defaults never change."""
 
 
 class ClearToolResults(Input):
@@ -76,6 +80,16 @@ class ContextPolicy(Input):
     summarization_model: str | None = Field(default=None, max_length=200)
     clear_tool_results: ClearToolResults | None = None
     unsupported_content: Literal["marker", "refuse"] = "marker"
+
+    @model_serializer(mode="wrap")
+    def _omit_later_fields(self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """Omit the later fields at their defaults, also from complete policies, whose records stay as they were."""
+        values: dict[str, Any] = serialize(self)
+        if not info.exclude_unset:
+            for name in _LATER_FIELDS:
+                if getattr(self, name) == type(self).model_fields[name].default:
+                    values.pop(name, None)
+        return values
 
     @property
     def budget(self) -> int:
