@@ -7,7 +7,9 @@ from functools import cache
 from itertools import product
 from string import ascii_uppercase
 
+from clew_activities.providers.dialects import ANTHROPIC, BEDROCK, GOOGLE, RESPONSES, VERTEX
 from clew_activities.providers.dialects import DIALECTS as SPOKEN
+from clew_activities.providers.media import PDF
 from docs.generate.tables import table
 from tests.providers.dialects import DIALECTS
 from tests.providers.matrix import list_variables
@@ -65,6 +67,7 @@ def blocks() -> dict[str, str]:
             ("", "scenario", "what happens"),
             ([heads[name], name, _summarize(scenario.play.__doc__)] for name, scenario in COLUMNS.items()),
         ),
+        "media": table(("dialect", "images", "addresses", "recordings", "PDF", "in tools' results"), _list_media()),
         "providers": table(("provider", "variables", "example model"), _list_providers()),
     }
 
@@ -83,6 +86,30 @@ def _mark(row: Dialect, name: str, notes: dict[str, int]) -> str:
 
 def _summarize(docstring: str | None) -> str:
     return " ".join((docstring or "").split())
+
+
+def _list_media() -> Iterable[list[str]]:
+    """List the forms that each dialect has for images, recordings and files."""
+    for name, media in {
+        **{dialect.name: dialect.media for dialect in (ANTHROPIC, RESPONSES, GOOGLE, VERTEX)},
+        "bedrock": BEDROCK.media,
+        **{dialect.name: dialect.media for dialect in SPOKEN.values()},
+    }.items():
+        if not media.types:
+            continue
+        images, recordings = (
+            ", ".join(sorted(one.partition("/")[2] for one in media.types if one.startswith(kind)))
+            for kind in ("image/", "audio/")
+        )
+        inside = "inside" if "image" in media.in_results else "they follow"
+        yield [
+            f"`{name}`",
+            images,
+            "✓" if media.image_urls else "",
+            recordings,
+            "✓" if PDF in media.types else "",
+            inside,
+        ]
 
 
 def _list_providers() -> Iterable[list[str]]:

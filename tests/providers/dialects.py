@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
@@ -30,6 +31,7 @@ from tests.providers.chat_rules import (
     take_formats,
 )
 from tests.providers.gemini_api import GeminiApi
+from tests.providers.media_rules import take_media
 from tests.providers.responses_api import ResponsesApi
 from tests.providers.server_rules import (
     ARGUMENTS_TEXT,
@@ -72,6 +74,13 @@ from tests.providers.server_rules import (
     return_stranger_thinking,
 )
 from tests.providers.strict_server import Dialect, Refusal, Rule, find_foreign_thoughts
+
+# Images, recordings and files
+
+PLAIN_IMAGES = frozenset({"image/png", "image/jpeg"})
+IMAGES = PLAIN_IMAGES | {"image/gif", "image/webp"}
+DOCUMENTS = IMAGES | {"application/pdf"}
+RECORDINGS = frozenset({"audio/wav", "audio/mp3"})
 
 # Forms of errors
 
@@ -212,11 +221,13 @@ def _make_responses(
         thinks=bool(efforts),
         environ={f"CLEW_PROVIDER_{provider.upper()}_DIALECT": "responses"},
         runs_searches=True,
+        media=DOCUMENTS,
+        media_in_results=True,
         **fields,
     )
 
 
-DIALECTS: tuple[Dialect, ...] = (
+_ROWS: tuple[Dialect, ...] = (
     _make_dialect(
         "openai",
         "gpt-5-mini",
@@ -224,6 +235,7 @@ DIALECTS: tuple[Dialect, ...] = (
         (*OPENAI, *OPENAI_REASONING, take_efforts(("minimal", "low", "medium", "high"), EFFORT_TEXT)),
         thinks=False,
         environ={"CLEW_PROVIDER_OPENAI_DIALECT": "openai"},
+        media=DOCUMENTS,
     ),
     _make_dialect(
         "openai-gpt-5.6",
@@ -245,6 +257,7 @@ DIALECTS: tuple[Dialect, ...] = (
         thinks=False,
         environ={"CLEW_PROVIDER_OPENAI_NEWEST_DIALECT": "openai"},
         left_out=_leave_to("openai"),
+        media=DOCUMENTS,
     ),
     _make_responses(
         "openai-responses",
@@ -287,6 +300,7 @@ DIALECTS: tuple[Dialect, ...] = (
         ),
         base_path="/openai/v1",
         thinks=False,
+        media=IMAGES,
     ),
     Dialect(
         name="anthropic",
@@ -302,6 +316,8 @@ DIALECTS: tuple[Dialect, ...] = (
         runs_searches=True,
         pauses=True,
         base_path="",
+        media=DOCUMENTS,
+        media_in_results=True,
     ),
     Dialect(
         name="bedrock",
@@ -313,6 +329,8 @@ DIALECTS: tuple[Dialect, ...] = (
         thinking_options={"reasoning_effort": "medium"},
         base_path="",
         configure=bedrock_api.make_environ,
+        media=DOCUMENTS,
+        media_in_results=True,
     ),
     Dialect(
         name="google",
@@ -324,6 +342,8 @@ DIALECTS: tuple[Dialect, ...] = (
         thinking_options={"reasoning_effort": "high"},
         base_path="",
         runs_searches=True,
+        media=DOCUMENTS | RECORDINGS,
+        media_in_results=True,
     ),
     Dialect(
         name="google-2.5",
@@ -335,6 +355,7 @@ DIALECTS: tuple[Dialect, ...] = (
         environ={"CLEW_PROVIDERS": "tests.providers.second_google"},
         thinking_options={"reasoning_effort": "medium"},
         base_path="",
+        media=DOCUMENTS | RECORDINGS,
     ),
     _make_dialect(
         "gemini",
@@ -352,6 +373,7 @@ DIALECTS: tuple[Dialect, ...] = (
         ),
         GEMINI,
         base_path="/v1beta/openai",
+        media=IMAGES | RECORDINGS,
     ),
     _make_dialect(
         "mistral",
@@ -367,6 +389,7 @@ DIALECTS: tuple[Dialect, ...] = (
             refuse=_make_mistral_error,
         ),
         (*MISTRAL, refuse_fields(("reasoning_effort",), "{} is not enabled for this model", code="3051")),
+        media=IMAGES,
     ),
     _make_dialect(
         "mistral-small",
@@ -384,6 +407,7 @@ DIALECTS: tuple[Dialect, ...] = (
         provider="mistral_small",
         environ={"CLEW_PROVIDER_MISTRAL_SMALL_DIALECT": "mistral"},
         left_out=_leave_to("mistral"),
+        media=IMAGES,
     ),
     _make_dialect(
         "deepseek",
@@ -415,6 +439,7 @@ DIALECTS: tuple[Dialect, ...] = (
             refuse=_make_xai_error,
         ),
         (*XAI, XAI_NO_EFFORT),
+        media=PLAIN_IMAGES,
     ),
     _make_dialect(
         "xai-grok-4.5",
@@ -425,6 +450,7 @@ DIALECTS: tuple[Dialect, ...] = (
         provider="xai_newest",
         environ={"CLEW_PROVIDER_XAI_NEWEST_DIALECT": "xai"},
         left_out=_leave_to("xai"),
+        media=PLAIN_IMAGES,
     ),
     _make_dialect(
         "openrouter",
@@ -443,6 +469,7 @@ DIALECTS: tuple[Dialect, ...] = (
         ),
         OPENROUTER,
         base_path="/api/v1",
+        media=DOCUMENTS | RECORDINGS,
     ),
     _make_dialect(
         "kimi",
@@ -464,6 +491,7 @@ DIALECTS: tuple[Dialect, ...] = (
         provider="kimi_newest",
         environ={"CLEW_PROVIDER_KIMI_NEWEST_DIALECT": "kimi"},
         left_out=_leave_to("kimi"),
+        media=IMAGES,
     ),
     _make_dialect(
         "glm",
@@ -628,6 +656,7 @@ DIALECTS: tuple[Dialect, ...] = (
         environ={"CLEW_PROVIDER_VLLM_MISTRAL_DIALECT": "vllm"},
         left_out=_leave_to("vllm"),
         thinks=False,
+        media=IMAGES,
     ),
     _make_dialect(
         "vllm-gemma",
@@ -637,6 +666,7 @@ DIALECTS: tuple[Dialect, ...] = (
         environ={"CLEW_PROVIDER_VLLM_GEMMA_DIALECT": "vllm"},
         left_out=_leave_to("vllm"),
         thinks=False,
+        media=IMAGES,
     ),
     _make_dialect(
         "vllm-qwen",
@@ -704,6 +734,7 @@ DIALECTS: tuple[Dialect, ...] = (
         environ={"CLEW_PROVIDER_LLAMACPP_GEMMA_DIALECT": "llamacpp"},
         left_out=_leave_to("llamacpp"),
         thinks=False,
+        media=PLAIN_IMAGES,
     ),
     _make_dialect(
         "llamacpp-qwen",
@@ -744,6 +775,7 @@ DIALECTS: tuple[Dialect, ...] = (
         ChatCompletions(returns=True, sign="thinking_blocks", make_id=_make_thought_id, refuse=_wrap_for_litellm),
         LITELLM,
         base_path="",
+        media=DOCUMENTS,
     ),
     _make_dialect(
         "unknown",
@@ -760,5 +792,8 @@ DIALECTS: tuple[Dialect, ...] = (
         reports_usage=False,
         losses=(have_unique_ids, return_stranger_thinking),
     ),
+)
+DIALECTS: tuple[Dialect, ...] = tuple(
+    replace(row, rules=(*row.rules, take_media(row.media, in_results=row.media_in_results))) for row in _ROWS
 )
 """Every row. A row named `server-family` is a model family on that server, whose dialect a variable names."""

@@ -28,6 +28,7 @@ DUMMIES = ("skip_thought_signature_validator", "context_engineering_is_the_way_t
 KEY = "key-of-the-tests"
 DATA = (
     "text",
+    "inlineData",
     "functionCall",
     "functionResponse",
     "executableCode",

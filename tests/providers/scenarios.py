@@ -7,6 +7,7 @@ the session. What a server refuses or loses fails the cell by itself.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import uuid
@@ -16,13 +17,16 @@ from typing import Any
 
 import jsonschema_rs
 
-from clew import Clew, ContextPolicy, Session
+from clew import Clew, ContextPolicy, File, Image, Session
+from clew.content import AnyContent, Media
 from clew.session.request import Request
 from clew_audit.differences import Calls, verify_calls
 from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.thread.thread import Thread
 from tests.providers import matrix, mcp_tools
+from tests.providers.media_rules import list_received
 from tests.providers.strict_server import Call, Dialect, Exchange, Fault, Step, StrictServer, Turn
+from tests.support.media import make_pdf, make_png
 from tests.support.toolbox import get_gate
 
 POLICY = ContextPolicy(max_input_tokens=100_000, reserve_output_tokens=4000, keep_last_turns=10)
@@ -70,7 +74,7 @@ class Cell:
         self._sessions.append(session)
         return session
 
-    async def ask(self, session: Session, content: str, **options: Any) -> RequestOutcome:
+    async def ask(self, session: Session, content: AnyContent, **options: Any) -> RequestOutcome:
         """Send a message and wait until its request is completed."""
         outcome = await self.wait(await session.message(content, **options))
         assert outcome.status == "completed", self.describe(outcome)
@@ -139,7 +143,7 @@ class Cell:
             requests = [entry.recipe.request for entry in entries if entry.recipe]
             assert {request.digest for request in requests if request} <= received
             calls = Calls()
-            differences = list(verify_calls(Thread(entries), calls))
+            differences = [one async for one in verify_calls(Thread(entries), calls, session.read_blob)]
             assert not differences, "\n  ".join(map(str, differences))
             assert calls.sent == len(requests)
 
@@ -346,6 +350,41 @@ async def play_failed_run(cell: Cell) -> None:
         assert (await read_fitting(session)).get("merged"), "messages were merged, and no recipe says so"
 
 
+def list_media() -> list[tuple[str, Media]]:
+    """List an image and a PDF file with their types."""
+    image, document = (
+        Image.from_bytes(make_png(), name="square.png"),
+        File.from_bytes(make_pdf(), name="two pages.pdf"),
+    )
+    return [("image/png", image), ("application/pdf", document)]
+
+
+async def assert_has_media(session: Session, dialect: Dialect, exchange: Exchange) -> None:
+    """Assert that a request has what the model takes, to the byte and in order, and markers of the rest."""
+    taken = [media.read() for media_type, media in list_media() if media_type in dialect.media]
+    expected = [hashlib.sha256(data).hexdigest() for data in taken]
+    assert [one.digest for one in list_received(exchange.body)] == expected, dialect.name
+    others = [media for media_type, media in list_media() if media_type not in dialect.media]
+    assert_has(exchange, *(f": {media.name}, " for media in others))
+    entries = await session.entries(kind="ai_message")
+    recipes = [entry.recipe for entry in entries if entry.recipe]
+    recipe = next(one for one in recipes if one.request and one.request.digest == exchange.digest)
+    shown = recipe.fitting.media if recipe.fitting else {}
+    assert set(shown) == {hashlib.sha256(media.read()).hexdigest()[:12] for media in others}, shown
+
+
+async def play_media(cell: Cell) -> None:
+    """A message with an image and a PDF, a round of tools, and a turn after them. Others get markers."""
+    cell.play(Turn("A square.", thinks=True), Turn("", (call_add(1, 2),), thinks=True), Turn("Three."))
+    session = await cell.open(system_prompt="You look.", tools=["add"])
+    await cell.ask(session, ["What is this?", *(media for _, media in list_media()), "Both, please."])
+    await cell.ask(session, "How many pages and squares?")
+    for exchange in cell.server.exchanges:
+        assert_has(exchange, "What is this?", "Both, please.")
+        await assert_has_media(session, cell.dialect, exchange)
+    assert len(cell.server.exchanges) == 3
+
+
 async def play_summary(cell: Cell) -> None:
     """A system prompt and a summary: a program's two system messages."""
     cell.play(
@@ -406,11 +445,13 @@ async def play_fallback(cell: Cell) -> None:
     cell.server.retry_after = 60
     partner.play(Turn("", (call_add(7, 7),), thinks=True), Turn("It is fourteen."))
     session = await cell.open(tools=["add"], fallbacks=[cell.partner.full_model], system_prompt="You add.")
-    outcome = await cell.ask(session, "Add up.")
+    outcome = await cell.ask(session, ["Add up.", *(media for _, media in list_media())])
     assert outcome.fallback == cell.partner.full_model
     cell.server.retry_after = 0
     await cell.ask(session, "And one.")
     assert await read_texts(session) == ["3", "4", "7", "14", "21"]
+    await assert_has_media(session, cell.partner, partner.exchanges[-1])
+    await assert_has_media(session, cell.dialect, cell.server.exchanges[-1])
 
 
 # Answers
@@ -635,6 +676,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "steer at a step": Scenario(play_steer_at_step),
     "cancel in a tool": Scenario(play_cancel_in_tool, exact_usage=False),
     "failed runs": Scenario(play_failed_run),
+    "image and PDF": Scenario(play_media),
     "summary": Scenario(play_summary, exact_usage=False),
     "assistant first": Scenario(play_assistant_first),
     "tools gone": Scenario(play_tools_gone),

@@ -221,6 +221,8 @@ class Dialect:
         left_out: The scenarios without a cell, each with the reason.
         runs_searches: Whether the server searches the web itself, beside the session's tools.
         pauses: Whether it pauses a reply whose searches take long.
+        media: The types of images, recordings and files that the model takes.
+        media_in_results: Whether a tool's result may have them.
     """
 
     name: str
@@ -238,6 +240,8 @@ class Dialect:
     left_out: Mapping[str, str] = field(default_factory=dict)
     runs_searches: bool = False
     pauses: bool = False
+    media: frozenset[str] = frozenset()
+    media_in_results: bool = False
 
     @property
     def full_model(self) -> str:

@@ -19,11 +19,13 @@ from clew_activities.archive import Archive, Store
 from clew_activities.archive.blobs import Blobs
 from clew_activities.archive.thread_source import Threads
 from clew_activities.model.call_model import ModelActivities
+from clew_activities.model.load_media import MediaLoader
 from clew_activities.providers import Providers
 from clew_activities.tools.mcp.tools import McpTools
 from clew_activities.tools.registry import Deployment
 from clew_activities.tools.run_tool import ToolActivities
 from clew_activities.tools.stored_results import Results
+from clew_workflows.contract.content import Content
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.protocol import RunTool, ToolAnswered
 from clew_workflows.session import views
@@ -79,7 +81,8 @@ def make_activities(
     hooks: tuple[HookPoint, ...] = (),
     blobs: Blobs | None = None,
 ) -> ModelActivities:
-    return ModelActivities(providers, http, Deployment(digest, McpTools()), hooks, blobs=blobs)
+    media = MediaLoader(blobs or Blobs(Archive(Store.from_url("memory://"), "default")))
+    return ModelActivities(providers, http, Deployment(digest, McpTools()), hooks, media=media, blobs=blobs)
 
 
 async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:
@@ -91,7 +94,7 @@ async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnviro
     return made
 
 
-def open_session(content: str = "hello", **config: Any) -> SessionHarness:
+def open_session(content: Content = "hello", **config: Any) -> SessionHarness:
     """A session that waits for its model."""
     settings: dict[str, Any] = {"model": "scripted:m"} | config
     session = SessionHarness(**settings)

@@ -32,6 +32,7 @@ OTHERS: dict[str, Any] = {
     "summarization_model": "local:tiny",
     "clear_tool_results": ClearToolResults(keep=3, min_tokens=100),
     "clear_media": ClearMedia(keep=2, min_tokens=1000),
+    "unsupported_content": "refuse",
 }
 
 
@@ -94,7 +95,7 @@ def test_levels_field_by_field(levels: tuple[dict[str, Any], ...], plain: tuple[
     policy = resolve(session=session, agent=agent).overlay(request)
     expected = defaults | said[2] | said[1] | said[0]
     assert {name: getattr(policy, name) for name in expected} == expected
-    assert policy.model_fields_set | {"clear_media"} == defaults.keys()
+    assert policy.model_fields_set | {"clear_media", "unsupported_content"} == defaults.keys()
 
 
 def test_what_is_set_adds_up() -> None:
@@ -175,3 +176,13 @@ def test_a_later_field_at_its_default_changes_no_record() -> None:
     clearing = ContextPolicy(clear_media=ClearMedia(keep=1))
     assert ContextPolicy.model_validate_json(clearing.complete().model_dump_json()).clear_media == ClearMedia(keep=1)
     assert clearing.overlay(own).complete().clear_media is None
+
+
+def test_what_becomes_of_unsupported_content_is_recorded_where_it_is_set() -> None:
+    """Complete policies are recorded as before there was the field; a level may set the default over another one."""
+    assert "unsupported_content" not in ContextPolicy().complete().model_dump(mode="json")
+    own = ContextPolicy(unsupported_content="marker")
+    assert own.model_dump(mode="json", exclude_unset=True) == {"unsupported_content": "marker"}
+    refusing = ContextPolicy(unsupported_content="refuse")
+    assert ContextPolicy.model_validate_json(refusing.complete().model_dump_json()) == refusing.complete()
+    assert refusing.overlay(own).complete().unsupported_content == "marker"

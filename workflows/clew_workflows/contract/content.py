@@ -21,11 +21,17 @@ MAX_URL_CHARACTERS = 8192
 
 MediaKind = Literal["image", "audio", "file"]
 """The kinds of parts beside texts."""
+MediaSort = Literal["image", "audio", "pdf", "text", "other"]
+"""What a part shows, by the media type of its blob: models differ in which of them they take."""
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _DIGEST = re.compile("[0-9a-f]{64}")
 MediaType = Annotated[str, StringConstraints(pattern=r"^[a-z]+/[a-z0-9][a-z0-9.+-]{0,99}$")]
 BlobName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f/\\]+$")]
 _FORBID = ConfigDict(extra="forbid")
+_TEXTS = re.compile(
+    r"text/.+|application/(json|xml|yaml|x-yaml|toml|sql|javascript|x-javascript|typescript|x-sh|x-httpd-php|rtf"
+    r"|x-ndjson|jsonl|graphql|x-tex|x-python|x-latex|[a-z0-9.-]+\+(json|xml|yaml))"
+)
 
 
 @with_config(_FORBID)
@@ -113,6 +119,11 @@ Content: TypeAlias = str | list[SkipValidation[Part]]
 """The content of a message: a text, or its parts in their order."""
 
 
+def is_text_type(media_type: str) -> bool:
+    """Whether blobs of a type are texts."""
+    return _TEXTS.fullmatch(media_type) is not None
+
+
 def get_text(content: Content) -> str:
     """Return the content as a text, in which a marker stands for each image, recording and file."""
     return content if isinstance(content, str) else "\n".join(map(describe_part, content))
@@ -147,6 +158,22 @@ def get_blob(part: Part) -> Blob | None:
     """Return the blob that a part names; None for a text and an image at an address."""
     blob: Any = part.get("blob")
     return cast("Blob | None", blob)
+
+
+def find_sort(part: Part) -> MediaSort:
+    """Find what a part shows: by the media type of its blob, or an image that has an address."""
+    blob: Any = part.get("blob")
+    if blob is None:
+        return "image" if part["type"] == "image" else "text"
+    media_type: str = blob["media_type"]
+    match media_type.partition("/")[0]:
+        case "image":
+            return "image"
+        case "audio":
+            return "audio"
+    if media_type == "application/pdf":
+        return "pdf"
+    return "text" if is_text_type(media_type) else "other"
 
 
 def list_media(content: Content) -> list[Part]:

@@ -18,7 +18,7 @@ Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
 
 
-_LATER_FIELDS = ("clear_media",)
+_LATER_FIELDS = ("clear_media", "unsupported_content")
 """Fields that complete policies did not have from the beginning. Their defaults never change."""
 
 
@@ -74,6 +74,8 @@ class ContextPolicy(Input):
         summarization_model: The model that writes summaries; absent: the session's.
         clear_tool_results: The rule by which a marker replaces older tool results.
         clear_media: The rule by which markers replace older images, recordings and files.
+        unsupported_content: What becomes of an image, a recording or a file that the model does not take: `marker`: a
+            text that names it stands for it; `refuse`: the call fails before it is sent.
     """
 
     max_input_tokens: Tokens = 8000
@@ -93,6 +95,7 @@ class ContextPolicy(Input):
     summarization_model: str | None = Field(default=None, max_length=200)
     clear_tool_results: ClearToolResults | None = None
     clear_media: ClearMedia | None = None
+    unsupported_content: Literal["marker", "refuse"] = "marker"
 
     @model_serializer(mode="wrap")
     def _omit_later_fields(self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:

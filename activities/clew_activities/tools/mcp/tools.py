@@ -17,11 +17,12 @@ from pydantic_core import from_json, to_json
 
 from clew.content import clean_name
 from clew.tools.definition import ToolDefinition, make_spec
-from clew_activities.inspection import find_type, is_text_type
+from clew_activities.inspection import find_type
 from clew_activities.providers import Redaction
 from clew_activities.received_media import NewMedia, Unusable, decode_base64
 from clew_activities.tools.mcp.settings import McpSettings, McpUnavailable
 from clew_activities.tools.result_parts import Piece
+from clew_workflows.contract.content import is_text_type
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.names import ALL_TOOLS, find_server, make_tool_name, split_configured_name
 from clew_workflows.session.tool_rounds import make_validator
