@@ -4,15 +4,19 @@
     {"at": "...", "id": "e-...", "kind": "config", "payload": {...}, "refs": {...}, "seq": 0, "tokens": 12}
     ...
     {"result": {"digest": "...", "text": "..."}}
+    {"blob": {"digest": "...", "data": "...", "more": true}}
     ...
     {"clew": "end", "lines": 152, "sha256": "..."}
 
 Each line is an entry. After an entry that refers to a large tool result, a line has the stored result, or a `problem`
-if that cannot be read. Export and import hold only a part of the thread in memory.
+if that cannot be read. After the first entry that names an image, a recording or a file, lines have its bytes in
+base64; all but the last of them say that there are `more`. Export and import hold only a part of the thread, and one
+blob, in memory.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Self
@@ -22,13 +26,16 @@ from temporalio.client import Client
 from clew.session.connection import validate_session_id
 from clew.session.handle import SessionHandle
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
+from clew_activities.archive.blobs import Blobs, list_blobs
+from clew_activities.archive.formats import hash_bytes
 from clew_activities.tools.stored_results import MAX_STORED_BYTES, find_stored_result
 from clew_audit import recovery
 from clew_audit.json_lines import FileDamaged, LineReader, LineWriter, encode_line
 from clew_audit.state_builder import StateBuilder
 from clew_audit.verification import translate_archive_errors, translate_store_errors
 from clew_workflows.contract import TASK_QUEUE, EntriesQuery
-from clew_workflows.contract.errors import NotFound, ThreadMismatch
+from clew_workflows.contract.content import MAX_BLOB_BYTES
+from clew_workflows.contract.errors import NotFound, Refusal, ThreadMismatch
 from clew_workflows.contract.messages import canonicalize
 from clew_workflows.encryption import NO_ENCRYPTION, Sealer, find_sealer
 from clew_workflows.protocol import ArchiveRef
@@ -39,6 +46,8 @@ from clew_workflows.values import Format
 FORMAT = Format("export")
 PIECE_BYTES = 1_000_000
 """Bytes of entries that are archived at a time."""
+BLOB_LINE_BYTES = 3_000_000
+"""Bytes of a blob that one line has."""
 MAX_ENTRY_BYTES = 2_000_000
 """Largest entry that is imported, in bytes of JSON. A session's are smaller: Temporal limits payloads to 2 MiB."""
 
@@ -64,6 +73,11 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
         if stored is not None and stored.digest not in written:
             writer.write_row({"result": await _read_result(archive, family, stored.digest)})
             written.add(stored.digest)
+        for blob in list_blobs(entry):
+            if blob["digest"] not in written:
+                written.add(blob["digest"])
+                async for row in _read_blob(archive, family, blob["digest"]):
+                    writer.write_row({"blob": row})
     writer.end()
     return count
 
@@ -87,7 +101,7 @@ async def import_session(
         head = await archive.read_head(session_id)
     if head or await recovery.find_execution(client, session_id) != (None, None):
         raise ThreadMismatch(f"session {session_id!r} exists or has existed: import the file with --as ANOTHER-ID")
-    builder = StateBuilder(session_id)
+    builder, blobs = StateBuilder(session_id), Blobs(archive)
     archive_ref = ArchiveRef(execution="", family=session_id)
     for piece in _read_pieces(reader):
         if piece.entries[0].seq != archive_ref.upto + 1:
@@ -97,6 +111,11 @@ async def import_session(
         async with translate_archive_errors():
             for text in piece.results:
                 await archive.put_result(session_id, text.encode())
+            for data in piece.blobs:
+                try:
+                    await blobs.store(session_id, data)
+                except Refusal as refusal:
+                    raise FileDamaged(f"the file holds a blob that is not stored: {refusal}") from None
         archive_ref = await recovery.append_entries(archive, archive_ref, piece.entries)
         builder.add(piece.entries, archive_ref)
     if archive_ref.upto < 0:
@@ -130,17 +149,25 @@ def read_export(file: BinaryIO, sealer: Sealer = NO_ENCRYPTION) -> list[Entry]:
 
 @dataclass(slots=True)
 class _Piece:
-    """Some entries of a file, and the stored results that they refer to."""
+    """Some entries of a file, and the stored results and the blobs that they refer to."""
 
     entries: list[Entry] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
+    blobs: list[bytes] = field(default_factory=list)
     size: int = 0
 
 
 def _read_pieces(reader: LineReader) -> Iterable[_Piece]:
     """Read a file in pieces of bounded size."""
-    piece = _Piece()
+    piece, unfinished = _Piece(), _UnfinishedBlob()
     for row in reader.read_rows():
+        if isinstance(row, dict) and row.keys() == {"blob"}:
+            if (data := unfinished.add(row["blob"])) is not None:
+                piece.blobs.append(data)
+                piece.size += len(data)
+            continue
+        if unfinished.data:
+            raise FileDamaged("the file holds a blob without its end")
         is_entry = not (isinstance(row, dict) and row.keys() == {"result"})
         if is_entry and piece.entries and piece.size > PIECE_BYTES:
             yield piece
@@ -158,8 +185,34 @@ def _read_pieces(reader: LineReader) -> Iterable[_Piece]:
         except (ValueError, TypeError, RecursionError) as error:
             raise FileDamaged(f"the file holds a line that is not an entry: {str(error)[:200]}") from None
         piece.size += size
+    if unfinished.data:
+        raise FileDamaged("the file holds a blob without its end")
     if piece.entries:
         yield piece
+
+
+@dataclass(slots=True)
+class _UnfinishedBlob:
+    """A blob whose lines have been read up to some of them."""
+
+    data: bytearray = field(default_factory=bytearray)
+
+    def add(self, row: Any) -> bytes | None:
+        """Add a line. Returns the blob with its last one; None for one that could not be read at the export."""
+        try:
+            if "problem" in row:
+                return None
+            self.data += b64decode(row["data"], validate=True)
+            if len(self.data) > MAX_BLOB_BYTES:
+                raise FileDamaged(f"the file holds a blob of over {MAX_BLOB_BYTES} bytes")
+            if row.get("more"):
+                return None
+            data, self.data = bytes(self.data), bytearray()
+            if hash_bytes(data) != row["digest"]:
+                raise FileDamaged("the file holds a blob that does not match its digest")
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise FileDamaged(f"the file holds a line that is not a blob: {str(error)[:200]}") from None
+        return data
 
 
 def _read_text(result: dict[str, Any]) -> str:
@@ -179,6 +232,19 @@ async def _read_result(archive: Archive, family: str, digest: str) -> dict[str, 
     except (ObjectDamaged, ObjectMissing, UnicodeDecodeError) as error:
         # The entry itself holds the part of the result that the model saw.
         return {"digest": digest, "problem": str(error)}
+
+
+async def _read_blob(archive: Archive, family: str, digest: str) -> AsyncIterator[dict[str, Any]]:
+    try:
+        async with translate_store_errors():
+            data = await archive.get_blob(family, digest)
+    except (ObjectDamaged, ObjectMissing) as error:
+        # The entry itself holds the description of the blob.
+        yield {"digest": digest, "problem": str(error)}
+        return
+    for start in range(0, len(data), BLOB_LINE_BYTES):
+        line: dict[str, Any] = {"digest": digest, "data": b64encode(data[start : start + BLOB_LINE_BYTES]).decode()}
+        yield line | {"more": True} if start + BLOB_LINE_BYTES < len(data) else line
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,13 @@ from clew_activities.archive.formats import hash_bytes
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.inspection import Inspected, Inspection, choose_type
 from clew_workflows.contract import GetBlobInput, PutBlobInput
-from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob
+from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob, iterate_blobs
 from clew_workflows.contract.errors import ContentMismatch, InvalidInput, TooLarge, UnknownBlob
 from clew_workflows.contract.names import MAX_CHUNK_BYTES
 from clew_workflows.contract.outputs import BlobPage, BlobReceipt
+from clew_workflows.contract.payloads import AssistantMessage, OperationPayload, ToolMessage, UserMessage
 from clew_workflows.protocol import BlobsChecked, CheckBlobs, EndUpload
+from clew_workflows.thread.entries import Entry
 from clew_workflows.values import Format
 
 FORMAT = Format("blob description")
@@ -129,12 +131,38 @@ class Blobs:
             if not await self.archive.holds_blob(family, blob["digest"]):
                 raise make_unknown(blob["digest"])
 
+    async def copy(self, source: str, target: str, blobs: Iterable[Blob]) -> None:
+        """Copy blobs from one family to another, as far as that one does not have them.
+
+        Raises:
+            ContentMismatch: A description is not that of the bytes.
+            ObjectDamaged: A stored blob or description is damaged.
+            UnknownBlob: Neither family has a blob.
+        """
+        for blob in blobs:
+            try:
+                await self.check(target, (blob,))
+            except UnknownBlob:
+                await self.check(source, (blob,))
+                await self.store(target, await self.read(source, blob["digest"]), media_type=blob["media_type"])
+
     def _keep(self, key: tuple[str, str], data: bytes) -> None:
         self._cached[key] = data
         self._cached_bytes += len(data)
         while self._cached_bytes > self._max_cached_bytes:
             _, dropped = self._cached.popitem(last=False)
             self._cached_bytes -= len(dropped)
+
+
+def list_blobs(entry: Entry) -> list[Blob]:
+    """List the blobs that an entry names."""
+    match entry.body:
+        case UserMessage() | AssistantMessage() | ToolMessage() as message:
+            return list(iterate_blobs((message.content,)))
+        case OperationPayload(snapshot=snapshot) if snapshot:
+            return list(iterate_blobs(message["content"] for message in snapshot.messages))
+        case _:
+            return []
 
 
 def check_description(blob: Blob, stored: Blob) -> None:

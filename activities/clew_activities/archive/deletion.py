@@ -16,6 +16,7 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from clew.session.handle import SERVICE_PREFIX
 from clew_activities.archive import Archive, ObjectDamaged, ObjectMissing
 from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.thread_source import ThreadLocation, Threads, find_last_attempt
@@ -152,13 +153,21 @@ async def _end(handle: WorkflowHandle[Any, Any]) -> None:
 
 
 async def _delete_histories(session_id: str) -> None:
-    """Delete the event histories of all its workflow runs that the server still has."""
+    """Delete the event histories of all its workflow runs that the server still has, and those of its uploads."""
     client = activity.client()
     # A session id contains no quotes.
-    runs = [execution.run_id async for execution in client.list_workflows(f'WorkflowId = "{session_id}"')]
-    for run_id in ["", *runs]:
-        execution = WorkflowExecution(workflow_id=session_id, run_id=run_id)
-        request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=execution)
+    runs = [("", session_id)]
+    runs += [(run.run_id, run.id) async for run in client.list_workflows(f'WorkflowId = "{session_id}"')]
+    # Others that begin like that are those of sessions whose ids begin alike.
+    uploads = f"{SERVICE_PREFIX}putblob-{session_id}-"
+    runs += [
+        (run.run_id, run.id)
+        async for run in client.list_workflows(f'WorkflowId STARTS_WITH "{uploads}"')
+        if re.fullmatch("[0-9a-f]{32}", run.id.removeprefix(uploads))
+    ]
+    for run_id, workflow_id in runs:
+        named = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
+        request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=named)
         try:
             await client.workflow_service.delete_workflow_execution(request)
         except RPCError as error:

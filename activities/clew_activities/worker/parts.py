@@ -117,10 +117,13 @@ def make_parts(
         limited,
         own_models=own_models,
     )
-    checkpoints = CheckpointActivities(keys, registry, archive, namespace, mcp_tools, own_models=own_models)
+    blobs = Blobs(archive)
+    checkpoints = CheckpointActivities(
+        keys, registry, archive, namespace, mcp_tools, own_models=own_models, blobs=blobs
+    )
     archiving = ArchiveActivities(archive, attributes)
     reading = ReadingActivities(archive)
-    storing = BlobActivities(Blobs(archive))
+    storing = BlobActivities(blobs)
     running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
     summarize = SummaryActivities(providers, http, threads, own_models).summarize
     slots = CallSlots(models, model_calls, direct_calls)

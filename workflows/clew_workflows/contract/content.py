@@ -12,6 +12,8 @@ MAX_PARTS = 100
 """Most parts of a message."""
 MAX_BLOB_BYTES = 50 * 1024 * 1024
 """Largest blob, in bytes."""
+MAX_MESSAGE_BLOB_BYTES = 100 * 1024 * 1024
+"""Most bytes of the blobs of one message."""
 MAX_URL_CHARACTERS = 8192
 
 MediaKind = Literal["image", "audio", "file"]

@@ -52,6 +52,7 @@ from clew_workflows.encryption.codec import FOREIGN_FIELD, PLAIN_FIELD, SEAL_FIE
 from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES, Handler, Query
 from clew_workflows.session import carried
 from clew_workflows.session.commands import Command
+from clew_workflows.session.media import check_kinds
 from clew_workflows.temporal_faults.wrapped_converter import get_own_converter
 
 # Inputs that cannot be decrypted, or that are not encrypted where they must be: each is refused.
@@ -260,12 +261,14 @@ def _check_command(command: Command) -> Command:
             content = strip_content(command.content)
             if is_empty(content):
                 raise EmptyContent("content is needed: there was none beside white space")
+            check_kinds((content,))
             if isinstance(command, MessageInput):
                 _check_prompts(None, command.context_policy)
             return command.model_copy(update={"content": content})
         case ContextOperation():
             snapshot = command.operation.result_context if isinstance(command.operation, Replace) else None
             _check_prompts(snapshot.system_prompt if snapshot else None, None)
+            check_kinds(message.content for message in (snapshot.messages if snapshot else ()))
         case ConfigureInput():
             _check_prompts(command.system_prompt, command.context_policy)
             _check_names(command.tools or (), command.require_approval or ())

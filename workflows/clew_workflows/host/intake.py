@@ -1,7 +1,8 @@
 """The intake: it decides updates and signals in the order of their arrival.
 
 They wait until start-up has finished, and then for a workflow task whose budget they fit, because their texts are
-tokenized when they are decided. While a model call is being stopped they wait for the end of its run.
+tokenized when they are decided. While a model call is being stopped they wait for the end of its run. An input that
+names blobs is decided when a worker has found that they are stored; those behind it wait, so that none overtakes it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,23 @@ from clew_workflows.contract import (
     SubagentResultInput,
     ToolResultInput,
 )
-from clew_workflows.contract.errors import ClewError, Closed, InvalidInput, QueueFull, Refusal
-from clew_workflows.host import ingress
+from clew_workflows.contract.content import Blob
+from clew_workflows.contract.errors import (
+    REFUSALS,
+    ArchiveUnavailable,
+    ClewError,
+    Closed,
+    InvalidInput,
+    QueueFull,
+    Refusal,
+    make_refusal,
+)
+from clew_workflows.host import execution, ingress
 from clew_workflows.host.duties import start_background_task
 from clew_workflows.host.runtime import Runtime
 from clew_workflows.host.tasks import TaskBudget
-from clew_workflows.session import commands, decisions
+from clew_workflows.protocol import CheckBlobs, Failure
+from clew_workflows.session import commands, decisions, media
 from clew_workflows.session.commands import Answer, Command
 from clew_workflows.session.state import MAX_WAITING, Decision, Moment, State
 
@@ -49,6 +61,7 @@ class Arrival:
         refusal: Why it was refused.
         answer: The answer to its caller, or what the answer will be.
         settled: It has been decided.
+        checked: The blobs that it names are stored, or it was refused.
     """
 
     name: str
@@ -61,6 +74,7 @@ class Arrival:
     refusal: ClewError | None = None
     answer: Answer = None
     settled: bool = False
+    checked: bool = False
 
     @property
     def cost(self) -> int:
@@ -164,7 +178,7 @@ class Intake:
         """Decide arrivals while they fit the budget of this workflow task. The next tasks decide the others."""
         while self._waiting and not self._runtime.state.stopping:
             self._decode(self._waiting[0])
-            if not self._fits(self._waiting[0]):
+            if self._find_unchecked(self._waiting[0]) or not self._fits(self._waiting[0]):
                 break
             arrival = self._waiting.popleft()
             if not arrival.settled:
@@ -189,9 +203,30 @@ class Intake:
     async def _continue(self) -> None:
         if self._runtime.state.stopping:
             await workflow.wait_condition(lambda: not self._runtime.state.stopping)
+        elif blobs := self._find_unchecked(self._waiting[0]):
+            await self._check(self._waiting[0], blobs)
         else:
             await self._budget.wait_for_next_task()
         self._settle_waiting()
+
+    def _find_unchecked(self, arrival: Arrival) -> tuple[Blob, ...]:
+        """Find the blobs that an arrival names and that must be checked before it is decided."""
+        if arrival.checked or arrival.settled or arrival.refusal or self._runtime.state.closed:
+            return ()
+        return media.list_blobs(arrival.command)
+
+    async def _check(self, arrival: Arrival, blobs: tuple[Blob, ...]) -> None:
+        """Have a worker check that blobs are stored as they are described; else the arrival is refused."""
+        state = self._runtime.state
+        family = state.archive.family if state.archive else state.session_id
+        answer = await execution.carry_out(CheckBlobs(family=family, blobs=blobs), None, state)
+        arrival.checked = True
+        if isinstance(answer, Failure):
+            arrival.refusal = (
+                ArchiveUnavailable(f"the blobs cannot be looked up at present, send it again: {answer.message}")
+                if answer.type not in REFUSALS
+                else make_refusal(answer.type, answer.message)
+            )
 
     def _fits(self, arrival: Arrival) -> bool:
         # A closed session refuses them all.

@@ -762,6 +762,7 @@ class Counters:
         tool_calls: Tool calls.
         inputs: Inputs.
         summaries: Summaries.
+        media_bytes: The bytes of the blobs that accepted messages name; a blob counts once for each message.
     """
 
     runs: int = 0
@@ -769,6 +770,7 @@ class Counters:
     tool_calls: int = 0
     inputs: int = 0
     summaries: int = 0
+    media_bytes: int = 0
 
     @property
     def next_call_id(self) -> str:
