@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from clew.content import find_raster_type
 from clew.report.types import EventItem, Item, Media, Piece, Report
 
 MAX_IMAGE_BYTES = 200_000
@@ -119,17 +120,6 @@ def _choose_embedded(media: Iterable[Media]) -> Iterator[str]:
         if part.kind == "image" and part.digest and is_small and count < MAX_EMBEDDED:
             room, count = room - size, count + 1
             yield part.digest
-
-
-def find_raster_type(data: bytes) -> str | None:
-    """Find the type of an image that every browser shows and none runs, by its first bytes; None: it is another."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
 
 
 def choose_ending(media_type: str, data: bytes) -> str:

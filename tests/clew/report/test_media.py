@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from clew.content import find_raster_type
 from clew.report import Report, make_report
 from clew.report.media import (
     MAX_EMBEDDED,
@@ -18,7 +19,6 @@ from clew.report.media import (
     MAX_IMAGE_BYTES,
     MediaCollector,
     choose_ending,
-    find_raster_type,
 )
 from clew.report.rendering import render_page
 from clew.report.types import EventItem, MessageItem
