@@ -48,6 +48,8 @@ export interface Workflows {
   RestoreSession: { input: RestoreInput; output: RestoreReceipt };
   DeleteSession: { input: DeleteSessionInput; output: DeleteReceipt };
   ListSessions: { input: ListSessionsInput; output: SessionsPage };
+  PutBlob: { input: PutBlobInput; output: BlobReceipt };
+  GetBlob: { input: GetBlobInput; output: BlobPage };
 }
 
 /** An agent as a worker has resolved it. */
@@ -284,6 +286,22 @@ export interface Blob {
   pages?: number;
   /** Length of audio. */
   seconds?: number;
+}
+
+/** A page of the bytes of a blob. */
+export interface BlobPage {
+  /** The description of the blob, without a name: messages name it. */
+  blob: Blob;
+  /** The bytes of the page in base64. */
+  data: string;
+  /** The `offset` of the next page; absent: there is none. */
+  next_offset?: number;
+}
+
+/** A chunk was stored. */
+export interface BlobReceipt {
+  /** The description of the blob, which a part of a message names; absent: the blob is not complete. */
+  blob?: Blob;
 }
 
 /** The argument of the update `cancel_request` and of the signal `cancel`. */
@@ -811,6 +829,16 @@ export interface ForkedInput {
   metadata?: Record<string, string> | null;
 }
 
+/** The argument of the workflow `GetBlob`. */
+export interface GetBlobInput {
+  /** The session. Its forks and their origins share their blobs. */
+  session_id: string;
+  /** The digest of the blob. */
+  digest: string;
+  /** Begin with this byte: the `next_offset` of the page before. */
+  offset?: number;
+}
+
 /** The argument of the update `hibernate`. */
 export interface HibernateInput {
   /** For people; the thread has it. */
@@ -902,6 +930,12 @@ export interface Limits {
   max_message_bytes?: number;
   /** The part of a tool result that a message has, in bytes of UTF-8; the archive has the rest. */
   max_tool_result_bytes?: number;
+  /** The largest image, recording or file of a message; absent: 50 MiB. */
+  max_blob_bytes?: number | null;
+  /** The most bytes of all those of one message, each counted once; absent: 100 MiB. */
+  max_message_blob_bytes?: number | null;
+  /** The most bytes of all those that the session's messages name; a blob counts once for each message. */
+  max_session_blob_bytes?: number | null;
   /** The most tokens of prompts and replies. */
   max_total_tokens?: number | null;
   /** The highest cost by list price, in USD. Models whose price the worker does not know are then not called: `CLEW_PRICES` gives prices. */
@@ -1178,6 +1212,31 @@ export interface ProviderData {
   calls?: Array<Record<string, unknown>>;
   /** The model that sent it, without its provider. Absent: any model of the provider takes it back. */
   model?: string;
+}
+
+/**
+ * The argument of the workflow `PutBlob`: a chunk of a blob, or all of it.
+ *
+ * A blob of several chunks is an upload: its chunks have one `upload_id` and are sent in any order, also at the same
+ * time, the `last` one when the others have been answered. A chunk may be repeated.
+ */
+export interface PutBlobInput {
+  /** The session. It need not exist yet. */
+  session_id: string;
+  /** The bytes of the chunk in base64, at most 1 000 000 bytes. */
+  data: string;
+  /** The upload; absent: the blob has one chunk. */
+  upload_id?: string | null;
+  /** The number of the chunk, from 0. */
+  part?: number;
+  /** Whether the blob is complete with this chunk. */
+  last?: boolean;
+  /** The type of the blob. Absent: the type that its first bytes have. Read with the last chunk. */
+  media_type?: string | null;
+  /** The name of the file. Read with the last chunk. */
+  name?: string | null;
+  /** The SHA-256 that the blob has. Read with the last chunk. */
+  digest?: string | null;
 }
 
 /** The argument of the workflow `ReadContext`: that of the query `context`, for any session, archived or not. */

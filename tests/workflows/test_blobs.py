@@ -195,7 +195,7 @@ async def test_a_refused_signal_with_a_blob_leaves_an_input_entry(stack: Stack) 
         return [entry for entry in await session.entries(kind="input") if "rejected" in str(entry.as_dict())]
 
     await wait_until(list_rejected)
-    assert not [entry for entry in await session.entries(kind="ai_message") if "digest" in str(entry.as_dict())]
+    assert not [entry for entry in await session.entries(kind="ai_message") if "image/png" in str(entry.as_dict())]
 
 
 async def test_limits_of_blobs_are_the_sessions(stack: Stack) -> None:

@@ -83,8 +83,8 @@ class Limits(Input):
         max_message_bytes: The largest input, in bytes of JSON.
         max_tool_result_bytes: The part of a tool result that a message has, in bytes of UTF-8; the archive has the
             rest.
-        max_blob_bytes: The largest image, recording or file of a message.
-        max_message_blob_bytes: The most bytes of all those of one message; each blob counts once.
+        max_blob_bytes: The largest image, recording or file of a message; absent: 50 MiB.
+        max_message_blob_bytes: The most bytes of all those of one message, each counted once; absent: 100 MiB.
         max_session_blob_bytes: The most bytes of all those that the session's messages name; a blob counts once for
             each message.
         max_total_tokens: The most tokens of prompts and replies.
@@ -94,8 +94,8 @@ class Limits(Input):
 
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
     max_tool_result_bytes: int = Field(default=MAX_TOOL_RESULT_BYTES, ge=256, le=MAX_TOOL_RESULT_BYTES)
-    max_blob_bytes: int = Field(default=MAX_BLOB_BYTES, ge=1, le=MAX_BLOB_BYTES)
-    max_message_blob_bytes: int = Field(default=MAX_MESSAGE_BLOB_BYTES, ge=1, le=MAX_MESSAGE_BLOB_BYTES)
+    max_blob_bytes: int | None = Field(default=None, ge=1, le=MAX_BLOB_BYTES)
+    max_message_blob_bytes: int | None = Field(default=None, ge=1, le=MAX_MESSAGE_BLOB_BYTES)
     max_session_blob_bytes: int | None = Field(default=None, ge=1)
     max_total_tokens: int | None = Field(default=None, ge=1)
     max_cost_usd: float | None = Field(default=None, gt=0)

@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from clew_workflows.contract import ContextOperation, MessageInput, Replace, SubmitInput
-from clew_workflows.contract.content import Blob, Content, Part, iterate_blobs, list_media
+from clew_workflows.contract.content import (
+    MAX_BLOB_BYTES,
+    MAX_MESSAGE_BLOB_BYTES,
+    Blob,
+    Content,
+    Part,
+    iterate_blobs,
+    list_media,
+)
 from clew_workflows.contract.errors import TooLarge, UnsupportedContent
 from clew_workflows.session.state import Decision, State
 
@@ -58,16 +66,15 @@ def check_limits(state: State, command: object) -> None:
         TooLarge: A blob, those of a message, or those of the session are larger than their limit.
     """
     limits = state.settings.config.limits
+    largest = limits.max_blob_bytes or MAX_BLOB_BYTES
+    most = limits.max_message_blob_bytes or MAX_MESSAGE_BLOB_BYTES
     for content in list_contents(command):
         sizes = {blob["digest"]: blob["bytes"] for blob in iterate_blobs((content,))}
-        if sizes and max(sizes.values()) > limits.max_blob_bytes:
+        if sizes and max(sizes.values()) > largest:
+            raise TooLarge(f"a blob has {max(sizes.values())} bytes, at most {largest} are taken (max_blob_bytes)")
+        if (size := sum(sizes.values())) > most:
             raise TooLarge(
-                f"a blob has {max(sizes.values())} bytes, at most {limits.max_blob_bytes} are taken (max_blob_bytes)"
-            )
-        if sum(sizes.values()) > limits.max_message_blob_bytes:
-            raise TooLarge(
-                f"the blobs of a message have {sum(sizes.values())} bytes, at most {limits.max_message_blob_bytes} "
-                "are taken (max_message_blob_bytes)"
+                f"the blobs of a message have {size} bytes, at most {most} are taken (max_message_blob_bytes)"
             )
     total = state.counters.media_bytes + measure(command)
     if limits.max_session_blob_bytes is not None and total > limits.max_session_blob_bytes:
