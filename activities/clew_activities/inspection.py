@@ -22,7 +22,7 @@ from pydantic_core import from_json
 
 from clew_activities import inspection_process
 from clew_activities.offload import run_child
-from clew_workflows.contract.content import MAX_BLOB_BYTES
+from clew_workflows.contract.content import MAX_BLOB_BYTES, is_text_type
 from clew_workflows.contract.errors import ContentMismatch, TooLarge, UnsupportedContent
 
 MAX_SIDE = 100_000
@@ -105,10 +105,6 @@ _OTHER_NAMES = {
 _WIDER = {("audio/mp4", "video/mp4"), ("audio/webm", "video/webm"), ("video/ogg", "audio/ogg")}
 """Pairs of a declared type and that of the first bytes, which do not say what tracks the file has."""
 _UNKNOWN = ("application/octet-stream", "binary/octet-stream")
-_TEXTS = re.compile(
-    r"text/.+|application/(json|xml|yaml|x-yaml|toml|sql|javascript|x-javascript|typescript|x-sh|x-httpd-php|rtf"
-    r"|x-ndjson|jsonl|graphql|x-tex|x-python|x-latex|[a-z0-9.-]+\+(json|xml|yaml))"
-)
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _EXECUTABLES = (b"MZ", b"\x7fELF", b"\xca\xfe\xba\xbe", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\0asm", b"#!")
 
@@ -263,11 +259,6 @@ def choose_type(declared: str | None, inspected: str) -> str:
     name = _OTHER_NAMES.get(declared, declared)
     if name == inspected or (name, inspected) in _WIDER:
         return name
-    if is_text_type(inspected) and _TEXTS.fullmatch(name):
+    if is_text_type(inspected) and is_text_type(name):
         return name
     raise ContentMismatch(f"the blob is declared as {declared}, and its first bytes are those of {inspected}")
-
-
-def is_text_type(media_type: str) -> bool:
-    """Whether blobs of a type are texts."""
-    return _TEXTS.fullmatch(media_type) is not None

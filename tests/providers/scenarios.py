@@ -139,7 +139,7 @@ class Cell:
             requests = [entry.recipe.request for entry in entries if entry.recipe]
             assert {request.digest for request in requests if request} <= received
             calls = Calls()
-            differences = list(verify_calls(Thread(entries), calls))
+            differences = [one async for one in verify_calls(Thread(entries), calls, session.read_blob)]
             assert not differences, "\n  ".join(map(str, differences))
             assert calls.sent == len(requests)
 

@@ -59,7 +59,7 @@ async def test_the_requests_to_all_dialects_are_proved_over_rollover_and_archive
         recipes = [entry.recipe for entry in entries if entry.recipe]
         assert {recipe.request.digest: recipe.model for recipe in recipes if recipe.request} == received
         calls = Calls()
-        assert list(verify_calls(Thread(entries), calls)) == []
+        assert [one async for one in verify_calls(Thread(entries), calls)] == []
         assert calls.sent == len(received)
         report = await audit_session(clew.temporal, Archive(store, "default"), session_id)
         assert report.clean, report.differences

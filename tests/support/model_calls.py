@@ -16,8 +16,10 @@ from temporalio.testing import ActivityEnvironment
 from clew import Tool, tool
 from clew.contract import ContextQuery
 from clew_activities.archive import Archive, Store
+from clew_activities.archive.blobs import Blobs
 from clew_activities.archive.thread_source import Threads
 from clew_activities.model.call_model import ModelActivities
+from clew_activities.model.load_media import MediaLoader
 from clew_activities.providers import Providers
 from clew_activities.tools.mcp.tools import McpTools
 from clew_activities.tools.registry import Deployment
@@ -74,7 +76,8 @@ class Queried(Interceptor):
 def make_activities(
     providers: Providers, http: httpx.AsyncClient, digest: str = "d-1", hooks: tuple[HookPoint, ...] = ()
 ) -> ModelActivities:
-    return ModelActivities(providers, http, Deployment(digest, McpTools()), hooks)
+    media = MediaLoader(Blobs(Archive(Store.from_url("memory://"), "default")))
+    return ModelActivities(providers, http, Deployment(digest, McpTools()), hooks, media=media)
 
 
 async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:

@@ -259,6 +259,7 @@ class CallModel(Value):
         declined: A worker for sessions has declined the call: it goes to the queue of model calls.
         parent_call_id: The call whose tool results this one reads; None for the first of a run.
         has_fallback: Another model is called if this one has an outage, so that the call gives up soon.
+        refuses_content: The call fails if a marker would stand for an image, a recording or a file.
     """
 
     request_id: str
@@ -282,6 +283,7 @@ class CallModel(Value):
     declined: bool = False
     parent_call_id: str | None = None
     has_fallback: bool = False
+    refuses_content: bool = False
 
 
 class RequestedTool(Value):

@@ -15,7 +15,8 @@ from temporalio.exceptions import ApplicationError
 
 from clew_activities.archive.thread_source import get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
-from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_prices
+from clew_activities.model.load_media import MediaLoader
+from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_prices, find_taken_media
 from clew_activities.model.reply_in_progress import ReplyInProgress, count_reply, count_searches, fit_reply
 from clew_activities.model.structured_output import SchemaUnusable, Validation
 from clew_activities.providers import (
@@ -90,8 +91,10 @@ class ModelActivities:
         hooks: tuple[HookPoint, ...] = (),
         limited: tuple[str, ...] = (),
         *,
+        media: MediaLoader,
         own_models: OwnModels = NO_OWN_MODELS,
     ) -> None:
+        self._media = media
         self._own_models = own_models
         self._hooks = hooks
         self._limited = limited
@@ -179,7 +182,17 @@ class ModelActivities:
             provider_tools=call.provider_tools,
             output_schema=schema,
             cache_key=make_cache_key(activity.info().workflow_id or "", call.context_ref),
+            takes=find_taken_media(call.model, self._own_models),
         )
+        session_id = activity.info().workflow_id or ""
+        async with self._media.load(provider, request, session_id, refuses=call.refuses_content) as loaded:
+            return await self._send(reading, provider, loaded, context)
+
+    async def _send(
+        self, reading: ReplyInProgress, provider: Provider, request: ModelRequest, context: Context
+    ) -> ModelAnswered:
+        call, schema = reading.call, context.output_schema
+        provider_name = call.model.partition(":")[0]
         request, decoder = prepare_call(provider, request, self._providers.redaction)
         reading.meta, reading.decoder = context.meta, decoder
         settings = replace(DEFAULT, silence_seconds=SILENCE_BEFORE_FALLBACK) if call.has_fallback else DEFAULT

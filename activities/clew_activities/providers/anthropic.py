@@ -37,6 +37,7 @@ from clew_activities.providers.errors import ErrorAnswer, ProviderError, classif
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
+from clew_activities.providers.media import MediaForms, fit_media
 from clew_activities.providers.options import merge_provider_options
 from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ToolSpec
@@ -116,12 +117,13 @@ class Anthropic:
 
     def encode(self, request: ModelRequest) -> HttpRequest:
         """Encode the request as the body of `POST /v1/messages`."""
-        generation = find_generation(request.model)
+        generation, media = find_generation(request.model), fit_media(request, ANTHROPIC.media)
         fitted = fit_tools(request.tools, ANTHROPIC.tools)
         options = _encode_options(request, generation, fitted, self.name)
         # Bound blocks that the API would ignore could only make it refuse the request.
         thinks = options.get("thinking", {}).get("type") not in ("disabled", "between_tools")
-        turns = encode_messages(request.messages, fitted, self.name, returns_thinking=thinks or not generation.binds)
+        returns_thinking = thinks or not generation.binds
+        turns = encode_messages(media.messages, fitted, self.name, request.blobs, returns_thinking=returns_thinking)
         # A breakpoint. The API accepts four in a request. All have one TTL, since longer ones must stand first.
         breakpoint_ = {"type": "ephemeral", **({"ttl": LONG_TTL} if self.caches_longer else {})}
         body: dict[str, Any] = {
@@ -160,14 +162,19 @@ class Anthropic:
         fitting = Fitting(
             dialect=ANTHROPIC.name,
             merged=turns.merged,
-            added=turns.added,
+            added=turns.added + media.added,
             dropped=turns.dropped + sum(_is_blank_system(message) for message in request.messages),
             tools=dict(fitted.changes),
             tools_left_out=dict(fitted.left_out) | left_out,
             options=_describe_options(request, body),
+            media=media.changes,
         )
         dialect = LONG_TTL if self.caches_longer else None
         return HttpRequest("/v1/messages", headers, body, fitting, _ENCODER, dialect)
+
+    def get_media_forms(self, model: str) -> MediaForms:  # noqa: ARG002 - all models take the same forms
+        """Return what requests may have of images and files."""
+        return ANTHROPIC.media
 
     def make_decoder(self, request: ModelRequest) -> AnthropicDecoder:
         """Make a decoder for the reply to a request."""

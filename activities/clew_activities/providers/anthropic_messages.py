@@ -9,7 +9,7 @@ belongs to is open: the reply is paused, or its other tools have just returned. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -18,7 +18,8 @@ from clew_activities.providers.anthropic_tools import RESULTS, SERVER_USE, list_
 from clew_activities.providers.dialects import ANTHROPIC
 from clew_activities.providers.fit_messages import CONTINUE, OMITTED, choose_call_ids, get_own_data
 from clew_activities.providers.fit_tools import FittedTools
-from clew_workflows.contract.content import get_text
+from clew_activities.providers.media import encode_base64, get_media_type, get_url, name_file, read_text
+from clew_workflows.contract.content import Part, describe_part, find_sort, get_text
 from clew_workflows.contract.messages import Message
 
 CONTAINER = "container"
@@ -46,13 +47,18 @@ class Turns:
 
 
 def encode_messages(
-    messages: Sequence[Message], tools: FittedTools, provider: str, *, returns_thinking: bool = True
+    messages: Sequence[Message],
+    tools: FittedTools,
+    provider: str,
+    blobs: Mapping[str, bytes],
+    *,
+    returns_thinking: bool = True,
 ) -> Turns:
     """Group messages into turns of alternating roles, a user's first and last; tool results come first in a turn."""
     ids = choose_call_ids(messages, provider, "", ANTHROPIC)
     own_blocks = _list_own_blocks(messages, provider, returns_thinking=returns_thinking)
     encoded = [
-        (message["role"], _encode_blocks(message, call_ids, blocks, tools))
+        (message["role"], _encode_blocks(message, call_ids, blocks, tools, blobs))
         for message, call_ids, blocks in zip(messages, ids, own_blocks, strict=True)
         if message["role"] != "system"
     ]
@@ -149,13 +155,22 @@ def _get_use_id(block: dict[str, Any]) -> Any:
 
 
 def _encode_blocks(
-    message: Message, call_ids: Sequence[str], own_blocks: Sequence[dict[str, Any]], tools: FittedTools
+    message: Message,
+    call_ids: Sequence[str],
+    own_blocks: Sequence[dict[str, Any]],
+    tools: FittedTools,
+    blobs: Mapping[str, bytes],
 ) -> list[dict[str, Any]]:
     """Encode a message as content blocks. The API refuses a text block of white space alone, so it is omitted."""
-    content = get_text(message["content"])
+    parts = message["content"]
     if message["role"] == "tool":
-        result = {"type": "tool_result", "tool_use_id": call_ids[0]}
-        return [result | ({"content": content} if content.strip() else {})]
+        result: dict[str, Any] = {"type": "tool_result", "tool_use_id": call_ids[0]}
+        if not isinstance(parts, str):
+            return [result | {"content": [_encode_part(part, blobs) for part in parts]}]
+        return [result | ({"content": parts} if parts.strip() else {})]
+    if message["role"] == "user" and not isinstance(parts, str):
+        return [_encode_part(part, blobs) for part in parts]
+    content = get_text(parts)
     if message["role"] == "user":
         return [make_text(content)] if content.strip() else []
     text_of_blocks = "".join(block["text"] for block in own_blocks if block["type"] == "text")
@@ -171,3 +186,25 @@ def _encode_blocks(
         name, arguments = tools.encode_call(call["name"], call["arguments"], ANTHROPIC.tools)
         blocks.append({"type": "tool_use", "id": call_id, "name": name, "input": arguments})
     return blocks
+
+
+def _encode_part(part: Part, blobs: Mapping[str, bytes]) -> dict[str, Any]:
+    """Encode a part that is not blank as a content block."""
+    if part["type"] == "text":
+        return make_text(part["text"])
+    if (url := get_url(part)) is not None:
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    match find_sort(part):
+        case "image":
+            return {"type": "image", "source": _encode_source(part, blobs)}
+        case "pdf":
+            return {"type": "document", "source": _encode_source(part, blobs), "title": name_file(part, ".pdf")}
+    text = read_text(part, blobs)
+    if not text.strip():
+        return make_text(describe_part(part))
+    source = {"type": "text", "media_type": "text/plain", "data": text}
+    return {"type": "document", "source": source, "title": name_file(part, ".txt")}
+
+
+def _encode_source(part: Part, blobs: Mapping[str, bytes]) -> dict[str, Any]:
+    return {"type": "base64", "media_type": get_media_type(part), "data": encode_base64(part, blobs)}

@@ -40,8 +40,15 @@ from clew_activities.providers.fit_messages import (
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
+from clew_activities.providers.media import (
+    MediaForms,
+    encode_base64,
+    fit_media,
+    get_media_type,
+    name_file,
+)
 from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
-from clew_workflows.contract.content import get_text
+from clew_workflows.contract.content import Content, Part, describe_part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
 
@@ -116,10 +123,11 @@ class Bedrock:
     def encode(self, request: ModelRequest) -> HttpRequest:
         """Encode the request as the body of `POST /model/{model}/converse-stream`."""
         family = find_family(request.model)
+        media = fit_media(request, family.dialect.media)
         tools = fit_tools(request.tools, family.dialect.tools)
-        target = _Target(self.name, request.model, family, tools)
+        target = _Target(self.name, request.model, family, tools, request.blobs)
         specs, declared = _choose_tools(request, tools, family)
-        turns = _encode_messages(request.messages, target)
+        turns = _encode_messages(media.messages, target)
         system = _encode_system(request)
         schema = make_answer_schema(request.output_schema) if family.answers else None
         encoded = [_encode_tool(spec, family) for spec in specs]
@@ -148,11 +156,12 @@ class Bedrock:
         fitting = Fitting(
             dialect=BEDROCK.name,
             merged=turns.merged,
-            added=turns.added,
+            added=turns.added + media.added,
             dropped=turns.dropped,
             tools=dict(tools.changes),
             tools_left_out=dict(tools.left_out) | not_run,
             options=_describe_options(request, body, declared=declared),
+            media=media.changes,
         )
         streams = family.streams_tools or not encoded
         path = f"/model/{quote(request.model, safe='')}/{'converse-stream' if streams else 'converse'}"
@@ -166,6 +175,10 @@ class Bedrock:
         if self.api_key or self.credentials is None:
             return {}
         return self.credentials.sign(url, headers["content-type"], body, service="bedrock", region=self.region)
+
+    def get_media_forms(self, model: str) -> MediaForms:
+        """Return what a model's requests may have of images and files."""
+        return find_family(model).dialect.media
 
     def make_decoder(self, request: ModelRequest) -> BedrockDecoder:
         """Make a decoder for the reply to a request."""
@@ -186,12 +199,14 @@ class _Target:
         model: The model's name.
         family: The model's family.
         tools: The request's tools.
+        blobs: The bytes of the parts that are sent, by the digests of their blobs.
     """
 
     provider: str
     model: str
     family: Family
     tools: FittedTools
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
 
 
 # Tools
@@ -297,8 +312,10 @@ def _encode_blocks(message: Message, call_ids: Sequence[str], target: _Target) -
     """Encode a message as content blocks. Converse refuses blank texts, so they are omitted."""
     content = get_text(message["content"])
     if message["role"] == "tool":
-        text = content if content.strip() else NO_OUTPUT
-        return [{"toolResult": {"toolUseId": call_ids[0], "content": [_make_text(text)]}}]
+        blocks = _encode_parts(message["content"], target) or [_make_text(NO_OUTPUT)]
+        return [{"toolResult": {"toolUseId": call_ids[0], "content": blocks}}]
+    if message["role"] == "user" and not isinstance(message["content"], str):
+        return _encode_parts(message["content"], target)
     if message["role"] != "assistant":
         return [_make_text(content)] if content.strip() else []
     blocks = _find_own_blocks(message, target)
@@ -326,6 +343,27 @@ def _find_own_blocks(message: Message, target: _Target) -> list[Block]:
     if family.signs_reasoning and not all(map(_is_signed, blocks)):
         return []
     return blocks
+
+
+def _encode_parts(content: Content, target: _Target) -> list[Block]:
+    """Encode a content. A document needs a text beside it."""
+    if isinstance(content, str):
+        return [_make_text(content)] if content.strip() else []
+    blocks = [_encode_part(part, target) for part in content]
+    lacks_text = not any("text" in block for block in blocks)
+    names = [describe_part(part) for part in content] if lacks_text else []
+    return [*([_make_text("\n".join(names))] if names else []), *blocks]
+
+
+def _encode_part(part: Part, target: _Target) -> Block:
+    if part["type"] == "text":
+        return _make_text(part["text"])
+    source = {"bytes": encode_base64(part, target.blobs)}
+    if find_sort(part) == "image":
+        return {"image": {"format": get_media_type(part).partition("/")[2], "source": source}}
+    # Names with other characters are refused.
+    name = re.sub(r"[^A-Za-z0-9()\[\]-]+", " ", name_file(part, "").removesuffix(".pdf")).strip()[:200].strip()
+    return {"document": {"format": "pdf", "name": name or "document", "source": source}}
 
 
 def _is_signed(block: Block) -> bool:

@@ -23,6 +23,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from clew_activities.providers.media import (
+    COMMON_IMAGES,
+    GIF,
+    HEIC,
+    JPEG,
+    MP3,
+    PDF,
+    PNG,
+    TEXTS_ALONE,
+    WAV,
+    WEBP,
+    MediaForms,
+)
+
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _COMMON_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
@@ -208,6 +222,7 @@ class Dialect:
         answer_with_tools: Whether the answer's schema may stand beside tools; otherwise it stands in the prompt.
         cache_key: Whether `prompt_cache_key` is accepted.
         asks_usage: Whether `stream_options` are accepted, without which most servers report no usage.
+        media: What is accepted of images, recordings and files.
     """
 
     name: str
@@ -255,9 +270,15 @@ class Dialect:
     answer_with_tools: bool = False
     cache_key: bool = False
     asks_usage: bool = True
+    media: MediaForms = TEXTS_ALONE
 
 
-STRICT = Dialect(name="strict")
+_MB = 1024 * 1024
+
+# What every server that is known decodes, of those that show images to a model: llama.cpp's stb_image has no WebP.
+_PLAIN_IMAGES = MediaForms(types=frozenset({JPEG, PNG}))
+
+STRICT = Dialect(name="strict", media=_PLAIN_IMAGES)
 
 _THREE_EFFORTS = ("low", "medium", "high")
 _FOUR_EFFORTS = (*_THREE_EFFORTS, "xhigh")
@@ -289,6 +310,10 @@ _OPENAI = Dialect(
     efforts=("none", "minimal", "low", "medium", "high", "xhigh"),
     verbosity=True,
     service_tier=True,
+    # developers.openai.com/api/docs/guides/images-vision, /audio and /file-inputs: 50 MB a request.
+    media=MediaForms(
+        types=COMMON_IMAGES | {PDF, WAV, MP3}, image_urls=True, total_bytes=48 * _MB, counts={"image": 500}
+    ),
 )
 """developers.openai.com/api/reference, and the errors of its API."""
 
@@ -296,24 +321,81 @@ _OPENAI = Dialect(
 # that stands for the signature of a call by another model.
 _FOREIGN_SIGNATURE = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
 
+# platform.claude.com/docs/en/build-with-claude/vision and /pdf-support: 32 MB a request, "image exceeds 10 MB
+# maximum", "image dimensions exceed max allowed size for many-image requests: 2000 pixels".
+_ANTHROPIC_MEDIA = MediaForms(
+    types=COMMON_IMAGES | {PDF},
+    image_urls=True,
+    in_results=frozenset({"image", "pdf", "text"}),
+    total_bytes=30 * _MB,
+    part_bytes={"image": 10 * _MB},
+    counts={"image": 100},
+    side=8000,
+    many=(20, 2000),
+    text_documents=True,
+)
+
 ANTHROPIC = Dialect(
-    name="anthropic", ids=_COMMON_ID, fills_results=False, tools=_ANTHROPIC_TOOLS, declares_called_tools=True
+    name="anthropic",
+    ids=_COMMON_ID,
+    fills_results=False,
+    tools=_ANTHROPIC_TOOLS,
+    declares_called_tools=True,
+    media=_ANTHROPIC_MEDIA,
 )
 """The Messages API, whose codec makes the order of messages itself."""
 
 BEDROCK = replace(
-    ANTHROPIC, name="bedrock", fills_results=True, tools=replace(_ANTHROPIC_TOOLS, name=_NAME, name_characters=64)
+    ANTHROPIC,
+    name="bedrock",
+    fills_results=True,
+    tools=replace(_ANTHROPIC_TOOLS, name=_NAME, name_characters=64),
+    # docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Message.html: 20 images of 3.75 MB and 8 000 pixels
+    # on a side, five documents of 4.5 MB, as bytes.
+    media=MediaForms(
+        types=COMMON_IMAGES | {PDF},
+        in_results=frozenset({"image", "pdf", "text"}),
+        total_bytes=25 * _MB,
+        part_bytes={"image": 5 * _MB, "pdf": 6 * _MB},
+        counts={"image": 20, "pdf": 5},
+        side=8000,
+    ),
 )
 """Converse with Anthropic's models, whose schemas it passes on; its codec makes the order of messages itself."""
-BEDROCK_OTHERS = replace(BEDROCK, tools=_STRICT_TOOLS)
+BEDROCK_OTHERS = replace(BEDROCK, tools=_STRICT_TOOLS, media=replace(BEDROCK.media, in_results=frozenset({"text"})))
 """Converse with all other models."""
-RESPONSES = replace(_OPENAI, name="responses", ids=re.compile(r"[a-zA-Z0-9_-]{1,64}"))
+RESPONSES = replace(
+    _OPENAI,
+    name="responses",
+    ids=re.compile(r"[a-zA-Z0-9_-]{1,64}"),
+    # developers.openai.com/api/docs/guides/images-vision and /file-inputs: 50 MB a request.
+    media=MediaForms(
+        types=COMMON_IMAGES | {PDF},
+        image_urls=True,
+        in_results=frozenset({"image", "pdf", "text"}),
+        total_bytes=48 * _MB,
+        counts={"image": 500},
+    ),
+)
 """OpenAI's Responses, which have a codec of their own; `CLEW_PROVIDER_<NAME>_DIALECT` names it like the others."""
-GOOGLE = Dialect(name="google", fills_results=False, tools=_GOOGLE_TOOLS, temperatures=(0.0, 2.0))
+GOOGLE = Dialect(
+    name="google",
+    fills_results=False,
+    tools=_GOOGLE_TOOLS,
+    temperatures=(0.0, 2.0),
+    # ai.google.dev/gemini-api/docs/image-understanding, /audio, /document-processing and /file-input-methods: 100 MB
+    # of inline data, 50 MB of PDF files. Only Gemini 3 has media in the response of a function.
+    media=MediaForms(
+        types=frozenset((JPEG, PNG, WEBP, HEIC, PDF, WAV, MP3, "audio/aac", "audio/ogg", "audio/flac", "audio/aiff")),
+        in_results=frozenset({"image", "pdf", "text"}),
+        total_bytes=95 * _MB,
+        part_bytes={"pdf": 48 * _MB},
+    ),
+)
 """Gemini's own API, whose codec makes the order of messages itself."""
 
-VERTEX = replace(GOOGLE, name="vertex")
-"""The same at Vertex AI, which does not combine its own tools with those of a session."""
+VERTEX = replace(GOOGLE, name="vertex", media=replace(GOOGLE.media, total_bytes=19 * _MB))
+"""The same at Vertex AI, which does not combine its own tools with those of a session, and takes 20 MB a request."""
 
 DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect
@@ -321,11 +403,24 @@ DIALECTS: Mapping[str, Dialect] = {
         STRICT,
         _OPENAI,
         # Its content filter and versions differ, not what is used here; some versions lack `prompt_cache_key`.
-        replace(_OPENAI, name="azure", cache_key=False),
+        # learn.microsoft.com/azure/ai-foundry/openai/how-to/gpt-with-vision: ten images, and no files.
+        replace(
+            _OPENAI,
+            name="azure",
+            cache_key=False,
+            media=MediaForms(
+                types=COMMON_IMAGES | {WAV, MP3},
+                image_urls=True,
+                part_bytes={"image": 20 * _MB},
+                counts={"image": 10},
+            ),
+        ),
         # The server of `clew.local` and `clew.testing`, which shows tests what a model would read.
         replace(_OPENAI, name="scripted", token_limit="max_tokens"),
         Dialect(
             name="gemini",
+            # ai.google.dev/gemini-api/docs/openai: images and recordings, 20 MB a request.
+            media=MediaForms(types=frozenset({JPEG, PNG, WEBP, HEIC, WAV, MP3}), total_bytes=19 * _MB),
             bridges_results=False,
             ids=_COMMON_ID,
             returned=("extra_content",),
@@ -340,6 +435,10 @@ DIALECTS: Mapping[str, Dialect] = {
         # docs.mistral.ai/api, and the validator of the package mistral-common. Unknown fields are refused with 422.
         Dialect(
             name="mistral",
+            # docs.mistral.ai/capabilities/vision: eight images, of 10 MB each.
+            media=MediaForms(
+                types=COMMON_IMAGES, image_urls=True, part_bytes={"image": 10 * _MB}, counts={"image": 8}
+            ),
             names_results=True,
             returned=("content",),
             call_fields=(),
@@ -375,6 +474,10 @@ DIALECTS: Mapping[str, Dialect] = {
         replace(
             _OPENAI,
             name="xai",
+            # docs.x.ai/docs/guides/image-understanding: JPEG and PNG, 20 MiB each.
+            media=MediaForms(
+                types=frozenset({JPEG, PNG}), image_urls=True, total_bytes=40 * _MB, part_bytes={"image": 20 * _MB}
+            ),
             fills_results=True,
             tools=replace(_PLAIN_TOOLS, description_characters=None),
             token_limit="max_tokens",
@@ -389,6 +492,8 @@ DIALECTS: Mapping[str, Dialect] = {
         # the nearest effort that it has.
         Dialect(
             name="openrouter",
+            # openrouter.ai/docs/features/multimodal
+            media=MediaForms(types=COMMON_IMAGES | {PDF, WAV, MP3}, image_urls=True, total_bytes=19 * _MB),
             returned=("content", "reasoning_details", "reasoning"),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
@@ -401,6 +506,8 @@ DIALECTS: Mapping[str, Dialect] = {
         # platform.moonshot.ai/docs: ids are `functions.<name>:<number>`; reasoning must come back beside tool calls.
         Dialect(
             name="kimi",
+            # platform.moonshot.ai/docs/guide/use-kimi-vision-model: no addresses.
+            media=MediaForms(types=COMMON_IMAGES, total_bytes=90 * _MB),
             ids=_NAMED_ID,
             named_ids=True,
             names_results=True,
@@ -414,6 +521,8 @@ DIALECTS: Mapping[str, Dialect] = {
         # docs.z.ai: `tool_choice` is `auto` alone, `stop` has one text, answers are JSON of any kind.
         Dialect(
             name="glm",
+            # docs.z.ai/guides/vlm: 5 MB and 6 000 pixels on a side.
+            media=MediaForms(types=frozenset({JPEG, PNG}), image_urls=True, part_bytes={"image": 5 * _MB}, side=6000),
             returned=("reasoning_content",),
             call_fields=(),
             options_left_out=frozenset({"seed", "stop", "reasoning_effort"}),
@@ -433,6 +542,8 @@ DIALECTS: Mapping[str, Dialect] = {
         # help.aliyun.com/zh/model-studio: thinking models refuse a forced tool, and `response_format`.
         Dialect(
             name="qwen",
+            # help.aliyun.com/zh/model-studio/vision: 10 MB as base64.
+            media=MediaForms(types=frozenset({JPEG, PNG, WEBP}), image_urls=True, part_bytes={"image": 10 * _MB}),
             returned=("reasoning_content",),
             call_fields=(),
             temperatures=(0.0, 1.99),
@@ -444,6 +555,10 @@ DIALECTS: Mapping[str, Dialect] = {
         replace(
             _OPENAI,
             name="groq",
+            # console.groq.com/docs/vision: five images, 4 MB a request as base64.
+            media=MediaForms(
+                types=frozenset({JPEG, PNG, WEBP}), image_urls=True, total_bytes=4 * _MB, counts={"image": 5}
+            ),
             tools=replace(_STRICT_TOOLS, lone_unions=False, typed=False, text_enums=False),
             answer="prompt",
             answer_with_tools=False,
@@ -456,6 +571,7 @@ DIALECTS: Mapping[str, Dialect] = {
         replace(
             _OPENAI,
             name="cerebras",
+            media=TEXTS_ALONE,
             tools=replace(_STRICT_TOOLS, text_enums=False),
             temperatures=(0.0, 1.5),
             answer="prompt",
@@ -467,6 +583,8 @@ DIALECTS: Mapping[str, Dialect] = {
         # Older versions take these efforts alone.
         Dialect(
             name="vllm",
+            # docs.vllm.ai/en/latest/features/multimodal_inputs
+            media=MediaForms(types=COMMON_IMAGES | {WAV, MP3}, image_urls=True),
             returned=("content", "reasoning", "reasoning_content"),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
@@ -477,6 +595,8 @@ DIALECTS: Mapping[str, Dialect] = {
         ),
         Dialect(
             name="llamacpp",
+            # github.com/ggml-org/llama.cpp/blob/master/docs/multimodal.md
+            media=MediaForms(types=frozenset({JPEG, PNG, GIF, WAV, MP3})),
             returned=("content", "reasoning_content"),
             call_fields=(),
             temperatures=(0.0, 2.0),
@@ -487,6 +607,8 @@ DIALECTS: Mapping[str, Dialect] = {
         ),
         Dialect(
             name="ollama",
+            # docs.ollama.com/api/openai-compatibility: images as base64 alone.
+            media=MediaForms(types=frozenset({JPEG, PNG, WEBP})),
             returned=("content", "reasoning"),
             call_fields=(),
             temperatures=(0.0, 2.0),
@@ -497,6 +619,8 @@ DIALECTS: Mapping[str, Dialect] = {
         # docs.litellm.ai: it refuses calls in the history without `tools`, for Anthropic's and Bedrock's models.
         Dialect(
             name="litellm",
+            # docs.litellm.ai/docs/completion/vision, /document_understanding and /audio
+            media=MediaForms(types=COMMON_IMAGES | {PDF, WAV, MP3}, image_urls=True),
             declares_called_tools=True,
             options_left_out=frozenset({"seed"}),
             forces_tools=True,

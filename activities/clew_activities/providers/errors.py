@@ -124,6 +124,12 @@ class ContextLengthExceeded(FinalError):
     type = "context_length_exceeded"
 
 
+class MediaRefused(FinalError):
+    """The model or the dialect does not take an image, a recording or a file, and the policy allows no marker."""
+
+    type = "unsupported_content"
+
+
 class InsufficientQuota(FinalError):
     """The account's quota is used up; waiting does not help."""
 

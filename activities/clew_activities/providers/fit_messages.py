@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from clew_activities.providers.dialects import Dialect
-from clew_workflows.contract.content import get_text
+from clew_workflows.contract.content import get_text, is_empty, join_contents
 from clew_workflows.contract.messages import Message, ProviderData, list_call_ids
 
 OMITTED = "(earlier messages are not shown)"
@@ -50,8 +50,8 @@ class FittedMessages:
 
 
 def fit_messages(messages: Sequence[Message], dialect: Dialect) -> FittedMessages:
-    """Put messages into an order and into roles that a dialect accepts. Nothing of their text is lost."""
-    shown = [message for message in messages if get_text(message["content"]).strip() or _may_be_empty(message)]
+    """Put messages into an order and into roles that a dialect accepts. Nothing of their contents is lost."""
+    shown = [message for message in messages if not is_empty(message["content"]) or _may_be_empty(message)]
     system = [message for message in shown if message["role"] == "system"]
     others = [message for message in shown if message["role"] != "system"]
     added = merged = 0
@@ -104,7 +104,7 @@ def _place_system(system: Sequence[Message], others: Sequence[Message], dialect:
     first, *rest = others
     if first["role"] != "user":
         return [{"role": "user", "content": text}, first, *rest]
-    return [{"role": "user", "content": f"{text}{_SEPARATOR}{first['content']}"}, *rest]
+    return [{"role": "user", "content": join_contents((text, first["content"]), _SEPARATOR)}, *rest]
 
 
 def _separate_calls(messages: Sequence[Message]) -> list[Message]:
@@ -148,8 +148,8 @@ def _merge_neighbours(messages: Iterable[Message]) -> list[Message]:
         if role == "tool" or len(neighbours) == 1:
             joined += neighbours
         else:
-            text = _SEPARATOR.join(filter(str.strip, (get_text(message["content"]) for message in neighbours)))
-            joined.append({**neighbours[-1], "content": text})
+            content = join_contents((message["content"] for message in neighbours), _SEPARATOR)
+            joined.append({**neighbours[-1], "content": content})
     return joined
 
 

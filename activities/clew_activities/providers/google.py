@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -34,8 +34,16 @@ from clew_activities.providers.google_schema import make_answer_schema
 from clew_activities.providers.google_stream import GoogleDecoder
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
+from clew_activities.providers.media import (
+    MP3,
+    TEXTS_ALONE,
+    MediaForms,
+    encode_base64,
+    fit_media,
+    get_media_type,
+)
 from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
-from clew_workflows.contract.content import get_text
+from clew_workflows.contract.content import Content, Part, get_text, list_media
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
 
@@ -61,6 +69,8 @@ _OWNED_CONFIG = frozenset(
 _PROVIDER_TOOLS = {"web_search": "googleSearch", "web_fetch": "urlContext", "code_execution": "codeExecution"}
 _FOREIGN_SIGNATURE = "skip_thought_signature_validator"
 _SIGNATURE = "thoughtSignature"
+_MIME_TYPES = {MP3: "audio/mp3"}
+"""The API's own names of media types."""
 _TIERS = ("flex", "standard", "priority")
 _MOST_OF_SEED = 2**31
 # The budgets of ai.google.dev/gemini-api/docs/openai#thinking.
@@ -122,6 +132,8 @@ class Google:
         fitted = fit_tools(request.tools, dialect.tools)
         tools = _choose_tools(request, fitted, generation, self.name, is_vertex=self._is_at_vertex)
         answer = _choose_answer(request, tools, generation)
+        media = fit_media(request, self.get_media_forms(request.model))
+        request = replace(request, messages=media.messages)
         turns = _encode_messages(request, fitted, self.name, generation, combines=tools.combines)
         body: dict[str, Any] = {"contents": turns.encoded}
         system = [get_text(message["content"]) for message in request.messages if message["role"] == "system"]
@@ -139,14 +151,20 @@ class Google:
         fitting = Fitting(
             dialect=dialect.name,
             merged=turns.merged,
-            added=turns.added,
+            added=turns.added + media.added,
             dropped=turns.dropped + len(system) - len(list(filter(str.strip, system))),
             tools=dict(fitted.changes),
             tools_left_out=dict(fitted.left_out) | tools.left_out,
             options=_describe_options(request, body, tools, answer),
+            media=media.changes,
         )
         path = f"{self._prefix}/{_name_model(request.model)}:streamGenerateContent?alt=sse"
         return HttpRequest(path, self._make_headers(), body, fitting, _ENCODER, dialect.name)
+
+    def get_media_forms(self, model: str) -> MediaForms:
+        """Return what a model's requests may have of images, recordings and files."""
+        media = VERTEX.media if self._is_at_vertex else GOOGLE.media
+        return media if _find_generation(model).shows_results else replace(media, in_results=TEXTS_ALONE.in_results)
 
     def make_decoder(self, request: ModelRequest) -> GoogleDecoder:
         """Make a decoder for the reply to a request."""
@@ -182,6 +200,7 @@ class _Generation:
         can_stop_thinking: Whether a budget of 0 is accepted.
         combines: Whether an answer's schema and the API's own tools may stand beside a session's tools.
         signs: Whether a call needs a signature.
+        shows_results: Whether images and PDF files may stand in the response of a function.
     """
 
     levels: tuple[str, ...] = ()
@@ -189,6 +208,7 @@ class _Generation:
     can_stop_thinking: bool = False
     combines: bool = False
     signs: bool = False
+    shows_results: bool = False
 
 
 def _find_generation(model: str) -> _Generation:
@@ -209,7 +229,7 @@ def _find_generation(model: str) -> _Generation:
         levels = ("minimal", *levels)
     elif version == (3, 0):
         levels = ("low", "high")
-    return _Generation(levels=levels, combines=True, signs=True)
+    return _Generation(levels=levels, combines=True, signs=True, shows_results=True)
 
 
 def _name_model(model: str) -> str:
@@ -413,9 +433,9 @@ def _encode_messages(
     encoded: list[tuple[Message, list[dict[str, Any]]]] = []
     for message in messages:
         if message["role"] == "tool":
-            parts = [called.encode_result(message)]
+            parts = [called.encode_result(message, request.blobs)]
         elif message["role"] == "user":
-            parts = [{"text": get_text(message["content"])}] if get_text(message["content"]).strip() else []
+            parts = _encode_content(message["content"], request.blobs)
         else:
             parts = _encode_reply(message, request, called, provider, generation, combines=combines)
         encoded.append((message, parts))
@@ -435,6 +455,19 @@ def _encode_messages(
         # "Requests ending with a model turn are not supported."
         turns.append({"role": "user", "parts": [{"text": CONTINUE}]})
     return _Turns(turns, merged, before + after, len(encoded) - len(shown))
+
+
+def _encode_content(content: Content, blobs: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    if isinstance(content, str):
+        return [{"text": content}] if content.strip() else []
+    return [_encode_part(part, blobs) for part in content]
+
+
+def _encode_part(part: Part, blobs: Mapping[str, bytes]) -> dict[str, Any]:
+    if part["type"] == "text":
+        return {"text": part["text"]}
+    media_type = get_media_type(part)
+    return {"inlineData": {"mimeType": _MIME_TYPES.get(media_type, media_type), "data": encode_base64(part, blobs)}}
 
 
 class _Called:
@@ -458,15 +491,18 @@ class _Called:
         """Encode a call."""
         return {"functionCall": self._functions[call_id]}
 
-    def encode_result(self, message: Message) -> dict[str, Any]:
+    def encode_result(self, message: Message, blobs: Mapping[str, bytes]) -> dict[str, Any]:
         """Encode a result as that of its call: results without ids answer the calls in their order."""
         call_id = message.get("tool_call_id", "")
         function = self._functions.get(call_id)
         if function is None:
             name = self._tools.encode_call(message.get("name", "unnamed"), {}, GOOGLE.tools)[0]
             function = {"name": name}
-        response = {name: function[name] for name in ("id", "name") if name in function}
-        return {"functionResponse": {**response, "response": {"result": message["content"]}}}
+        response: dict[str, Any] = {name: function[name] for name in ("id", "name") if name in function}
+        response["response"] = {"result": get_text(message["content"])}
+        if media := list_media(message["content"]):
+            response["parts"] = [_encode_part(part, blobs) for part in media]
+        return {"functionResponse": response}
 
     def rank(self, message: Message) -> int:
         """Return the place of a message in its turn: results in the order of their calls, then what users say."""

@@ -32,6 +32,7 @@ from clew_activities.providers.errors import (
 )
 from clew_activities.providers.interface import ModelRequest, Provider, Signer
 from clew_activities.providers.reply import RedactedDecoder
+from clew_workflows.contract.content import list_media
 from clew_workflows.contract.payloads import Fitting, SentRequest
 from clew_workflows.protocol import ModelReply
 
@@ -130,7 +131,10 @@ async def _send_and_read(
 ) -> None:
     settings = limits.settings
     with _translate_errors(provider, settings):
-        http_request, decoder.fitting, decoder.sent = _build_request(client, provider, request, settings)
+        size = sum(map(len, request.blobs.values()))
+        http_request, decoder.fitting, decoder.sent = await offload(
+            size, _build_request, client, provider, request, settings
+        )
         if isinstance(provider, Signer):
             await _sign(provider, http_request)
         response = await client.send(http_request, stream=True, follow_redirects=False)
@@ -183,7 +187,13 @@ def _build_request(
         content=content,
         timeout=httpx.Timeout(settings.silence_seconds, connect=settings.connect_seconds),
     )
-    sent = SentRequest(digest=hashlib.sha256(content).hexdigest(), encoder=encoded.encoder, dialect=encoded.dialect)
+    has_media = any(list_media(message["content"]) for message in request.messages)
+    sent = SentRequest(
+        digest=hashlib.sha256(content).hexdigest(),
+        encoder=encoded.encoder,
+        dialect=encoded.dialect,
+        takes=tuple(sorted(request.takes)) if has_media else (),
+    )
     return http_request, encoded.fitting, sent
 
 

@@ -34,6 +34,8 @@ from clew_activities.providers.fit_messages import (
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
+from clew_activities.providers.media import MediaForms, fit_media
+from clew_activities.providers.openai_media import encode_part
 from clew_activities.providers.openai_schema import is_strict
 from clew_activities.providers.openai_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
 from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
@@ -150,11 +152,12 @@ class OpenAI:
         """Encode the request as the body of `POST /chat/completions`."""
         dialect = specialize(self.dialect, request.model)
         tools = fit_tools(request.tools, dialect.tools)
-        messages, response_format = _choose_answer_form(request, dialect)
+        media = fit_media(request, dialect.media)
+        messages, response_format = _choose_answer_form(media.messages, request, dialect)
         fitted = fit_messages(messages, dialect)
         body: dict[str, Any] = {
             "model": request.model,
-            "messages": _encode_messages(fitted.messages, tools, dialect, self.name, request.model),
+            "messages": _encode_messages(fitted.messages, tools, dialect, self.name, request),
             "stream": True,
         }
         if dialect.asks_usage:
@@ -171,13 +174,18 @@ class OpenAI:
         fitting = Fitting(
             dialect=dialect.name,
             merged=fitted.merged,
-            added=fitted.added,
+            added=fitted.added + media.added,
             dropped=fitted.dropped,
             tools=dict(tools.changes),
             tools_left_out=dict(tools.left_out) | left_out,
             options=_describe_options(request, body, dialect),
+            media=media.changes,
         )
         return HttpRequest("/chat/completions", headers, body, fitting, _ENCODER, self.dialect.name)
+
+    def get_media_forms(self, model: str) -> MediaForms:
+        """Return what a model's requests may have of images, recordings and files."""
+        return specialize(self.dialect, model).media
 
     def make_decoder(self, request: ModelRequest) -> OpenAIDecoder:
         """Make a decoder for the reply to a request."""
@@ -189,9 +197,11 @@ class OpenAI:
         return classify_response(answer)
 
 
-def _choose_answer_form(request: ModelRequest, dialect: Dialect) -> tuple[list[Message], dict[str, Any] | None]:
+def _choose_answer_form(
+    context: Sequence[Message], request: ModelRequest, dialect: Dialect
+) -> tuple[list[Message], dict[str, Any] | None]:
     """Choose how the schema of an answer is sent: the messages, with it described if need be, and the format."""
-    messages, schema = list(request.messages), request.output_schema
+    messages, schema = list(context), request.output_schema
     if schema is None:
         return messages, None
     is_alone = dialect.answer_with_tools or not request.tools
@@ -206,8 +216,9 @@ def _choose_answer_form(request: ModelRequest, dialect: Dialect) -> tuple[list[M
 
 
 def _encode_messages(
-    messages: Sequence[Message], tools: FittedTools, dialect: Dialect, provider: str, model: str
+    messages: Sequence[Message], tools: FittedTools, dialect: Dialect, provider: str, request: ModelRequest
 ) -> list[dict[str, Any]]:
+    model = request.model
     ids = choose_call_ids(messages, provider, model, dialect)
     encoded: list[dict[str, Any]] = []
     for message, call_ids in zip(messages, ids, strict=True):
@@ -231,6 +242,8 @@ def _encode_messages(
             body |= own_fields
         elif message["role"] == "assistant" and dialect.required and dialect.required_of_all:
             body[dialect.required] = dialect.filler
+        elif not isinstance(message["content"], str):
+            body["content"] = [encode_part(part, request.blobs) for part in message["content"]]
         encoded.append(body)
     return encoded
 

@@ -34,6 +34,7 @@ from clew_activities.providers.errors import ErrorAnswer, ProviderError, classif
 from clew_activities.providers.fit_messages import choose_call_ids, fit_messages, get_own_data
 from clew_activities.providers.fit_tools import FittedTools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
+from clew_activities.providers.media import MediaForms, fit_media, get_url, make_data_url, name_file
 from clew_activities.providers.openai_schema import is_strict
 from clew_activities.providers.options import (
     EFFORTS,
@@ -43,7 +44,7 @@ from clew_activities.providers.options import (
 )
 from clew_activities.providers.reply import get_member, read_string
 from clew_activities.providers.responses_stream import SEPARATOR, ResponsesDecoder
-from clew_workflows.contract.content import get_text
+from clew_workflows.contract.content import Content, Part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
 
@@ -105,11 +106,12 @@ class Responses:
         """Encode the request as the body of `POST /responses`."""
         family = _find_family(request.model)
         tools = fit_tools(request.tools, RESPONSES.tools)
-        fitted = fit_messages(request.messages, RESPONSES)
+        media = fit_media(request, RESPONSES.media)
+        fitted = fit_messages(media.messages, RESPONSES)
         offered, left_out = describe_provider_tools(request.provider_tools, _PROVIDER_TOOLS, self.name)
         body: dict[str, Any] = {
             "model": request.model,
-            "input": _encode_messages(fitted.messages, tools, family, self.name, request.model),
+            "input": _encode_messages(fitted.messages, tools, family, self.name, request),
             "stream": True,
             "store": False,
         }
@@ -125,13 +127,18 @@ class Responses:
         fitting = Fitting(
             dialect=RESPONSES.name,
             merged=fitted.merged,
-            added=fitted.added,
+            added=fitted.added + media.added,
             dropped=fitted.dropped,
             tools=dict(tools.changes),
             tools_left_out=dict(tools.left_out) | left_out,
             options=_describe_options(request, body),
+            media=media.changes,
         )
         return HttpRequest("/responses", headers, body, fitting, _ENCODER)
+
+    def get_media_forms(self, model: str) -> MediaForms:  # noqa: ARG002 - all models take the same forms
+        """Return what requests may have of images and files."""
+        return RESPONSES.media
 
     def make_decoder(self, request: ModelRequest) -> ResponsesDecoder:
         """Make a decoder for the reply to a request."""
@@ -209,20 +216,34 @@ def _returns_reasoning(request: ModelRequest, family: _Family) -> bool:
 
 
 def _encode_messages(
-    messages: Sequence[Message], tools: FittedTools, family: _Family, provider: str, model: str
+    messages: Sequence[Message], tools: FittedTools, family: _Family, provider: str, request: ModelRequest
 ) -> list[dict[str, Any]]:
+    model = request.model
     ids = choose_call_ids(messages, provider, model, RESPONSES)
     items: list[dict[str, Any]] = []
     for message, call_ids in zip(messages, ids, strict=True):
+        content = _encode_content(message["content"], request.blobs)
         if message["role"] == "assistant":
             own = _find_own_items(message, provider, model)
             items += _encode_assistant(message, _encode_calls(message, call_ids, tools), own, family)
         elif message["role"] == "tool":
-            items.append({"type": "function_call_output", "call_id": call_ids[0], "output": message["content"]})
+            items.append({"type": "function_call_output", "call_id": call_ids[0], "output": content})
         else:
             # A reasoning model reads a system message as a developer's, and other servers have no developers.
-            items.append({"type": "message", "role": message["role"], "content": message["content"]})
+            items.append({"type": "message", "role": message["role"], "content": content})
     return items
+
+
+def _encode_content(content: Content, blobs: Mapping[str, bytes]) -> str | list[dict[str, Any]]:
+    return content if isinstance(content, str) else [_encode_part(part, blobs) for part in content]
+
+
+def _encode_part(part: Part, blobs: Mapping[str, bytes]) -> dict[str, Any]:
+    if part["type"] == "text":
+        return {"type": "input_text", "text": part["text"]}
+    if find_sort(part) == "image":
+        return {"type": "input_image", "image_url": get_url(part) or make_data_url(part, blobs), "detail": "auto"}
+    return {"type": "input_file", "filename": name_file(part, ".pdf"), "file_data": make_data_url(part, blobs)}
 
 
 def _encode_calls(message: Message, call_ids: Sequence[str], tools: FittedTools) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from clew_activities.archive.thread_source import Threads
 from clew_activities.callers import await_request, open_session, read_last_seq, send_message, submit_input
 from clew_activities.checkpoints import CheckpointActivities, Keys
 from clew_activities.model.call_model import CallSlots, ModelActivities
+from clew_activities.model.load_media import MediaLoader
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, load_prices
 from clew_activities.model.prepare import PrepareActivities
 from clew_activities.model.summarize import SummaryActivities
@@ -94,6 +95,7 @@ def make_parts(
     load_encodings()
     load_prices()
     archive = Archive(store, namespace)
+    blobs = Blobs(archive)
     threads = Threads(archive)
     mcp_tools = McpTools(mcp, providers.redaction)
     attributes = SearchAttributes()
@@ -115,6 +117,7 @@ def make_parts(
         Deployment(registry.deployment, mcp_tools),
         tuple(registry.hooks),
         limited,
+        media=MediaLoader(blobs),
         own_models=own_models,
     )
     blobs = Blobs(archive)

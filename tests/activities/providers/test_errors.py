@@ -246,5 +246,5 @@ def test_every_type_of_error_has_one_posture_and_no_two_names() -> None:
     assert sorted(leaf.type for leaf in leaves) == sorted(
         ["bad_request", "content_refused", "context_length_exceeded", "empty_reply", "empty_reply",
          "insufficient_quota", "overloaded", "provider_unavailable", "rate_limited", "truncated_stream",
-         "unauthorized", "unknown_model"]
+         "unauthorized", "unknown_model", "unsupported_content"]
     )  # fmt: skip

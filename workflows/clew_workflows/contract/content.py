@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
@@ -18,10 +19,16 @@ MAX_URL_CHARACTERS = 8192
 
 MediaKind = Literal["image", "audio", "file"]
 """The kinds of parts beside texts."""
+MediaSort = Literal["image", "audio", "pdf", "text", "other"]
+"""What a part shows, by the media type of its blob: models differ in which of them they take."""
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 MediaType = Annotated[str, StringConstraints(pattern=r"^[a-z]+/[a-z0-9][a-z0-9.+-]{0,99}$")]
 BlobName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f/\\]+$")]
 _FORBID = ConfigDict(extra="forbid")
+_TEXTS = re.compile(
+    r"text/.+|application/(json|xml|yaml|x-yaml|toml|sql|javascript|x-javascript|typescript|x-sh|x-httpd-php|rtf"
+    r"|x-ndjson|jsonl|graphql|x-tex|x-python|x-latex|[a-z0-9.-]+\+(json|xml|yaml))"
+)
 
 
 @with_config(_FORBID)
@@ -109,6 +116,11 @@ Content: TypeAlias = str | list[SkipValidation[Part]]
 """The content of a message: a text, or its parts in their order."""
 
 
+def is_text_type(media_type: str) -> bool:
+    """Whether blobs of a type are texts."""
+    return _TEXTS.fullmatch(media_type) is not None
+
+
 def get_text(content: Content) -> str:
     """Return the content as a text, in which a marker stands for each image, recording and file."""
     return content if isinstance(content, str) else "\n".join(map(describe_part, content))
@@ -130,6 +142,22 @@ def describe_part(part: Part) -> str:
         details.append(f"{blob['seconds']:g} seconds")
     name = blob.get("name") or blob["digest"][:12]
     return f"[{part['type']}: {name}, {', '.join(details)}, {blob['bytes']} bytes]"
+
+
+def find_sort(part: Part) -> MediaSort:
+    """Find what a part shows: by the media type of its blob, or an image that has an address."""
+    blob: Any = part.get("blob")
+    if blob is None:
+        return "image" if part["type"] == "image" else "text"
+    media_type: str = blob["media_type"]
+    match media_type.partition("/")[0]:
+        case "image":
+            return "image"
+        case "audio":
+            return "audio"
+    if media_type == "application/pdf":
+        return "pdf"
+    return "text" if is_text_type(media_type) else "other"
 
 
 def list_media(content: Content) -> list[Part]:

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import to_json
 
 from clew_workflows.contract.config import ApprovalScope, OnBusy, SessionConfig
-from clew_workflows.contract.content import Content, append_text, get_text, prefix_text
+from clew_workflows.contract.content import Content, MediaSort, append_text, get_text, prefix_text
 from clew_workflows.contract.messages import (
     Citation,
     Message,
@@ -125,6 +125,8 @@ class Fitting(Stored):
         tools: Tools whose name, description or schema was changed, and how.
         tools_left_out: Tools that are not in the request, and why.
         options: Options that were changed or left out, and how; `output_schema` where the prompt describes it.
+        media: Images, recordings and files that are shown as markers or stand in another message, and why: by the
+            first 12 digits of the digest, or by the address. `others`: the number of further ones.
     """
 
     dialect: str
@@ -134,6 +136,7 @@ class Fitting(Stored):
     tools: dict[str, str] = Field(default_factory=dict)
     tools_left_out: dict[str, str] = Field(default_factory=dict)
     options: dict[str, str] = Field(default_factory=dict)
+    media: dict[str, str] = Field(default_factory=dict)
 
 
 @stored
@@ -144,11 +147,13 @@ class SentRequest(Stored):
         digest: SHA-256 of the body as it was sent.
         encoder: The encoder and its version, such as `openai-chat/1`: another one may write other bytes.
         dialect: The dialect, where the encoder has several.
+        takes: What the worker knew the model to take of images, recordings and files, where the context has some.
     """
 
     digest: str
     encoder: str
     dialect: str | None = None
+    takes: tuple[MediaSort, ...] = ()
 
 
 @stored

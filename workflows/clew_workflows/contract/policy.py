@@ -55,6 +55,8 @@ class ContextPolicy(Input):
         max_thread_tokens: A summary is due after more tokens than this since the last one.
         summarization_model: The model that writes summaries; absent: the session's.
         clear_tool_results: The rule by which a marker replaces older tool results.
+        unsupported_content: What becomes of an image, a recording or a file that the model does not take: `marker`: a
+            text that names it stands for it; `refuse`: the call fails before it is sent.
     """
 
     max_input_tokens: Tokens = 8000
@@ -73,6 +75,7 @@ class ContextPolicy(Input):
     max_thread_tokens: Positive | None = Field(default=None)
     summarization_model: str | None = Field(default=None, max_length=200)
     clear_tool_results: ClearToolResults | None = None
+    unsupported_content: Literal["marker", "refuse"] = "marker"
 
     @property
     def budget(self) -> int:

@@ -188,6 +188,7 @@ def _make_call(state: State, at: Moment) -> Decision:
         limited=settings.limited if compares else None,
         parent_call_id=failed.parent_call_id if failed else newest and newest.call_id,
         has_fallback=bool(request.fallbacks),
+        refuses_content=settings.policy.overlay(request.context_policy).unsupported_content == "refuse",
     )
     tried = replace(run.tried, repeats=False)
     run = replace(run, describing=False, iteration=call.iteration, call=call, tool_calls=(), tried=tried)
