@@ -203,7 +203,7 @@ async def test_files_are_dropped_pasted_and_shown() -> None:
         await page.goto(f"http://{address}/?chat=main")
         await expect(page.locator("#status")).to_have_text("idle")
         await give_file(page, "screen.png", "image/png", png)
-        await give_file(page, "invoice.pdf", "application/pdf", make_pdf(), "paste")
+        await give_file(page, "invoice.pdf", "application/pdf", make_pdf(1), "paste")
         await give_file(page, "evil.png", "image/png", HOSTILE)
         await give_file(page, "empty.png", "image/png", b"")
         await expect(page.locator(".note.failed")).to_contain_text("is empty")

@@ -75,7 +75,7 @@ def cut_footer(page: str) -> str:
 
 async def test_media_stand_in_the_page_and_beside_it(stack: Stack, clew: Clew, folder: Path, tmp_path: Path) -> None:
     """A small image is in the page, `--media` writes all blobs; a page from an export has the same ones."""
-    model = stack.add_model(Reply("It is red."))
+    model = stack.add_model(lambda _: Reply("It is red."))
     session = await clew.open(make_id(), model=model)
     png, pdf = make_png(), make_pdf()
     await session.ask(["What is this?", Image.from_bytes(png, name="a.png"), File.from_bytes(pdf, name="b.pdf")])
