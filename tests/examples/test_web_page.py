@@ -197,7 +197,8 @@ async def test_files_are_dropped_pasted_and_shown() -> None:
         serve(service.app, stack.clew) as address,
         open_browser() as browser,
     ):
-        page = await browser.new_page()
+        context = await browser.new_context()
+        page = await context.new_page()
         dialogs: list[str] = []
         page.on("dialog", lambda dialog: dialogs.append(dialog.message))
         await page.goto(f"http://{address}/?chat=main")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from clew.report.conversation import MAX_NAME_CHARACTERS, Conversation, Texts, collect_results, count_seconds
 from clew.report.types import ActiveLane, Call, Failure, FailureKind, Relative, Report, Run, Timeline
 from clew.report.windows import count_media, make_window
+from clew_workflows.contract.content import get_opening
 from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.lists import choose_title, cut_title
 from clew_workflows.contract.outcomes import Usage
@@ -108,7 +109,10 @@ def _find_session_id(thread: Thread) -> str:
 def _find_title(thread: Thread, config: ConfigPayload | None) -> str:
     messages = (entry.body for entry in thread if entry.kind == "ai_message")
     first = next((body for body in messages if isinstance(body, UserMessage)), None)
-    return choose_title(config.metadata if config else {}, cut_title(first.text) if first else None) or ""
+    return (
+        choose_title(config.metadata if config else {}, cut_title(get_opening(first.content)) if first else None)
+        or ""
+    )
 
 
 def _find_status(thread: Thread) -> str:
