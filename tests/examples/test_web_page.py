@@ -216,7 +216,6 @@ async def test_files_are_dropped_pasted_and_shown() -> None:
         await expect(figures.first.locator("img")).to_have_js_property("naturalWidth", 200)
         await page.get_by_role("button", name="Remove notes.txt").click()
         await expect(figures).to_have_count(3)
-        await page.screenshot(path="/tmp/w-web-preview.png")
         await send(page, "What is wrong here?")
         await expect(page.locator(".assistant")).to_have_text("I see.")
         await expect(figures).to_have_count(0)
@@ -231,7 +230,6 @@ async def test_files_are_dropped_pasted_and_shown() -> None:
         await expect(page.locator(".user img")).to_have_js_property("naturalWidth", 200)
         assert not await page.evaluate("window.hacked")
         assert dialogs == []
-        await page.screenshot(path="/tmp/w-web.png")
         question = [
             entry.body.content
             async for entry in stack.clew.session(await find_session_id(page)).read()
@@ -303,7 +301,6 @@ async def test_parts_of_results_and_replies_are_shown() -> None:
         )
         await page.goto(f"http://{address}/?chat=main")
         await expect(page.locator("#status")).to_have_text("idle")
-        await page.screenshot(path="/tmp/w-web-tools.png")
         for where in (".tool .result img", ".assistant img"):
             await expect(page.locator(where)).to_have_js_property("naturalWidth", 150)
         await expect(page.locator(".assistant").nth(0)).to_contain_text("I drew <b>it</b>.")
