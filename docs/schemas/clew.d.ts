@@ -612,6 +612,8 @@ export interface ContextPolicy {
   summarization_model?: string | null;
   /** The rule by which a marker replaces older tool results. */
   clear_tool_results?: ClearToolResults | null;
+  /** What becomes of an image, a recording or a file that the model does not take: `marker`: a text that names it stands for it; `refuse`: the call fails before it is sent. */
+  unsupported_content?: "marker" | "refuse";
 }
 
 /** The argument of the query `context`. */
@@ -739,6 +741,8 @@ export interface Fitting {
   tools_left_out?: Record<string, string>;
   /** Options that were changed or left out, and how; `output_schema` where the prompt describes it. */
   options?: Record<string, string>;
+  /** Images, recordings and files that are shown as markers or stand in another message, and why: by the first 12 digits of the digest, or by the address. `others`: the number of further ones. */
+  media?: Record<string, string>;
   /** The dialect that the request follows; `docs/models.md` lists them. */
   dialect: string;
   /** Messages that were joined to another one: system messages, and neighbours of one role. */
@@ -1501,6 +1505,8 @@ export interface SentRequest {
   encoder: string;
   /** The dialect, where the encoder has several. */
   dialect?: string;
+  /** What the worker knew the model to take of images, recordings and files, where the context has some. */
+  takes?: Array<"image" | "audio" | "pdf" | "text" | "other">;
 }
 
 /**

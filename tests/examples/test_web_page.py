@@ -291,7 +291,9 @@ async def test_parts_of_results_and_replies_are_shown() -> None:
         sent = "".join(
             f"data: {json.dumps({'type': 'entry', 'entry': entry})}\n\n"
             for seq, payload in enumerate(payloads)
-            for entry in [{"seq": 100 + seq, "kind": "ai_message", "payload": payload, "refs": {"call_id": f"call-{seq}"}}]
+            for entry in [
+                {"seq": 100 + seq, "kind": "ai_message", "payload": payload, "refs": {"call_id": f"call-{seq}"}}
+            ]
         )
         context = await browser.new_context()
         await context.add_cookies([{"name": "user", "value": "ann", "url": f"http://{address}"}])

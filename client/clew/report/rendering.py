@@ -257,5 +257,6 @@ def _find_title(group: Sequence[Item]) -> str:
     first = group[0]
     if not isinstance(first, MessageItem) or first.role != "user":
         return "Before the first message"
-    line = " ".join(first.text.content[: 4 * _TITLE_CHARACTERS].split())
+    texts = "\n".join(part.text.content for part in first.parts if part.text)
+    line = " ".join((texts.strip() or first.text.content)[: 4 * _TITLE_CHARACTERS].split())
     return (line if len(line) <= _TITLE_CHARACTERS else f"{line[: _TITLE_CHARACTERS - 1]}…") or "Message"
