@@ -74,7 +74,7 @@ def report_images(*sizes: int) -> Report:
     """Make the report of a session with an image of each size."""
     session = RecordedSession(ContextPolicy())
     for number, size in enumerate(sizes):
-        blob = {"digest": f"{number:064x}", "media_type": "image/png", "bytes": size, "width": 10, "height": 10}
+        blob: Any = {"digest": f"{number:064x}", "media_type": "image/png", "bytes": size, "width": 10, "height": 10}
         session.writer.message(user_says([{"type": "image", "blob": blob}]))
     return make_report(session.thread, made_at="2026-01-02T00:00:00Z")
 
