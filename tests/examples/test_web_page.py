@@ -278,7 +278,7 @@ async def test_parts_of_results_and_replies_are_shown() -> None:
         serve(service.app, stack.clew) as address,
         open_browser() as browser,
     ):
-        session = await stack.clew.open("web:ann:main", agent="shop")
+        session = await stack.clew.open("web:bea:main", agent="shop")
         image = {"type": "image", "blob": await session.put_blob(make_png(150, 90), name="chart.png")}
         call = {"id": "c1", "name": "draw", "arguments": {}}
         result = [{"type": "text", "text": "done:"}, image]
@@ -296,7 +296,7 @@ async def test_parts_of_results_and_replies_are_shown() -> None:
             ]
         )
         context = await browser.new_context()
-        await context.add_cookies([{"name": "user", "value": "ann", "url": f"http://{address}"}])
+        await context.add_cookies([{"name": "user", "value": "bea", "url": f"http://{address}"}])
         page = await context.new_page()
         await page.route(
             "**/events?*", lambda route: route.fulfill(body=sent, content_type="text/event-stream"), times=1
