@@ -17,7 +17,7 @@ blob, in memory.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Self
 
@@ -145,6 +145,20 @@ def read_export(file: BinaryIO, sealer: Sealer = NO_ENCRYPTION) -> list[Entry]:
         if entry.seq != seq:
             raise FileDamaged(f"entry {seq} is missing: entry {entry.seq} stands in its place")
     return entries
+
+
+def read_exported_blobs(file: BinaryIO, sealer: Sealer = NO_ENCRYPTION) -> Iterator[tuple[str, bytes]]:
+    """Read the blobs of an exported file, with their digests, which are verified. One blob is in memory.
+
+    Raises:
+        FileDamaged: The file is damaged or incomplete.
+        NewerVersion: A newer version of Clew has written the file.
+        UnknownKey: It is encrypted with a key that `sealer` does not have.
+    """
+    unfinished = _UnfinishedBlob()
+    for row in LineReader(file, FORMAT, sealer=sealer).read_rows():
+        if isinstance(row, dict) and row.keys() == {"blob"} and (data := unfinished.add(row["blob"])) is not None:
+            yield row["blob"]["digest"], data
 
 
 @dataclass(slots=True)

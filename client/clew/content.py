@@ -164,6 +164,17 @@ def guess_text_type(name: str) -> str | None:
     return media_type if media_type.startswith("text/") or media_type == "application/json" else None
 
 
+def find_raster_type(data: bytes) -> str | None:
+    """Find the type of an image that every browser shows and none runs, by its first bytes; None: it is another."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
+
+
 def clean_name(name: str) -> str | None:
     """Make a name that messages can have: the last part of a path, without control characters."""
     return _NOT_IN_NAMES.sub("_", re.split(r"[/\\]", name.strip())[-1])[:MAX_NAME] or None

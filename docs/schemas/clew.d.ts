@@ -757,6 +757,8 @@ export interface Fitting {
   tools_left_out?: Record<string, string>;
   /** Options that were changed or left out, and how; `output_schema` where the prompt describes it. */
   options?: Record<string, string>;
+  /** Images, recordings and files that are shown as markers or stand in another message, and why: by the first 12 digits of the digest, or by the address. `others`: the number of further ones. */
+  media?: Record<string, string>;
   /** The dialect that the request follows; `docs/models.md` lists them. */
   dialect: string;
   /** Messages that were joined to another one: system messages, and neighbours of one role. */
@@ -1521,6 +1523,8 @@ export interface SentRequest {
   encoder: string;
   /** The dialect, where the encoder has several. */
   dialect?: string;
+  /** What the worker knew the model to take of images, recordings and files, where the context has some. */
+  takes?: Array<"image" | "audio" | "pdf" | "text" | "other">;
 }
 
 /**

@@ -129,6 +129,14 @@ def get_text(content: Content) -> str:
     return content if isinstance(content, str) else "\n".join(map(describe_part, content))
 
 
+def get_opening(content: Content) -> str:
+    """Return the text that titles begin with: the texts of a content, or without any the markers of its parts."""
+    if isinstance(content, str):
+        return content
+    texts = [part["text"] for part in content if part["type"] == "text"]
+    return "\n".join(texts) if any(map(str.strip, texts)) else get_text(content)
+
+
 def describe_part(part: Part) -> str:
     """Return the text of a part; of an image, a recording or a file the marker that names it."""
     if part["type"] == "text":

