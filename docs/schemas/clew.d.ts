@@ -48,6 +48,8 @@ export interface Workflows {
   RestoreSession: { input: RestoreInput; output: RestoreReceipt };
   DeleteSession: { input: DeleteSessionInput; output: DeleteReceipt };
   ListSessions: { input: ListSessionsInput; output: SessionsPage };
+  PutBlob: { input: PutBlobInput; output: BlobReceipt };
+  GetBlob: { input: GetBlobInput; output: BlobPage };
 }
 
 /** An agent as a worker has resolved it. */
@@ -284,6 +286,22 @@ export interface Blob {
   pages?: number;
   /** Length of audio. */
   seconds?: number;
+}
+
+/** A page of the bytes of a blob. */
+export interface BlobPage {
+  /** The description of the blob, without a name: messages name it. */
+  blob: Blob;
+  /** The bytes of the page in base64. */
+  data: string;
+  /** The `offset` of the next page; absent: there is none. */
+  next_offset?: number;
+}
+
+/** A chunk was stored. */
+export interface BlobReceipt {
+  /** The description of the blob, which a part of a message names; absent: the blob is not complete. */
+  blob?: Blob;
 }
 
 /** The argument of the update `cancel_request` and of the signal `cancel`. */
@@ -594,6 +612,8 @@ export interface ContextPolicy {
   summarization_model?: string | null;
   /** The rule by which a marker replaces older tool results. */
   clear_tool_results?: ClearToolResults | null;
+  /** What becomes of an image, a recording or a file that the model does not take: `marker`: a text that names it stands for it; `refuse`: the call fails before it is sent. */
+  unsupported_content?: "marker" | "refuse";
 }
 
 /** The argument of the query `context`. */
@@ -721,6 +741,8 @@ export interface Fitting {
   tools_left_out?: Record<string, string>;
   /** Options that were changed or left out, and how; `output_schema` where the prompt describes it. */
   options?: Record<string, string>;
+  /** Images, recordings and files that are shown as markers or stand in another message, and why: by the first 12 digits of the digest, or by the address. `others`: the number of further ones. */
+  media?: Record<string, string>;
   /** The dialect that the request follows; `docs/models.md` lists them. */
   dialect: string;
   /** Messages that were joined to another one: system messages, and neighbours of one role. */
@@ -809,6 +831,16 @@ export interface ForkedInput {
   fork_seq: number;
   /** The metadata of the fork. */
   metadata?: Record<string, string> | null;
+}
+
+/** The argument of the workflow `GetBlob`. */
+export interface GetBlobInput {
+  /** The session. Its forks and their origins share their blobs. */
+  session_id: string;
+  /** The digest of the blob. */
+  digest: string;
+  /** Begin with this byte: the `next_offset` of the page before. */
+  offset?: number;
 }
 
 /** The argument of the update `hibernate`. */
@@ -1180,6 +1212,31 @@ export interface ProviderData {
   model?: string;
 }
 
+/**
+ * The argument of the workflow `PutBlob`: a chunk of a blob, or all of it.
+ *
+ * A blob of several chunks is an upload: its chunks have one `upload_id` and are sent in any order, also at the same
+ * time, the `last` one when the others have been answered. A chunk may be repeated.
+ */
+export interface PutBlobInput {
+  /** The session. It need not exist yet. */
+  session_id: string;
+  /** The bytes of the chunk in base64, at most 1 000 000 bytes. */
+  data: string;
+  /** The upload; absent: the blob has one chunk. */
+  upload_id?: string | null;
+  /** The number of the chunk, from 0. */
+  part?: number;
+  /** Whether the blob is complete with this chunk. */
+  last?: boolean;
+  /** The type of the blob. Absent: the type that its first bytes have. Read with the last chunk. */
+  media_type?: string | null;
+  /** The name of the file. Read with the last chunk. */
+  name?: string | null;
+  /** The SHA-256 that the blob has. Read with the last chunk. */
+  digest?: string | null;
+}
+
 /** The argument of the workflow `ReadContext`: that of the query `context`, for any session, archived or not. */
 export interface ReadContextInput {
   /** The lane; absent: the active one. */
@@ -1442,6 +1499,8 @@ export interface SentRequest {
   encoder: string;
   /** The dialect, where the encoder has several. */
   dialect?: string;
+  /** What the worker knew the model to take of images, recordings and files, where the context has some. */
+  takes?: Array<"image" | "audio" | "pdf" | "text" | "other">;
 }
 
 /**
