@@ -630,6 +630,8 @@ export interface ContextPolicy {
   clear_tool_results?: ClearToolResults | null;
   /** The rule by which markers replace older images, recordings and files. */
   clear_media?: ClearMedia | null;
+  /** What becomes of an image, a recording or a file that the model does not take: `marker`: a text that names it stands for it; `refuse`: the call fails before it is sent. */
+  unsupported_content?: "marker" | "refuse";
 }
 
 /** The argument of the query `context`. */
