@@ -27,8 +27,8 @@ _STALLED_SECONDS = 8
 """Seconds after which a task fails that waits. The server's limit is 10."""
 
 register_profiles()
-# Its assertions show the values that they compare, as those of test modules do.
-pytest.register_assert_rewrite("tests.support.session_invariants")
+# Their assertions show the values that they compare, as those of test modules do.
+pytest.register_assert_rewrite("tests.support.session_invariants", "tests.providers.scenarios")
 
 
 def pytest_configure() -> None:

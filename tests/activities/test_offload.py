@@ -69,9 +69,15 @@ def test_a_result_is_counted_as_in_its_session(name: str, content: str, argument
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
-@given(content=texts, tools=st.lists(st.tuples(st.sampled_from(["look", "gone"]), values), max_size=3))
+@given(
+    content=texts,
+    tools=st.lists(st.tuples(st.sampled_from(["look", "gone"]), values), max_size=3),
+    reason=st.sampled_from(["stop", "paused"]),
+)
 @examples(40)
-def test_a_reply_is_counted_as_in_its_session(name: str, content: str, tools: list[tuple[str, Any]]) -> None:
+def test_a_reply_is_counted_as_in_its_session(
+    name: str, content: str, tools: list[tuple[str, Any]], reason: Any
+) -> None:
     """With its tool calls, whose ids the session numbers, and the data of its provider."""
     session = run_calls(name)
     session.answer_calls("a", "b")
@@ -79,7 +85,7 @@ def test_a_reply_is_counted_as_in_its_session(name: str, content: str, tools: li
     assert run is not None
     requested = tuple(RequestedTool(name=tool, arguments=arguments) for tool, arguments in tools)
     data: Any = {"provider": "scripted", "blocks": [{"text": content}]}
-    reply = ModelReply(content=content, tool_calls=requested, provider_data=data)
+    reply = ModelReply(content=content, tool_calls=requested, provider_data=data, stop_reason=reason)
     tokens = asyncio.run(reply_in_progress.count_reply(reply, session.call))
     calls = tuple(call for call, _ in tool_rounds.open_calls(session.state, run, reply))
     draft = drafts.draft_assistant_message(run, make_reply(**dict(reply)), calls)

@@ -7,11 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from clew.local import TemporalServer
-
-# Its assertions show the values that they compare, as those of test modules do.
-pytest.register_assert_rewrite("tests.providers.scenarios")
-
-from tests.providers.matrix import Matrix, run_matrix  # noqa: E402 - after the line above
+from tests.providers.matrix import Matrix, run_matrix
 
 
 @pytest.fixture(scope="session")

@@ -12,14 +12,14 @@ from typing import Any
 from pydantic_core import to_json
 from temporalio import activity
 
-from clew_activities.offload import count_tokens
+from clew_activities.offload import count_tokens, offload
 from clew_activities.providers import RedactedDecoder
 from clew_activities.telemetry.interceptor import TimeLeft
 from clew_workflows.contract.content import list_media
 from clew_workflows.contract.media_tokens import find_formula
 from clew_workflows.contract.outcomes import Prices, Usage, compute_cost_usd
 from clew_workflows.contract.outputs import ContextMeta, ReplyProgress
-from clew_workflows.contract.payloads import AssistantMessage, Fitting
+from clew_workflows.contract.payloads import AssistantMessage, Fitting, make_reply_message
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.protocol import (
     CallModel,
@@ -194,15 +194,11 @@ def _read_earlier_usage(details: Sequence[Any]) -> Usage | None:
 
 async def count_reply(reply: ModelReply, call: CallModel) -> int:
     """Count the tokens of a reply's message."""
-    message = AssistantMessage(
-        context_ref="",
-        role="assistant",
-        content=reply.content,
-        tool_calls=number_tool_calls(reply.tool_calls, call.earlier_tool_calls) or None,
-        provider_data=reply.provider_data or None,
+    calls = number_tool_calls(reply.tool_calls, call.earlier_tool_calls)
+    message = make_reply_message(
+        reply.content, calls or None, reply.provider_data, is_paused=reply.stop_reason == "paused"
     )
-    _, tokens = await count_tokens(message, call.encoding)
-    return tokens
+    return await offload(len(to_json(message)), load_encoding(call.encoding).count_message, message)
 
 
 def add_cost(prices: Prices, usage: Usage, searches: int = 0) -> Usage:

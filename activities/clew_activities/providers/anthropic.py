@@ -38,7 +38,7 @@ from clew_activities.providers.fit_tools import FittedTools, declare_called_tool
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
 from clew_activities.providers.media import MediaForms, fit_media
-from clew_activities.providers.options import merge_provider_options
+from clew_activities.providers.options import get_object, merge_provider_options
 from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
@@ -154,7 +154,7 @@ class Anthropic:
         if declared and not own_tools:
             body["tool_choice"] = {"type": "none"}
         headers = {"anthropic-version": _VERSION_WITH_SAMPLING if _SAMPLING & body.keys() else _VERSION}
-        needed = [BINDING_BETA] if "block_binding" in body.get("thinking", {}) else []
+        needed = [BINDING_BETA] if "block_binding" in get_object(body, "thinking") else []
         if betas := list(dict.fromkeys((*needed, *self.betas))):
             headers["anthropic-beta"] = ",".join(betas)
         if self.api_key:
@@ -228,7 +228,7 @@ def _encode_sampling(request: ModelRequest, *, thinks: bool) -> dict[str, Any]:
 def _describe_options(request: ModelRequest, body: Mapping[str, Any]) -> dict[str, str]:
     """Describe the options that the request has otherwise than the session, or not at all."""
     options = request.options
-    config, thinking = body.get("output_config", {}), body.get("thinking", {})
+    config, thinking = get_object(body, "output_config"), get_object(body, "thinking")
     wanted = {
         "seed": options.seed,
         "verbosity": options.verbosity,
@@ -241,8 +241,9 @@ def _describe_options(request: ModelRequest, body: Mapping[str, Any]) -> dict[st
         for name, value in wanted.items()
         if value is not None and body.get(name) != value
     }
-    if len(options.stop or ()) > len(body.get("stop_sequences", ())):
-        described["stop"] = str(body["stop_sequences"]) if "stop_sequences" in body else "left out"
+    stops = body.get("stop_sequences", [])
+    if options.stop and (not isinstance(stops, list) or len(options.stop) > len(stops)):
+        described["stop"] = str(stops) if stops else "left out"
     if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
         described["tool_choice"] = "left out"
     effort, sent = options.reasoning_effort, config.get("effort")

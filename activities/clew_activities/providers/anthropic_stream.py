@@ -23,6 +23,7 @@ from clew_activities.providers.reply import (
     StopReason,
     get_member,
     limit_id,
+    measure,
     parse_event,
     read_count,
     read_string,
@@ -56,18 +57,21 @@ class _Block:
 
     Attributes:
         kind: Its type.
-        start: The block as it began; that of a result is the whole block.
+        start: The call of a server's tool as it began, or its whole result; empty: it is another block.
         text: Its text, or the arguments of a call of a server's tool.
         seal: A signature, or redacted thinking: opaque, so a truncated one is useless.
         citations: The citations of a text, as they came.
         offset: The characters of the reply's text before this one.
         call: The tool call that it is.
         is_closed: Whether it is complete.
+        is_cut: Whether something of it is left out, since it was too large.
     """
 
     def __init__(self, kind: str, start: Mapping[str, Any], budget: Budget, offset: int) -> None:
         self.kind = kind
-        self.start = start
+        self.start = start if kind == SERVER_USE or kind in RESULTS else {}
+        self.is_cut = False
+        self._budget = budget
         self.text = BoundedText(budget)
         self.seal = BoundedText(budget)
         self.citations: list[Any] = []
@@ -87,10 +91,30 @@ class _Block:
     @property
     def is_damaged(self) -> bool:
         """Whether the provider would refuse it."""
-        if self.text.overflowed or self.seal.overflowed:
+        if self.is_cut or self.text.overflowed or self.seal.overflowed:
+            return True
+        if not isinstance(self.start.get("id" if self.kind == SERVER_USE else "tool_use_id", ""), str):
             return True
         # The API refuses a thinking block without its signature, and the other blocks without that block.
         return (self.needs_seal and not self.seal.so_far) or (self.kind == SERVER_USE and self.read_input() is None)
+
+    def cite(self, citations: list[Any]) -> None:
+        """Take citations, if the budget has as much left."""
+        if self._take(citations):
+            self.citations += citations
+
+    def close(self) -> None:
+        """Keep the call or the result, if the budget has as much left."""
+        self.is_closed = True
+        if self.start and not self._take(self.start):
+            self.start = {}
+
+    def _take(self, value: object) -> bool:
+        size = measure(value)
+        self.is_cut = self.is_cut or size > self._budget.left
+        if not self.is_cut:
+            self._budget.left -= size
+        return not self.is_cut
 
     def read_input(self) -> dict[str, Any] | None:
         """Read the arguments of a call of a server's tool; None: they are incomplete."""
@@ -204,9 +228,9 @@ class AnthropicDecoder(DraftDecoder):
             self.add_text(piece)
             self._characters += len(clean(piece))
             if citation := get_member(delta, "citation"):
-                block.citations.append(citation)
+                block.cite([citation])
             if isinstance(known := get_member(delta, "citations"), list):
-                block.citations += known
+                block.cite(known)
         elif block.kind == "thinking":
             self.add_thinking(piece)
             block.seal.add(read_string(get_member(delta, "signature")))
@@ -217,7 +241,6 @@ class AnthropicDecoder(DraftDecoder):
         """Take from a complete block what people read: the calls of the provider's tools, and citations."""
         if block is None or block.is_closed:
             return
-        block.is_closed = True
         if block.kind == SERVER_USE:
             self._server_calls.take_use({**block.start, "input": block.read_input()})
         elif block.kind in RESULTS:
@@ -230,6 +253,7 @@ class AnthropicDecoder(DraftDecoder):
                 start=block.offset,
                 end=self._characters,
             )
+        block.close()
 
     def _stop(self, delta: object) -> None:
         self._container = limit_id(read_string(get_member(get_member(delta, "container"), "id"))) or self._container

@@ -6,6 +6,7 @@ Nothing here imports it before it is needed, so that a worker and an audit witho
 from __future__ import annotations
 
 import json
+import struct
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
@@ -137,7 +138,7 @@ def _parse_frame(frame: bytes) -> tuple[str, str] | None:
     buffer.add_data(frame)
     try:
         message = buffer.next()
-    except (ParserError, StopIteration, ValueError, KeyError, LookupError) as error:
+    except (ParserError, StopIteration, ValueError, LookupError, struct.error) as error:
         raise TruncatedStream(f"a frame of the reply is damaged ({type(error).__name__}: {error})") from error
     headers = {name: value for name, value in message.headers.items() if isinstance(value, str)}
     data = message.payload.decode("utf-8", "replace")

@@ -48,7 +48,12 @@ from clew_activities.providers.media import (
     get_media_type,
     name_file,
 )
-from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
+from clew_activities.providers.options import (
+    choose_effort,
+    describe_provider_tools,
+    get_object,
+    merge_provider_options,
+)
 from clew_workflows.contract.content import Content, Part, describe_part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
@@ -150,7 +155,7 @@ class Bedrock:
         body |= _encode_options(request, target)
         # A model that always thinks cannot be forced to call a tool.
         choice = _encode_tool_choice(request.options.tool_choice, tools, family)
-        thinking = body.get("additionalModelRequestFields", {}).get("thinking", {})
+        thinking = get_object(get_object(body, "additionalModelRequestFields"), "thinking")
         if choice and specs and not declared and thinking.get("type", "disabled") == "disabled":
             body["toolConfig"]["toolChoice"] = choice
         body = merge_provider_options(body, request, self.name, _OWNED)
@@ -488,7 +493,7 @@ def _lacks_thinking_in_round(messages: Sequence[Message], target: _Target) -> bo
 
 def _describe_options(request: ModelRequest, body: Mapping[str, Any], *, declared: bool) -> dict[str, str]:
     """Describe the options that the request has otherwise than the session, or not at all."""
-    options, inference = request.options, body.get("inferenceConfig", {})
+    options, inference = request.options, get_object(body, "inferenceConfig")
     described = {name: "left out" for name in ("seed", "verbosity") if getattr(options, name) is not None}
     for name, sent in (("temperature", inference.get("temperature")), ("top_p", inference.get("topP"))):
         if getattr(options, name) not in (None, sent):
@@ -498,7 +503,7 @@ def _describe_options(request: ModelRequest, body: Mapping[str, Any], *, declare
         described["stop"] = str(stops) if stops else "left out"
     if options.service_tier is not None and "serviceTier" not in body:
         described["service_tier"] = "left out"
-    has_choice = "toolChoice" in body.get("toolConfig", {})
+    has_choice = "toolChoice" in get_object(body, "toolConfig")
     if (options.tool_choice == "none" and declared) or (
         options.tool_choice not in (None, "auto", "none") and request.tools and not has_choice
     ):
@@ -514,11 +519,11 @@ def _describe_effort(wanted: str | None, body: Mapping[str, Any]) -> str | None:
     """Describe the level of reasoning that a request has; None: it is the one that is wanted."""
     if wanted is None:
         return None
-    fields = body.get("additionalModelRequestFields", {})
+    fields = get_object(body, "additionalModelRequestFields")
     sent = (
-        fields.get("output_config", {}).get("effort")
-        or fields.get("reasoningConfig", {}).get("maxReasoningEffort")
-        or fields.get("reasoning", {}).get("effort")
+        get_object(fields, "output_config").get("effort")
+        or get_object(fields, "reasoningConfig").get("maxReasoningEffort")
+        or get_object(fields, "reasoning").get("effort")
         or fields.get("reasoning_effort")
         or fields.get("reasoning_config")
     )

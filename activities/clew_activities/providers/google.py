@@ -46,6 +46,7 @@ from clew_activities.providers.options import (
     choose_effort,
     describe_provider_tools,
     draws_images,
+    get_object,
     merge_provider_options,
 )
 from clew_workflows.contract.content import Content, Part, get_text, list_media
@@ -376,7 +377,7 @@ def _merge_options(body: dict[str, Any], request: ModelRequest, provider: str) -
     Raises:
         BadRequest: Clew writes one of them itself.
     """
-    config = ((request.options.provider_options or {}).get(provider) or {}).get("generationConfig", {})
+    config = get_object((request.options.provider_options or {}).get(provider), "generationConfig")
     if not isinstance(config, dict):
         raise BadRequest(f"provider_options.{provider}: generationConfig is not an object")
     if taken := sorted(set(config) & _OWNED_CONFIG):
@@ -399,7 +400,7 @@ def _describe_options(
         described["verbosity"] = "left out"
     if options.service_tier is not None and "serviceTier" not in body:
         described["service_tier"] = "left out"
-    effort, thinking = options.reasoning_effort, config.get("thinkingConfig", {})
+    effort, thinking = options.reasoning_effort, get_object(config, "thinkingConfig")
     if effort is not None and not thinking:
         described["reasoning_effort"] = "left out"
     elif effort is not None and (level := str(thinking.get("thinkingLevel", effort)).lower()) != effort:

@@ -17,12 +17,14 @@ from clew_activities.providers.errors import BadRequest, TruncatedStream, classi
 from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.reply import (
     MAX_CITATIONS,
+    MAX_SOURCES,
     PROVIDER_DATA_LIMIT,
     SAMPLE_RATE,
     DraftDecoder,
     StopReason,
     get_member,
     limit_id,
+    measure,
     parse_event,
     read_count,
     read_string,
@@ -55,6 +57,8 @@ _BROKEN = frozenset(("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MAN
 """Reasons with which the API says that it could not use what the model wrote; another attempt may succeed."""
 _KEPT = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
 """Parts that go back as they came."""
+_OTHERS = ("text", "functionCall", "pieces")
+"""What such a part has not, and other blocks have."""
 _SIGNATURE = "thoughtSignature"
 _RAW_AUDIO = re.compile(r"audio/(?:l16|pcm)\b(?:.{0,100}\brate=([1-9][0-9]{3,4})\b)?")
 """The type of samples without a header, with their rate."""
@@ -79,6 +83,7 @@ class GoogleDecoder(DraftDecoder):
         self._provider = provider
         self._model = model
         self._blocks: list[dict[str, Any]] = []
+        self._left = PROVIDER_DATA_LIMIT
         self._counts: dict[str, int] = {}
         self._queries: dict[str, None] = {}
         self._grounding: Mapping[str, Any] = {}
@@ -133,7 +138,7 @@ class GoogleDecoder(DraftDecoder):
             self._add_call(function, signature)
             return
         if any(isinstance(part.get(name), dict) for name in _KEPT):
-            self._add_block(dict(part))
+            self._add_block({name: value for name, value in part.items() if name not in _OTHERS})
             self._note_tool(part)
             return
         if isinstance(data := part.get("inlineData"), dict):
@@ -153,6 +158,7 @@ class GoogleDecoder(DraftDecoder):
         if signature:
             self._add_block({"text": text, _SIGNATURE: signature})
         elif text and self._blocks and "pieces" in self._blocks[-1]:
+            self._left -= len(text)
             self._blocks[-1]["pieces"].append(text)
         elif text:
             self._add_block({"pieces": [text]})
@@ -262,7 +268,7 @@ class GoogleDecoder(DraftDecoder):
         data = text.encode("utf-8", "replace")
         for support in _list_objects(self._grounding.get("groundingSupports"))[:MAX_CITATIONS]:
             start, end = _find_segment(text, data, support.get("segment"))
-            for index in _list(support.get("groundingChunkIndices")):
+            for index in _list(support.get("groundingChunkIndices"))[:MAX_SOURCES]:
                 if isinstance(index, int) and 0 <= index < len(sources):
                     source = sources[index]
                     self.add_citation(source["url"], source.get("title"), start=start, end=end)
@@ -285,7 +291,7 @@ class GoogleDecoder(DraftDecoder):
 
     def _list_blocks(self) -> list[dict[str, Any]]:
         """List the parts up to the last one that is more than a plain text; none if the message has all of them."""
-        if len(self._blocks) > MAX_BLOCKS:
+        if len(self._blocks) > MAX_BLOCKS or self._left < 0:
             return []
         plain = ["functionCall" in block for block in self._blocks if "functionCall" in block or "pieces" in block]
         if len(plain) == len(self._blocks) and plain == sorted(plain):
@@ -296,7 +302,8 @@ class GoogleDecoder(DraftDecoder):
         ]
 
     def _add_block(self, block: dict[str, Any]) -> None:
-        if len(self._blocks) <= MAX_BLOCKS:
+        self._left -= measure(block)
+        if len(self._blocks) <= MAX_BLOCKS and self._left >= 0:
             self._blocks.append(block)
 
 

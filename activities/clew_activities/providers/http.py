@@ -140,6 +140,10 @@ async def _send_and_read(
         )
         if isinstance(provider, Signer):
             await _sign(provider, http_request)
+            # A token that the provider has found outside of the environment.
+            decoder.hide(
+                http_request.headers[name] for name in provider.secret_headers if name in http_request.headers
+            )
         response = await client.send(http_request, stream=True, follow_redirects=False)
     async with aclosing(response):
         status = response.status_code

@@ -6,7 +6,6 @@ with reasoning, signatures. What of it goes back is the dialect's matter.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -24,6 +23,7 @@ from clew_activities.providers.reply import (
     get_member,
     limit_id,
     limit_name,
+    measure,
     parse_event,
     read_count,
     read_string,
@@ -337,6 +337,7 @@ class OwnData:
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
+        self._sealed: set[tuple[str, str]] = set()
         self._left = PROVIDER_DATA_LIMIT
 
     def has(self, name: str) -> bool:
@@ -350,7 +351,7 @@ class OwnData:
 
     def add(self, name: str, value: object) -> None:
         """Take a piece of a field. After one too many nothing more is kept."""
-        self._left -= _measure(value)
+        self._left -= measure(value)
         if self._left < 0:
             return
         known = self._fields.get(name)
@@ -361,7 +362,7 @@ class OwnData:
         elif isinstance(value, list):
             parts = known if isinstance(known, list) and not isinstance(known, _Pieces) else []
             for part in value:
-                _append_part(parts, part)
+                _append_part(parts, part, self._sealed)
             self._fields[name] = parts
         elif isinstance(value, dict):
             self._fields[name] = (known if isinstance(known, dict) else {}) | value
@@ -384,13 +385,6 @@ class OwnData:
         return {"provider": provider, "blocks": [fields] if fields else [], "calls": calls, "model": model}
 
 
-def _measure(value: object) -> int:
-    try:
-        return len(value) if isinstance(value, str) else len(json.dumps(value))
-    except RecursionError:
-        return PROVIDER_DATA_LIMIT
-
-
 class _Pieces(list[str]):
     """The pieces of a text.
 
@@ -408,14 +402,18 @@ class _Pieces(list[str]):
         self.size += len(piece)
 
 
-def _append_part(parts: list[Any], part: Any) -> None:
-    """Append a part, or join it to the last one if both are pieces of one part. A sealed part comes once."""
+def _append_part(parts: list[Any], part: Any, sealed: set[tuple[str, str]]) -> None:
+    """Append a part, or join it to the last one if both are pieces of one part.
+
+    `sealed`: the types and the data of the sealed parts so far, of which each comes once.
+    """
     last = parts[-1] if parts else None
-    if isinstance(data := get_member(part, "data"), str) and any(
-        get_member(one, "data") == data and get_member(one, "type") == part.get("type") for one in parts
-    ):
-        # OpenRouter repeats it at the end, and OpenAI answers "Duplicate item found".
-        return
+    if isinstance(data := get_member(part, "data"), str):
+        seal = (read_string(part.get("type")), data)
+        if seal in sealed:
+            # OpenRouter repeats it at the end, and OpenAI answers "Duplicate item found".
+            return
+        sealed.add(seal)
     if not isinstance(part, dict) or not isinstance(last, dict) or not _are_pieces(last, part):
         parts.append(_split_texts(part))
         return
@@ -427,7 +425,7 @@ def _append_part(parts: list[Any], part: Any) -> None:
                 known.append(value)
         elif name == "thinking" and isinstance(known, list) and isinstance(value, list):
             for inner in value:
-                _append_part(known, inner)
+                _append_part(known, inner, sealed)
         elif value is not None and not (value == "" and known):
             last |= _split_texts({name: value})
 

@@ -28,13 +28,20 @@ def choose_effort(effort: str | None, accepted: Sequence[str]) -> str | None:
     return min(reversed(known), key=lambda level: abs(EFFORTS.index(level) - wanted))
 
 
+def get_object(value: object, name: str) -> Mapping[str, Any]:
+    """Return the object of a name in a body that may have a caller's own fields; empty: there is none."""
+    member = value.get(name) if isinstance(value, Mapping) else None
+    return member if isinstance(member, Mapping) else {}
+
+
 def merge_provider_options(
     body: dict[str, Any], request: ModelRequest, provider: str, owned: Collection[str]
 ) -> dict[str, Any]:
     """Merge the caller's own fields for a provider into a request's body. Objects are merged, other values replaced.
 
     Raises:
-        BadRequest: One of the fields is `owned`: Clew writes it.
+        BadRequest: One of the fields is `owned`: Clew writes it. Or one would replace an object or a list by another
+            type.
     """
     options = (request.options.provider_options or {}).get(provider)
     if not options:
@@ -43,14 +50,17 @@ def merge_provider_options(
         raise BadRequest(
             f"provider_options.{provider} cannot set {', '.join(taken)}: Clew writes these fields itself"
         )
-    return _merge(body, options)
+    return _merge(body, options, f"provider_options.{provider}")
 
 
-def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any], path: str) -> dict[str, Any]:
     merged = dict(lower)
     for name, value in upper.items():
-        known = merged.get(name)
-        merged[name] = _merge(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+        known, place = merged.get(name), f"{path}.{name}"
+        for kind, word in ((dict, "an object"), (list, "a list")):
+            if isinstance(known, kind) and not isinstance(value, kind):
+                raise BadRequest(f"{place} must be {word}: Clew sends one, which it is merged into or replaces")
+        merged[name] = _merge(known, value, place) if isinstance(known, dict) else value
     return merged
 
 

@@ -60,12 +60,18 @@ class Redaction:
     """
 
     def __init__(self, secrets: Iterable[str] = (), headers: Iterable[str] = ()) -> None:
-        names = "|".join(map(re.escape, sorted(set(headers))))
+        self._secrets, self._headers = frozenset(secrets), frozenset(headers)
+        names = "|".join(map(re.escape, sorted(self._headers)))
         self._header = re.compile(_QUOTED_HEADER.format(names=names), re.IGNORECASE) if names else None
-        long_secrets = {secret for secret in secrets if len(secret) >= SHORTEST}
+        long_secrets = {secret for secret in self._secrets if len(secret) >= SHORTEST}
         self._plain = sorted({_Normal.of(secret).text.translate(_TO_LOWER) for secret in long_secrets})
         self._base64 = sorted({core for secret in long_secrets for core in _make_base64_cores(secret)})
         self._halves = [_take_half(core) for core in self._plain], [_take_half(core) for core in self._base64]
+
+    def extend(self, secrets: Iterable[str]) -> Redaction:
+        """Make a redaction of these secrets, too."""
+        more = self._secrets.union(secrets)
+        return self if more == self._secrets else Redaction(more, self._headers)
 
     def redact_text(self, text: str) -> str:
         """Replace each secret in a text with a mark.

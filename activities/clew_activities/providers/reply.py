@@ -7,7 +7,8 @@ Text and thinking over their caps end in `[truncated: N bytes]`. Of more than `M
 are kept, and the text says how many were dropped. A call without a name is called `unnamed`, which no tool is, so
 that the model reads that there is no such tool. Raw arguments share one cap; a call whose arguments do not
 fit is malformed. Images and recordings share a cap of size and one of number; further ones are dropped. Provider data
-over its cap is dropped: the provider would refuse a part of it.
+over its cap is dropped: the provider would refuse a part of it. So is provider data that a session cannot store, such
+as a number beyond a double.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from clew_activities.providers.interface import Decoder
 from clew_activities.providers.redaction import GrowingText, Redaction
 from clew_activities.providers.sanitize import BoundedText, Budget, ObjectEnd, clean, parse_json, parse_object
 from clew_activities.received_media import NewMedia, Unusable, decode_base64, split_data_url, wrap_samples
-from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, Source, truncate_utf8
+from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, Source, canonicalize, truncate_utf8
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import Fitting, SentRequest
 from clew_workflows.protocol import ModelReply, RequestedTool
@@ -497,6 +498,11 @@ class RedactedDecoder(_DecoderWrapper):
         self._thinking = GrowingText(redaction)
         self._made_at = time.monotonic()
 
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Redact further secrets of the call. Nothing of the reply has been read yet."""
+        self.redaction = self.redaction.extend(secrets)
+        self._text, self._thinking = GrowingText(self.redaction), GrowingText(self.redaction)
+
     def feed(self, event: str, data: str) -> None:
         """Fold one event, as `Decoder.feed` says. Its errors may quote what was received."""
         self._decoder.feed(event, data)
@@ -540,7 +546,7 @@ class RedactedDecoder(_DecoderWrapper):
                 "provider_calls": tuple(map(self.redaction.redact_value, reply.provider_calls)),
                 "citations": tuple(map(self.redaction.redact_value, reply.citations)),
                 # A provider refuses its data if it was changed, so drop it.
-                "provider_data": data if self.redaction.redact_value(data) == data else None,
+                "provider_data": data if _is_storable(data) and self.redaction.redact_value(data) == data else None,
             }
         )
 
@@ -564,6 +570,15 @@ def _replace_content(reply: ModelReply, content: str) -> ModelReply:
         citation.pop("start", None)
         citation.pop("end", None)
     return reply.model_copy(update={"content": content, "citations": citations})
+
+
+def _is_storable(data: ProviderData | None) -> bool:
+    """Whether sessions can store the data and make digests of it: texts, depth and numbers are as they must be."""
+    try:
+        canonicalize(data)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_event(data: str) -> dict[str, Any]:
@@ -591,6 +606,14 @@ def _limit_source(source: Source) -> Source | None:
         return None
     title = _limit_text(source.get("title"), _TITLE_LIMIT)
     return {"url": url, "title": title} if title else {"url": url}
+
+
+def measure(value: object) -> int:
+    """Measure a JSON value, in characters. One that is nested too deeply is larger than any limit."""
+    try:
+        return len(value) if isinstance(value, str) else len(json.dumps(value))
+    except (RecursionError, ValueError):
+        return 2 * PROVIDER_DATA_LIMIT
 
 
 def limit_name(name: str) -> str:

@@ -8,7 +8,6 @@ reasoning before them, so of a list that is incomplete nothing is kept but the i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from clew_activities.providers.reply import (
     DraftDecoder,
     get_member,
     limit_id,
+    measure,
     parse_event,
     read_count,
     read_string,
@@ -239,15 +239,16 @@ class ResponsesDecoder(DraftDecoder):
     def _keep(self, index: int, end: dict[str, Any]) -> None:
         """Keep an item for the provider."""
         block = {"type": "function_call", "id": end.get("id")} if end.get("type") == "function_call" else end
+        self._left -= measure(block)
         try:
-            self._left -= len(json.dumps(block))
             cleaned = clean_value(_strip(block))
-        except (RecursionError, ValueError):
+        except ValueError:
             self._is_complete = False
             return
         # Without its content, reasoning is a reference to an item that the server has not stored.
         is_empty = block.get("type") == "reasoning" and not (block.get("encrypted_content") or block.get("content"))
-        self._is_complete = self._is_complete and self._left >= 0 and not is_empty
+        is_item = isinstance(block.get("type"), str)
+        self._is_complete = self._is_complete and self._left >= 0 and is_item and not is_empty
         if self._is_complete:
             self._blocks[index] = cleaned
         else:
@@ -311,7 +312,8 @@ def _list_members(value: object, key: str) -> Iterator[dict[str, Any]]:
 
 
 def _move(index: object, start: int) -> int | None:
-    return start + index if isinstance(index, int) and not isinstance(index, bool) else None
+    place = read_count(index)
+    return None if place is None else start + place
 
 
 def _strip(item: Mapping[str, Any]) -> dict[str, Any]:

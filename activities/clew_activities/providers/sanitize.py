@@ -72,6 +72,8 @@ class BoundedText:
 
     def add(self, piece: str) -> None:
         """Take a piece."""
+        if not piece:
+            return
         if not self._half and not self._dropped:
             # Nearly every piece: it has no surrogates, and fits.
             try:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import sys
 from collections.abc import Iterable
 from typing import Any
+from zlib import crc32
 
 import httpx
 import pytest
@@ -422,6 +424,16 @@ async def test_every_damaged_byte_is_noticed(server: FakeServer, client: httpx.A
         assert isinstance(error, TruncatedStream), place
 
 
+@pytest.mark.parametrize("kind", range(12))
+async def test_a_header_without_its_value_is_damage(kind: int, server: FakeServer, client: httpx.AsyncClient) -> None:
+    """Its checksums may be right all the same. A type of 0 or 1 is a value of its own."""
+    headers = b"\x01x" + bytes([kind])
+    prelude = struct.pack("!II", 16 + len(headers), len(headers))
+    message = prelude + struct.pack("!I", crc32(prelude)) + headers
+    error = await fail(server, client, message + struct.pack("!I", crc32(message)))
+    assert isinstance(error, TruncatedStream)
+
+
 async def test_a_stream_that_ends_within_a_frame_is_cut(server: FakeServer, client: httpx.AsyncClient) -> None:
     for length in (1, 11, 12, 40, len(FRAMES) - 500):
         assert isinstance(await fail(server, client, FRAMES[:length]), TruncatedStream)
@@ -568,6 +580,24 @@ async def test_no_error_tells_a_token_that_only_a_header_has(server: FakeServer,
         await stream(client, provider, request, decoder)
     assert SESSION_TOKEN not in caught.value.message
     assert SECRET_KEY not in caught.value.message
+
+
+async def test_a_reply_that_repeats_a_token_of_a_header_is_redacted(
+    server: FakeServer, client: httpx.AsyncClient
+) -> None:
+    """Also one that AWS's package has found outside of the environment."""
+    events = (make_delta(0, text=f"Your token is {SESSION_TOKEN}."), ("messageStop", {"stopReason": "end_turn"}))
+    server.answer(
+        b"".join(encode_event(name, value) for name, value in events),
+        content_type="application/vnd.amazon.eventstream",
+    )
+    provider = make_provider(server)
+    request = make_request(model=CLAUDE)
+    decoder = RedactedDecoder(provider.make_decoder(request), Redaction([SECRET_KEY], provider.secret_headers))
+    reply = await stream(client, provider, request, decoder)
+    assert reply.text.startswith("Your token is ")
+    assert SESSION_TOKEN not in reply.text
+    assert SESSION_TOKEN not in decoder.text
 
 
 async def test_a_worker_without_credentials_is_told_so(

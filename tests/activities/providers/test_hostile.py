@@ -315,11 +315,14 @@ def feed_many(first: list[Any], rest: Any, count: int) -> float:
 _CALL = [make_chunk(tool_calls=[make_tool(text, "add", index=0)]) for text in ('{"a": "', *"x" * 20_000, '"}')]
 _TEXT = [make_chunk(reasoning_details=[{"data": "y" * 600_000}]), *(make_chunk(content="x") for _ in range(20_000))]
 
+_SEALED = [make_chunk(reasoning_details=[{"type": "x", "data": f"d{number}"}]) for number in range(8000)]
+
 
 @pytest.mark.parametrize(
     ("first", "rest"),
     [
         pytest.param(_CALL, make_chunk(tool_calls=[make_tool(" ", index=0)]), id="white space after arguments"),
+        pytest.param(_SEALED, _SEALED[-1], id="a sealed part once more"),
         pytest.param(_TEXT, make_chunk(content=[{"type": "thinking"}]), id="thinking that is not kept"),
     ],
 )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from clew.contract import ModelOptions
+from clew_activities.providers.encoders import ENCODERS
 from clew_activities.providers.errors import BadRequest
 from clew_activities.providers.interface import ModelRequest
 from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
@@ -66,3 +69,42 @@ def test_tools_that_a_provider_lacks_are_left_out_with_the_reason() -> None:
     offered, left_out = describe_provider_tools(["web_search", "code", "maps"], {"maps", "web_search"}, "p")
     assert offered == ["web_search", "maps"]
     assert left_out.keys() == {"code"}
+
+
+@pytest.mark.parametrize(
+    ("own", "field"),
+    [
+        ({"thinking": 5}, "thinking"),
+        ({"thinking": {"deep": []}}, "thinking.deep"),
+        ({"stop": "b"}, "stop"),
+        ({"thinking": None}, "thinking"),
+    ],
+)
+def test_an_object_or_a_list_stays_one(own: dict[str, object], field: str) -> None:
+    """A value of another type is refused, with its place."""
+    body = {"thinking": {"deep": {"budget": 1}}, "stop": ["a"]}
+    with pytest.raises(BadRequest, match=rf"^provider_options\.p\.{field} must be"):
+        merge_provider_options(body, make_request({"p": own}), "p", ())
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("value", [5, "x", [], None, {"type": 5}])
+def test_no_field_of_a_callers_own_breaks_an_encoder(encoder: str, value: object) -> None:
+    """It is sent or refused, whatever it is."""
+    names = (
+        *("thinking", "output_config", "reasoning", "text", "response_format", "generationConfig", "inferenceConfig"),
+        *("additionalModelRequestFields", "stop_sequences", "stop", "service_tier", "include", "safetySettings"),
+    )
+    for name in names:
+        options = ModelOptions(
+            max_output_tokens=1000,
+            reasoning_effort="high",
+            stop=("a",),
+            temperature=0.5,
+            provider_options={"p": {name: value}},
+        )
+        request = ModelRequest(
+            model="claude-sonnet-4-5", messages=[{"role": "user", "content": "?"}], tools=[], options=options
+        )
+        with suppress(BadRequest):
+            ENCODERS[encoder]("p", None).encode(request)

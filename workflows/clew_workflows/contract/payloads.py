@@ -329,6 +329,22 @@ class UserMessage(MessagePayload):
     refs: dict[str, str] | None = None
 
 
+def make_reply_message(
+    content: Content, tool_calls: list[ToolCall] | None, provider_data: ProviderData | None, *, is_paused: bool
+) -> Message:
+    """Make the message of a reply as a context shows it.
+
+    It has `provider_data` only beside tool calls, whose results the provider reads together with it, beside images and
+    recordings, which it takes back signed, and of a paused reply, which goes on after it.
+    """
+    message: Message = {"role": "assistant", "content": content}
+    if tool_calls:
+        message["tool_calls"] = tool_calls
+    if provider_data and (tool_calls or is_paused or list_media(content)):
+        message["provider_data"] = provider_data
+    return message
+
+
 @stored
 class AssistantMessage(MessagePayload):
     """A model's reply.
@@ -354,18 +370,9 @@ class AssistantMessage(MessagePayload):
 
     @property
     def message(self) -> Message:
-        """The message as a context shows it.
-
-        It has `provider_data` only beside tool calls, whose results the provider reads together with it, beside
-        images and recordings, which it takes back signed, and of a paused reply, which goes on after it.
-        """
-        note = INTERRUPTED if self.interrupted else ""
-        message: Message = {"role": "assistant", "content": append_text(self.content, note)}
-        if self.tool_calls:
-            message["tool_calls"] = self.tool_calls
-        if self.provider_data and (self.tool_calls or self.is_paused or list_media(self.content)):
-            message["provider_data"] = self.provider_data
-        return message
+        """The message as a context shows it."""
+        content = append_text(self.content, INTERRUPTED) if self.interrupted else self.content
+        return make_reply_message(content, self.tool_calls, self.provider_data, is_paused=self.is_paused)
 
     @property
     def is_paused(self) -> bool:
