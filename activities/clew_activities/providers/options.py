@@ -60,7 +60,7 @@ def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any], path: str) -> dic
         for kind, word in ((dict, "an object"), (list, "a list")):
             if isinstance(known, kind) and not isinstance(value, kind):
                 raise BadRequest(f"{place} must be {word}: Clew sends one, which it is merged into or replaces")
-        merged[name] = _merge(known, value, place) if isinstance(known, dict) else value
+        merged[name] = _merge(known, value, place) if isinstance(known, dict) and isinstance(value, dict) else value
     return merged
 
 

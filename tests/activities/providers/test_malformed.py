@@ -196,8 +196,11 @@ def damage(chance: random.Random, events: list[Event]) -> list[Event]:
         if chance.random() < 0.1:
             damaged.insert(place, damaged[chance.randrange(len(damaged))])
             continue
-        *parents, last = chance.choice(list(list_paths(damaged[place][1])) or [("type",)])
-        holder = damaged[place][1]
+        paths: list[tuple[Any, ...]] = list(list_paths(damaged[place][1]))
+        if not paths:
+            paths.append(("type",))
+        *parents, last = chance.choice(paths)
+        holder: Any = damaged[place][1]
         for key in parents:
             holder = holder[key]
         value, odd = holder[last] if isinstance(holder, list) else holder.get(last), chance.choice(ODD)
