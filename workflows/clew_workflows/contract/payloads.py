@@ -334,8 +334,8 @@ def make_reply_message(
 ) -> Message:
     """Make the message of a reply as a context shows it.
 
-    It has `provider_data` only beside tool calls, whose results the provider reads together with it, beside images and
-    recordings, which it takes back signed, and of a paused reply, which goes on after it.
+    It has `provider_data` only beside tool calls, whose results the provider reads together with it, beside images
+    and recordings, which it takes back signed, and of a paused reply, which goes on after it.
     """
     message: Message = {"role": "assistant", "content": content}
     if tool_calls:
