@@ -151,7 +151,8 @@ class PeerProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self._process.wait()
         await self.kill()
 
 

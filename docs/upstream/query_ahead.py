@@ -64,7 +64,8 @@ async def repeat(call: Callable[[], Awaitable[object]], pause: float) -> None:
     """Repeat a call for ever."""
     while True:
         with suppress(Exception):
-            await asyncio.wait_for(call(), 4)
+            async with asyncio.timeout(4):
+                await call()
         await asyncio.sleep(random.uniform(0, pause))
 
 

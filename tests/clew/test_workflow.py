@@ -97,7 +97,8 @@ async def test_a_refusal_that_is_not_caught_fails_the_workflow(
     async with team(stack, workflow_runner=make_workflow_sandbox()) as queue:
         handle = await start(stack, queue, call, make_id(), **options)
         with pytest.raises(WorkflowFailureError) as caught:
-            await asyncio.wait_for(handle.result(), 20)
+            async with asyncio.timeout(20):
+                await handle.result()
     assert isinstance(caught.value.cause, ApplicationError)
     assert caught.value.cause.type == word
 
@@ -178,4 +179,5 @@ async def test_a_call_survives_the_death_of_the_worker(stack: Stack) -> None:
             await first.kill()
             killed.set()
         async with run_worker_process(stack, queue):
-            assert await asyncio.wait_for(handle.result(), 60) == "still here"
+            async with asyncio.timeout(60):
+                assert await handle.result() == "still here"

@@ -170,11 +170,13 @@ class Terminal:
             while True:
                 self.type("\x04")
                 with suppress(TimeoutError):
-                    return await asyncio.wait_for(self._process.wait(), KEY_SECONDS)
+                    async with asyncio.timeout(KEY_SECONDS):
+                        return await self._process.wait()
 
     async def wait_for_end(self) -> int:
         """Wait for the end of the command; returns its exit code."""
-        return await asyncio.wait_for(self._process.wait(), PATIENCE_SECONDS)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self._process.wait()
 
     def _read(self) -> None:
         try:

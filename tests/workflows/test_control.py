@@ -274,7 +274,8 @@ async def test_cancel_reaches_a_tool_and_closes_its_call(stack: Stack) -> None:
     await toolbox.get_gate(f"{gate}-started").wait()
     await session.cancel()
     assert (await request.result()).status == "cancelled"
-    await asyncio.wait_for(toolbox.get_gate(f"{gate}-cancelled").wait(), 5)
+    async with asyncio.timeout(5):
+        await toolbox.get_gate(f"{gate}-cancelled").wait()
     assert await session.ask("next") == "fresh"
     (closed,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
     assert closed.payload["content"] == "interrupted (cancelled): this call may have run"

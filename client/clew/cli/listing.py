@@ -200,7 +200,8 @@ async def _watch(clew: Clew, to: Console, limit: int) -> None:
             table = format_sessions(rows, to.width, to.height, at=now, problem=problem)
             display.update(table, refresh=True)
             with suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), REFRESH_SECONDS)
+                async with asyncio.timeout(REFRESH_SECONDS):
+                    await ended.wait()
                 break
             try:
                 rows, problem = await read_live(clew, limit), ""

@@ -65,7 +65,8 @@ class Child:
         if self.running:
             self.process.terminate()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.process.wait(), grace_seconds)
+                async with asyncio.timeout(grace_seconds):
+                    await self.process.wait()
         await self.kill()
 
     def read_log_tail(self) -> str:

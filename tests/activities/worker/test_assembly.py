@@ -115,7 +115,8 @@ async def test_a_stopped_worker_finishes_a_call_that_is_shorter_than_its_grace(s
         await worker.wait_until(is_stopping, 10)
         # Longer than a call lives whose worker sends no more heartbeats.
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(worker.process.wait(), HEARTBEAT_TIMEOUT.total_seconds() + 2)
+            async with asyncio.timeout(HEARTBEAT_TIMEOUT.total_seconds() + 2):
+                await worker.process.wait()
         released.set()
         assert (await request.result()).status == "completed"
         async with asyncio.timeout(20):

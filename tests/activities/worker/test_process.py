@@ -344,7 +344,8 @@ async def test_a_worker_that_cannot_go_on_says_so_and_ends(server: TemporalServe
         ready = await client.get("/ready")
         assert (ready.status_code, (await client.get("/live")).status_code) == (503, 200)
         assert "removed from the cache" in ready.json()["pollers"]
-        assert await asyncio.wait_for(worker.wait_for_end(), 20) == 1
+        async with asyncio.timeout(20):
+            assert await worker.wait_for_end() == 1
         assert "cannot be removed from the cache: the process ends" in worker.log.read_text()
 
 
@@ -356,7 +357,8 @@ async def test_sigterm_ends_a_worker_always(server: TemporalServer, tmp_path: Pa
             await wait_until(lambda: "blocked" in worker.log.read_text())
         clock = time.monotonic()
         os.kill(worker.pid, signal.SIGTERM)
-        assert await asyncio.wait_for(worker.wait_for_end(), 20) == 1
+        async with asyncio.timeout(20):
+            assert await worker.wait_for_end() == 1
         assert time.monotonic() - clock < 10
         assert "although it has not stopped within 2 seconds" in worker.log.read_text()
 

@@ -440,7 +440,8 @@ async def test_what_waits_for_approval_is_told_beside_the_answer(stack: Stack, c
     for line in notices:
         approve = re.findall("`clew (.+)`", line)[0].split()
         assert (await run_clew(*approve, address=address)).code == 0
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        out, err = await process.communicate()
     assert (process.returncode, err) == (0, b"")
     assert (json.loads(out)["answer"] if as_json else out.decode()) == "42 and 2" + ("" if as_json else "\n")
 
@@ -528,7 +529,8 @@ async def test_a_result_is_submitted(stack: Stack) -> None:
     )
     again = await run_clew("submit", "submit", "tool00001", "x", address=address)
     assert read_error(again) == (1, "already_answered")
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        out, err = await process.communicate()
     assert (out, err) == (b"The warehouse says: sold out\n", b"")
     assert (await stack.clew.session("submit").entries(from_seq=3, limit=1))[0].payload["is_error"] is True
 

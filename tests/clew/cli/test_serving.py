@@ -65,7 +65,8 @@ class Running:
         """Send what Ctrl-C sends; returns the exit code."""
         self.process.send_signal(signal.SIGINT)
         await self.wait_for("stopped")
-        return await asyncio.wait_for(self.process.wait(), TIMEOUT_SECONDS)
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            return await self.process.wait()
 
 
 @asynccontextmanager

@@ -61,7 +61,8 @@ async def waiting_line() -> AsyncIterator[tuple[int, "asyncio.Queue[asyncio.Stre
 async def hang_up(call: asyncio.StreamReader) -> bool:
     """Whether the caller went away."""
     with suppress(ConnectionError):
-        await asyncio.wait_for(call.read(), TIMEOUT)
+        async with asyncio.timeout(TIMEOUT):
+            await call.read()
     return call.at_eof() or call.exception() is not None
 
 
@@ -72,7 +73,8 @@ def sleeper(port: int) -> list[str | Path]:
 async def test_the_pid_is_the_commands_own() -> None:
     """What `pid` names is the program itself, so that killing it kills the program and nothing else."""
     async with waiting_line() as (port, calls), child_process("sleeper", sleeper(port)) as child:
-        call = await asyncio.wait_for(calls.get(), TIMEOUT)
+        async with asyncio.timeout(TIMEOUT):
+            call = await calls.get()
         assert int(await call.readline()) == child.pid
         await child.kill()
         assert await hang_up(call)
@@ -83,7 +85,8 @@ async def test_a_child_ends_with_its_context_even_when_it_ignores_sigterm() -> N
     """Leaving the context ends the child, politely first and then for certain."""
     async with waiting_line() as (port, calls):
         async with child_process("sleeper", sleeper(port), grace_seconds=0.1):
-            call = await asyncio.wait_for(calls.get(), TIMEOUT)
+            async with asyncio.timeout(TIMEOUT):
+                call = await calls.get()
             await call.readline()
         assert await hang_up(call)
 
@@ -94,7 +97,8 @@ async def test_a_child_ends_with_an_exception_in_its_context() -> None:
 
         async def fail() -> None:
             async with child_process("sleeper", sleeper(port), grace_seconds=0.1):
-                raise ZeroDivisionError(await asyncio.wait_for(calls.get(), TIMEOUT))
+                async with asyncio.timeout(TIMEOUT):
+                    raise ZeroDivisionError(await calls.get())
 
         with pytest.raises(ZeroDivisionError) as caught:
             await fail()
@@ -111,7 +115,8 @@ async def test_a_child_ends_with_its_owner_however_the_owner_ends(how: signal.Si
             *(sys.executable, "-c", OWNER, str(port), SLEEPER),
             stderr=asyncio.subprocess.DEVNULL,
         )
-        call = await asyncio.wait_for(calls.get(), TIMEOUT)
+        async with asyncio.timeout(TIMEOUT):
+            call = await calls.get()
         pid = int(await call.readline())
         assert pid not in (owner.pid, os.getpid())
         owner.send_signal(how)

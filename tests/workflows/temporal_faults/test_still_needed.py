@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import os
+import signal
 import sys
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,8 @@ NO_PUBLIC_WAY = {
 """The workarounds for what temporalio has no public way to do: `no_public_way.md`."""
 TRIES = 3
 """Runs of a reproduction, some of which depend on chance, after which the fault is gone."""
+TRY_SECONDS = 180
+"""The longest reproduction takes some 80 seconds."""
 # A crash of the SDK at the exit (exit_crash) would hide the exit code of the reproduction.
 RUN = """
 import os, runpy, sys, traceback
@@ -72,16 +77,27 @@ def fail_as_gone(fault: str, module: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", REPRODUCTIONS)
-async def test_the_fault_is_still_there(fault: str) -> None:
+async def test_the_fault_is_still_there(fault: str, tmp_path: Path) -> None:
     """The reproduction ends with exit code 1; with another one than 0 and 1 it has failed itself."""
+    log = tmp_path / "reproduction.log"
     for _ in range(TRIES):
-        running = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", RUN, UPSTREAM / f"{fault}.py", temporal_command()),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        output, _ = await running.communicate()
-        assert running.returncode in (0, 1), output.decode()
+        # A file, and a group: a server or a worker that a crash leaves behind would keep a pipe open.
+        with log.open("w+") as output:
+            running = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", RUN, UPSTREAM / f"{fault}.py", temporal_command()),
+                stdout=output,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            async with asyncio.timeout(TRY_SECONDS):
+                await running.wait()
+        except TimeoutError:
+            pytest.fail(f"the reproduction has not ended within {TRY_SECONDS} seconds:\n{log.read_text()}")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+        assert running.returncode in (0, 1), log.read_text()
         if running.returncode == 1:
             return
     fail_as_gone(fault, REPRODUCTIONS[fault])

@@ -291,7 +291,8 @@ class Shell:
     async def _read_names(self) -> None:
         """Read the names of other sessions and models, for completion."""
         with suppress(ClewError, TemporalError, TimeoutError):
-            self._names = await asyncio.wait_for(list_names(self._clew), LOOK_SECONDS)
+            async with asyncio.timeout(LOOK_SECONDS):
+                self._names = await list_names(self._clew)
 
     async def _find_recent_turn(self, status: SessionStatus) -> int:
         first = max(status.rev - RECENT_ENTRIES, 0)

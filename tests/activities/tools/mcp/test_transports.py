@@ -26,9 +26,13 @@ MESSAGE = SessionMessage(
 def run(request: pytest.FixtureRequest) -> Run:
     """Run a coroutine on an event loop."""
 
+    async def run_for_a_minute(coroutine: Coroutine[Any, Any, None]) -> None:
+        async with asyncio.timeout(60):
+            await coroutine
+
     def run_on_loop(coroutine: Coroutine[Any, Any, None]) -> None:
         with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(asyncio.wait_for(coroutine, 60))
+            runner.run(run_for_a_minute(coroutine))
 
     return run_on_loop
 

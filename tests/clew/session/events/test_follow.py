@@ -133,9 +133,11 @@ async def test_a_viewer_ends_with_the_session(stack: Stack) -> None:
     async with watch(session) as viewer:
         await session.ask("one")
         await session.close()
-        await asyncio.wait_for(viewer.task, 20)
+        async with asyncio.timeout(20):
+            await viewer.task
     async with watch(session) as later:
-        await asyncio.wait_for(later.task, 20)
+        async with asyncio.timeout(20):
+            await later.task
     assert list_seqs(later.events) == list_seqs(viewer.events) == list(range(len(await session.entries())))
     assert select(viewer.events, StatusChanged)[-1].status == "closed"
     with pytest.raises(NotFound):
@@ -150,7 +152,8 @@ async def test_a_terminated_session_fails_its_viewers(stack: Stack) -> None:
         await viewer.wait_for_seq(3)
         await stack.clew.temporal.get_workflow_handle(session.id).terminate()
         with pytest.raises(Interrupted, match="clew recover"):
-            await asyncio.wait_for(viewer.task, 20)
+            async with asyncio.timeout(20):
+                await viewer.task
 
 
 async def test_a_retry_says_why(stack: Stack) -> None:
