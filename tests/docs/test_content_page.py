@@ -61,7 +61,8 @@ async def test_the_typescript_sends_an_image(stack: Stack, tmp_path: Path) -> No
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    output, errors = await asyncio.wait_for(process.communicate(), 120)
+    async with asyncio.timeout(120):
+        output, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
     told = json.loads(output)
     assert (told["status"], told["answer"], told["same"]) == ("completed", "fine", True)
