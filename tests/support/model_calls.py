@@ -27,7 +27,7 @@ from clew_activities.tools.run_tool import ToolActivities
 from clew_activities.tools.stored_results import Results
 from clew_workflows.contract.content import Content
 from clew_workflows.contract.hooks import HookPoint
-from clew_workflows.protocol import RunTool, ToolAnswered
+from clew_workflows.protocol import Prepare, RunTool, ToolAnswered
 from clew_workflows.session import views
 from clew_workflows.thread.context.contexts import take_page
 from tests.support.session_harness import SessionHarness
@@ -99,6 +99,8 @@ def open_session(content: Content = "hello", **config: Any) -> SessionHarness:
     settings: dict[str, Any] = {"model": "scripted:m"} | config
     session = SessionHarness(**settings)
     session.ask(content)
+    if isinstance(session.session.effect, Prepare):  # the first message with media
+        session.answer_preparation()
     return session
 
 

@@ -107,7 +107,7 @@ def test_a_known_models_policy_fits_its_window(model: str, window: int, reserved
     """In epochs, with room for a reply; every field is set, so that no other default can show through."""
     policy = choose_policy(model)
     assert (policy.max_input_tokens, policy.reserve_output_tokens, policy.window) == (window, reserved, "epoch")
-    assert policy.model_fields_set == set(ContextPolicy.model_fields) - {"clear_media"}
+    assert policy.model_fields_set == set(ContextPolicy.model_fields)
 
 
 def test_an_unknown_model_gets_the_default_sizes() -> None:

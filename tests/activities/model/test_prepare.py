@@ -179,7 +179,7 @@ async def test_the_answer_says_what_is_known_of_the_model(model: str, window: in
     assert profile
     assert (profile.model, profile.encoding, profile.prices) == (model, encoding, find_prices(model))
     assert profile.policy.max_input_tokens == window
-    assert profile.policy.model_fields_set == set(ContextPolicy.model_fields) - {"clear_media"}
+    assert profile.policy.model_fields_set == set(ContextPolicy.model_fields)
     assert await describe(make(), model) == profile
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from clew.contract import ClearMedia, ContextPolicy
 from clew_workflows.contract.content import Part
 from clew_workflows.protocol import CallModel, Prepare
-from clew_workflows.session import carried as carrying
-from clew_workflows.values import Packed
 from tests.support.generated_threads import make_part
 from tests.support.session_harness import SessionHarness, carry_over
 
@@ -31,17 +29,11 @@ def test_the_first_message_with_media_has_the_tools_prepared_anew() -> None:
     assert isinstance(session.session.effect, CallModel)
 
 
-def test_a_text_only_session_is_prepared_and_carried_as_before() -> None:
-    """Nothing of what it asks and keeps tells that there could be media."""
+def test_a_text_only_session_asks_for_no_viewer() -> None:
+    """Its preparation names neither the tool nor the rule that need media."""
     session = SessionHarness(tools=("add",))
     assert "views" not in session.state.preparation.model_dump_json()
     assert "clears_media" not in session.state.preparation.model_dump_json()
-    session.ask("hello")
-    session.reply("hi")
-    carried = carrying.carry(session.session)
-    value = Packed.model_validate(carried).value
-    assert "has_media" not in value["state"]
-    assert "has_viewer" not in value["state"]["settings"]
 
 
 def test_a_session_that_continues_remembers_its_media() -> None:

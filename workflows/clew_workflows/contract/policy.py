@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from clew_workflows.contract.errors import InvalidInput, InvalidTokenBudget
 from clew_workflows.contract.messages import compute_digest
@@ -16,10 +16,6 @@ _LARGEST = 2**53 - 1
 Tokens = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
-
-
-_LATER_FIELDS = ("clear_media", "unsupported_content")
-"""Fields that complete policies did not have from the beginning. Their defaults never change."""
 
 
 class ClearToolResults(Input):
@@ -97,16 +93,6 @@ class ContextPolicy(Input):
     clear_media: ClearMedia | None = None
     unsupported_content: Literal["marker", "refuse"] = "marker"
 
-    @model_serializer(mode="wrap")
-    def _omit_later_fields(self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        """Omit the later fields at their defaults, also from complete policies, whose records stay as they were."""
-        values: dict[str, Any] = serialize(self)
-        if not info.exclude_unset:
-            for name in _LATER_FIELDS:
-                if getattr(self, name) == type(self).model_fields[name].default:
-                    values.pop(name, None)
-        return values
-
     @property
     def budget(self) -> int:
         """The most tokens of a context, tool schemas and system prompt included."""
@@ -128,7 +114,7 @@ class ContextPolicy(Input):
         return compute_digest(self.model_dump(mode="json", exclude_defaults=True))
 
     def complete(self) -> ContextPolicy:
-        """Return this policy with every field set whose default may change, so that no later one changes it."""
+        """Return this policy with every field set, so that a later default cannot change it."""
         return ContextPolicy.model_validate(self.model_dump())
 
     def ensure_usable(self) -> ContextPolicy:

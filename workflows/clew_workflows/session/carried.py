@@ -88,10 +88,6 @@ def carry(session: Session, *, recent_entries: int = RECENT_ENTRIES) -> dict[str
     )
     written = _state.dump_python(state, mode="json", exclude_unset=True, exclude={"memory": {"outcomes"}})
     written["memory"]["outcomes"] = make_columns(requests.list_newest(state, thread))
-    for holder, name in ((written, "has_media"), (written["settings"], "has_viewer")):
-        # A session without media is carried as before there were any.
-        if not holder[name]:
-            del holder[name]
     while True:
         packed = _pack(written, thread, effect, retain(thread, first_seq, policies, room, upto), first_seq)
         if len(packed.zlib) <= MAX_CARRIED_BYTES or not room:
