@@ -627,8 +627,21 @@ def clear_results(units: list[Unit], rendered: list[Form], rule: ClearToolResult
 
 
 def canonical_json(value: Any) -> str:
-    """Make the RFC 8785 form of a value without fractions and with ASCII keys, without the library."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """Make the RFC 8785 form of a value with short fractions and ASCII keys, without the library."""
+    return json.dumps(_write_whole(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _write_whole(value: Any) -> Any:
+    """Write 10.0 as 10, everywhere in a JSON value."""
+    match value:
+        case dict():
+            return {name: _write_whole(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_write_whole(item) for item in value]
+        case float() if value.is_integer():
+            return int(value)
+        case _:
+            return value
 
 
 def count_tokens(message: Message, by: Encoding, media: Sequence[int] = ()) -> int:

@@ -26,7 +26,7 @@ from clew_workflows.protocol import (
     RequestedTool,
     RunTools,
 )
-from clew_workflows.session import decisions, outside, requests, runs, views
+from clew_workflows.session import decisions, outside, requests, runs, tool_rounds, views
 from clew_workflows.session.carried import carry, restore
 from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.context.projection import Projection
@@ -299,16 +299,10 @@ class AnySession(SessionInvariants):
         place = ArchiveRef(execution="x", family="s-1", upto=upto)
         state = dataclasses.replace(session.state, archive=place)
         arrived = restore(json.loads(to_json(carry(dataclasses.replace(session.session, state=state)))))
-        # Nothing that a call returns reaches the next run of the workflow.
-        assert arrived.state.late_calls == ()
-        assert (
-            dataclasses.replace(
-                arrived.state,
-                late_calls=state.late_calls,
-                memory=dataclasses.replace(arrived.state.memory, outcomes=state.memory.outcomes),
-            )
-            == state
-        )
+        # What a call returns reaches the next run of the workflow as a signal alone.
+        detached = dataclasses.replace(state, late_calls=(), detached_calls=tool_rounds.detach_calls(state))
+        memory = dataclasses.replace(arrived.state.memory, outcomes=state.memory.outcomes)
+        assert dataclasses.replace(arrived.state, memory=memory) == detached
         assert arrived.effect == session.effect
         for request_id in self.requests:
             assert requests.find_outcome(arrived.state, arrived.thread, request_id) == requests.find_outcome(
