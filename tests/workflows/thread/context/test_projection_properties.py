@@ -261,8 +261,9 @@ def test_the_newest_is_kept_first(some: ProjectionInput) -> None:
 def test_nothing_is_left_out_without_a_word(some: ProjectionInput) -> None:
     """`truncated` says that something is missing, or that an epoch's window was truncated before it."""
     _, dropped = conversation_shown(some)
-    truncated = projected(some).meta.truncated
-    assert truncated == bool(dropped) or (truncated and some.policy.window == "epoch")
+    meta = projected(some).meta
+    missing = bool(dropped or meta.truncated_tool_results)
+    assert meta.truncated == missing or (meta.truncated and some.policy.window == "epoch")
 
 
 @given(inputs())
