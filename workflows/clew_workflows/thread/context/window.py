@@ -36,7 +36,7 @@ class Window:
         blocks: The blocks, oldest first.
         tokens: Tokens of the blocks, and of the summary if it is kept.
         keeps_summary: Whether the summary fits.
-        truncated: Whether blocks or the summary were left out.
+        truncated: Whether a block or the summary did not fit: it is left out, or a block's results are shortened.
         epoch: The identity of its beginning; None: the window slides.
     """
 
