@@ -9,7 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, StoreUnavailable, ThreadMismatch
+from clew_activities.archive.errors import (
+    KeyMissing,
+    ObjectDamaged,
+    ObjectMissing,
+    StoreUnavailable,
+    ThreadMismatch,
+)
 from clew_activities.archive.formats import (
     Children,
     Head,
@@ -332,9 +338,14 @@ class Archive:
     async def put_blob(self, family: str, data: bytes, description: bytes) -> str:
         """Store a blob and the description of its content. Returns its digest.
 
-        The description is written last: a blob that has one is complete.
+        Bytes that the store has altered are replaced. The description is written last: a blob that has one is
+        complete.
         """
-        digest = await self._put(family, "blobs", data)
+        digest = hash_bytes(data)
+        try:
+            await self.get_blob(family, digest)
+        except (KeyMissing, ObjectDamaged, ObjectMissing):
+            await self._store.put(self._make_path(family, "blobs", digest), data)
         await self._store.put(self._make_description_path(family, digest), description)
         return digest
 
