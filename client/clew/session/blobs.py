@@ -103,6 +103,9 @@ class SessionBlobs:
             raise TooLarge(f"the blob has {len(data)} bytes, at most {MAX_BLOB_BYTES} are stored")
         digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
         key = (digest, media_type)
+        if self._handle.lacks_blobs:
+            self._known.clear()
+            self._handle.lacks_blobs = False
         async with self._locks.setdefault(key, asyncio.Lock()):
             if (known := self._known.get(key)) is None:
                 known = await self._upload(data, digest, media_type)

@@ -24,6 +24,7 @@ class Service:
     """Stands for a session's handle: it keeps chunks, and answers as the service workflows do."""
 
     session_id = "s-1"
+    lacks_blobs = False
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -80,6 +81,10 @@ async def test_the_same_bytes_are_sent_once(service: Service, blobs: SessionBlob
     content: Any = await blobs.make_content([Image.from_bytes(b"png", name=f"{n}.png") for n in range(9)])
     assert [part["blob"]["name"] for part in content] == [f"{n}.png" for n in range(9)]
     assert len(service.sent) == 1
+    # The session has refused one as unknown.
+    service.lacks_blobs = True
+    await blobs.make_content([Image.from_bytes(b"png"), Image.from_bytes(b"png")])
+    assert len(service.sent) == 2
 
 
 async def test_a_stream_has_one_chunk_in_memory(service: Service, blobs: SessionBlobs) -> None:
