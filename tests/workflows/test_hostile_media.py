@@ -18,7 +18,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from clew import Clew, Image, RequestFailed, Session
-from clew.errors import ArchiveUnavailable, ClewError, UnknownBlob
+from clew.errors import ArchiveUnavailable, ClewError, NotFound, UnknownBlob
 from clew.local import Reply, ToolCall
 from clew_activities.archive import Archive, Store, StoreUnavailable
 from clew_activities.model.model_table import OwnModel, OwnModels
@@ -264,11 +264,17 @@ async def test_older_images_are_cleared_in_steps_and_seen_again(stack: Stack) ->
 
 
 async def test_blobs_for_a_session_that_never_began_are_no_session(stack: Stack) -> None:
-    """They can be stored before it starts, and it has them; nobody else does."""
+    """They can be stored before it starts, and it has them; nobody else does. They can be deleted without it."""
     session = stack.clew.session(f"test-{uuid.uuid4().hex}")
     blob = await session.put_blob(make_png(207, 1))
     other = stack.clew.session(f"test-{uuid.uuid4().hex}")
     with pytest.raises(UnknownBlob):
         await other.read_blob(blob)
+    never = await other.put_blob(make_png(208, 1))
+    await stack.clew.delete(other.id)
+    with pytest.raises(UnknownBlob):
+        await other.read_blob(never)
+    with pytest.raises(NotFound):
+        await stack.clew.delete(other.id)
     started = await stack.clew.open(session.id, model=stack.add_model("fine"))
     assert await started.ask([Image.from_blob(blob)]) == "fine"
