@@ -22,6 +22,7 @@ from pydantic_core import from_json
 
 from clew.child_process import Limits, run_child
 from clew_activities import inspection_process
+from clew_activities.inspection_process import MAX_LENGTH_SECONDS, MAX_PAGES
 from clew_workflows.contract.content import MAX_BLOB_BYTES, is_text_type
 from clew_workflows.contract.errors import ContentMismatch, TooLarge, UnsupportedContent
 
@@ -159,9 +160,13 @@ class Inspection:
         async with self._slots:
             output = await run_child(inspection_process.__file__, question.encode() + b"\n" + data, _LIMITS)
         try:
-            return from_json(output).get(question)
+            answer = from_json(output)
         except ValueError:
             return None
+        # Whatever a file has made of the child process, it answers with a number or with nothing.
+        number = answer.get(question) if isinstance(answer, dict) else None
+        kinds, most = ((int,), MAX_PAGES) if question == "pages" else ((int, float), MAX_LENGTH_SECONDS)
+        return number if type(number) in kinds and 0 < number <= most else None
 
 
 def find_type(data: bytes) -> str | None:
