@@ -336,7 +336,9 @@ async def test_a_session_whose_blob_was_lost_is_imported_without_it(
 def test_blobs_are_read_in_pieces() -> None:
     """A file of many large blobs is not in memory at once."""
     data = [make_png(9, number, size=400_000) for number in range(1, 13)]
-    parts = [{"type": "image", "blob": {**BLOB, "digest": hashlib.sha256(each).hexdigest()}} for each in data]
+    parts: list[Any] = [
+        {"type": "image", "blob": {**BLOB, "digest": hashlib.sha256(each).hexdigest()}} for each in data
+    ]
     payload = {"context_ref": "default", "role": "user", "content": parts}
     entry = {"seq": 0, "id": "e", "kind": "ai_message", "at": "", "payload": payload, "refs": {}, "tokens": 1}
     rows = [entry]

@@ -122,8 +122,7 @@ async def test_each_of_many_blobs_has_its_own_problem(store: Store) -> None:
     """Those of a message are looked up some at a time; what is wrong with one says nothing of the others."""
     blobs = make_blobs(store)
     stored: list[Any] = [await blobs.store("root", make_png(width)) for width in range(1, 2 * CHECKED_AT_ONCE + 2)]
-    unknown, false = {**stored[0], "digest": "0" * 64}, {**stored[1], "width": 9999}
-    named: list[Blob] = [unknown, *stored, false]
+    named: list[Any] = [{**stored[0], "digest": "0" * 64}, *stored, {**stored[1], "width": 9999}]
     problems = await blobs.find_problems("root", named)
     assert {number: type(problem) for number, problem in problems.items()} == {
         0: UnknownBlob,

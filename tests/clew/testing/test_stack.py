@@ -272,7 +272,13 @@ async def test_a_script_may_cite_and_search(running: Stack) -> None:
 async def test_a_scripted_model_takes_what_the_test_says(running: Stack) -> None:
     """It receives the bytes of what it takes, and reads markers of the others; by default it takes nothing."""
     content: list[Any] = ["look", Image.from_bytes(make_png(), name="a.png"), File.from_bytes(make_pdf(1))]
-    for takes, kinds in ((["image"], ["image"]), (["image", "pdf"], ["image", "file"]), ((), []), (None, [])):
+    cases: list[tuple[Any, list[str]]] = [
+        (["image"], ["image"]),
+        (["image", "pdf"], ["image", "file"]),
+        ((), []),
+        (None, []),
+    ]
+    for takes, kinds in cases:
         session = await running.open("seen", takes=takes)
         assert await session.ask(content) == "seen"
         (request,) = running.requests((await session.status()).model)
