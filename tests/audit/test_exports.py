@@ -336,15 +336,14 @@ async def test_a_session_whose_blob_was_lost_is_imported_without_it(
 def test_blobs_are_read_in_pieces() -> None:
     """A file of many large blobs is not in memory at once."""
     data = [make_png(9, number, size=400_000) for number in range(1, 13)]
-    parts: list[Any] = [
-        {"type": "image", "blob": {**BLOB, "digest": hashlib.sha256(each).hexdigest()}} for each in data
-    ]
+    digests = [hashlib.sha256(each).hexdigest() for each in data]
+    parts: list[Any] = [{"type": "image", "blob": {**BLOB, "digest": digest}} for digest in digests]
     payload = {"context_ref": "default", "role": "user", "content": parts}
     entry = {"seq": 0, "id": "e", "kind": "ai_message", "at": "", "payload": payload, "refs": {}, "tokens": 1}
-    rows = [entry]
+    rows: list[Any] = [entry]
     rows += [
-        {"blob": {"digest": part["blob"]["digest"], "data": b64encode(each).decode()}}
-        for part, each in zip(parts, data, strict=True)
+        {"blob": {"digest": digest, "data": b64encode(each).decode()}}
+        for digest, each in zip(digests, data, strict=True)
     ]
     pieces = list(_read_pieces(LineReader(io.BytesIO(write_rows(rows)), FORMAT)))
     assert [blob for piece in pieces for blob in piece.blobs] == data

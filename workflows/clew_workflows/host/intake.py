@@ -26,6 +26,7 @@ from clew_workflows.contract import (
 )
 from clew_workflows.contract.content import Blob
 from clew_workflows.contract.errors import (
+    REFUSALS,
     ArchiveUnavailable,
     ClewError,
     Closed,
@@ -247,8 +248,10 @@ class Intake:
         for arrival, _ in listed:
             arrival.checked = True
             if isinstance(answer, Failure):
-                arrival.refusal = ArchiveUnavailable(
-                    f"the blobs cannot be looked up at present, send it again: {answer.message}"
+                arrival.refusal = (
+                    ArchiveUnavailable(f"the blobs cannot be looked up at present, send it again: {answer.message}")
+                    if answer.type not in REFUSALS
+                    else make_refusal(answer.type, answer.message)
                 )
         for problem in () if isinstance(answer, Failure) else answer.problems:
             owner = owners[problem.blob]
