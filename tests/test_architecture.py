@@ -33,6 +33,8 @@ ORDER = (
     "clew.thread",
     "clew.context",
     "clew.content",
+    "clew.child_process",
+    "clew.limited_process",
     "clew.tools",
     "clew.agents",
     "clew.report",

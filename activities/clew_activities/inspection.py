@@ -20,8 +20,9 @@ from typing import Any, TypedDict
 import imagesize  # type: ignore[import-untyped]
 from pydantic_core import from_json
 
+from clew.child_process import Limits, run_child
 from clew_activities import inspection_process
-from clew_activities.offload import run_child
+from clew_activities.inspection_process import MAX_LENGTH_SECONDS, MAX_PAGES
 from clew_workflows.contract.content import MAX_BLOB_BYTES, is_text_type
 from clew_workflows.contract.errors import ContentMismatch, TooLarge, UnsupportedContent
 
@@ -29,6 +30,8 @@ MAX_SIDE = 100_000
 """Most pixels of an image from left to right, and from top to bottom."""
 MAX_PIXELS = 250_000_000
 """Most pixels of an image."""
+_LIMITS = Limits(memory_bytes=768 * 1024 * 1024, cpu_seconds=5, seconds=20)
+"""Limits of a child process that reads the headers of a file."""
 MAX_CHILDREN = 2
 """Most inspections in child processes at the same time; others wait."""
 _HEADER_BYTES = 1_000_000
@@ -155,11 +158,15 @@ class Inspection:
     async def _ask_child(self, data: bytes, question: str) -> Any:
         """Have a child process read a number from the headers of a file; None: it has found none in its limits."""
         async with self._slots:
-            output = await run_child(inspection_process.__file__, question.encode() + b"\n" + data)
+            output = await run_child(inspection_process.__file__, question.encode() + b"\n" + data, _LIMITS)
         try:
-            return from_json(output).get(question)
+            answer = from_json(output)
         except ValueError:
             return None
+        # Whatever a file has made of the child process, it answers with a number or with nothing.
+        number = answer.get(question) if isinstance(answer, dict) else None
+        kinds, most = ((int,), MAX_PAGES) if question == "pages" else ((int, float), MAX_LENGTH_SECONDS)
+        return number if type(number) in kinds and 0 < number <= most else None
 
 
 def find_type(data: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""The child process that reads one number from the headers of a file from outside, within hard limits.
+"""The child process that reads one number from the headers of a file from outside; `inspection` has its limits.
 
 It reads the name of the number in a line, `pages` or `seconds`, and then the file from standard input, and writes a
 JSON object with the number. It writes an empty one, or nothing, if the file has none or a limit ends the process.
@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import io
 import json
-import resource
-import signal
 import sys
 from contextlib import suppress
 from typing import Any
 
-MAX_MEMORY_BYTES = 768 * 1024 * 1024
-MAX_CPU_SECONDS = 5
-MAX_SECONDS = 20
-"""Limit of wall-clock time, in seconds; longer than the CPU time, for a machine under load."""
 MAX_PAGES = 100_000
 MAX_LENGTH_SECONDS = 1_000_000
 
 
 def main() -> None:
     """Read what comes on standard input."""
-    _limit_resources()
     question = sys.stdin.buffer.readline().strip()
     file = io.BytesIO(sys.stdin.buffer.read())
     answer: dict[str, float] = {}
@@ -48,16 +41,6 @@ def _measure_length(file: io.BytesIO) -> dict[str, float]:
 
     length = tinytag.TinyTag.get(file_obj=file, tags=False).duration or 0
     return {"seconds": round(length, 3)} if 0.001 <= length <= MAX_LENGTH_SECONDS else {}
-
-
-def _limit_resources() -> None:
-    """Set limits that the system enforces, also after the worker has died."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
-    signal.alarm(MAX_SECONDS)
-    # macOS has this limit and refuses to set it.
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
-"""Work that would block the event loop: in a thread if its text is long, in a child process if it needs limits."""
+"""Work that would block the event loop: it runs in a thread if its text is long."""
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -35,31 +33,3 @@ async def count_tokens(payload: P, encoding: str) -> tuple[P, int]:
     records the tokens of its parts, and the tokens of the entry.
     """
     return await offload(len(to_json(payload.as_dict())), payload.count, load_encoding(encoding))
-
-
-async def run_child(file: str, data: bytes) -> bytes:
-    """Run a Python file in a child process, which limits itself. Returns what it wrote before it ended.
-
-    It ends with this process, and is killed if the caller is cancelled.
-    """
-    child = _start_child(file)
-    # In a thread, which ends with the child: asyncio's subprocesses hang if cancelled at their start.
-    reading = asyncio.get_running_loop().run_in_executor(None, child.communicate, data)
-    try:
-        # Shielded: a thread that is cancelled before it has started would not wait for the killed child.
-        output, _ = await asyncio.shield(reading)
-    finally:
-        child.kill()
-    return output
-
-
-def _start_child(file: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        # -P: modules in that file's folder must not shadow the standard library.
-        [sys.executable, "-P", file],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        # Ctrl-C in a terminal must reach the worker alone.
-        start_new_session=True,
-    )

@@ -17,7 +17,7 @@ blob, in memory.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Self
 
@@ -34,8 +34,8 @@ from clew_audit.json_lines import FileDamaged, LineReader, LineWriter, encode_li
 from clew_audit.state_builder import StateBuilder
 from clew_audit.verification import translate_archive_errors, translate_store_errors
 from clew_workflows.contract import TASK_QUEUE, EntriesQuery
-from clew_workflows.contract.content import MAX_BLOB_BYTES
-from clew_workflows.contract.errors import NotFound, Refusal, ThreadMismatch
+from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob
+from clew_workflows.contract.errors import NotFound, Refusal, ThreadMismatch, UnknownBlob
 from clew_workflows.contract.messages import canonicalize
 from clew_workflows.encryption import NO_ENCRYPTION, Sealer, find_sealer
 from clew_workflows.protocol import ArchiveRef
@@ -103,21 +103,21 @@ async def import_session(
         raise ThreadMismatch(f"session {session_id!r} exists or has existed: import the file with --as ANOTHER-ID")
     builder, blobs = StateBuilder(session_id), Blobs(archive)
     archive_ref = ArchiveRef(execution="", family=session_id)
+    unchecked: list[Blob] = []
     for piece in _read_pieces(reader):
+        if piece.entries:
+            await _check_named(blobs, session_id, unchecked)
+            unchecked = [blob for entry in piece.entries for blob in list_blobs(entry)]
+        await _store(archive, blobs, session_id, piece)
+        if not piece.entries:
+            continue
         if piece.entries[0].seq != archive_ref.upto + 1:
             raise FileDamaged(
                 f"entry {archive_ref.upto + 1} is missing: entry {piece.entries[0].seq} stands in its place"
             )
-        async with translate_archive_errors():
-            for text in piece.results:
-                await archive.put_result(session_id, text.encode())
-            for data in piece.blobs:
-                try:
-                    await blobs.store(session_id, data)
-                except Refusal as refusal:
-                    raise FileDamaged(f"the file holds a blob that is not stored: {refusal}") from None
         archive_ref = await recovery.append_entries(archive, archive_ref, piece.entries)
         builder.add(piece.entries, archive_ref)
+    await _check_named(blobs, session_id, unchecked)
     if archive_ref.upto < 0:
         raise FileDamaged("the file holds no entry")
     count = archive_ref.upto + 1
@@ -130,6 +130,34 @@ async def import_session(
     await recovery.write_archive(archive, session, None)
     await recovery.restart_session(client, session_id, task_queue, session.state.settings.own)
     return session_id, count
+
+
+async def _store(archive: Archive, blobs: Blobs, family: str, piece: _Piece) -> None:
+    """Store the results and the blobs of a piece.
+
+    Raises:
+        FileDamaged: A blob cannot be stored: no model reads its type, or its header is damaged.
+    """
+    async with translate_archive_errors():
+        for text in piece.results:
+            await archive.put_result(family, text.encode())
+        for data in piece.blobs:
+            try:
+                await blobs.store(family, data)
+            except Refusal as refusal:
+                raise FileDamaged(f"the file holds a blob that is not stored: {refusal}") from None
+
+
+async def _check_named(blobs: Blobs, family: str, named: list[Blob]) -> None:
+    """Check that entries describe the stored blobs as they are. The export may have lacked some.
+
+    Raises:
+        FileDamaged: An entry says something else of a blob.
+    """
+    async with translate_archive_errors():
+        for refusal in (await blobs.find_problems(family, named)).values():
+            if not isinstance(refusal, UnknownBlob):
+                raise FileDamaged(f"the file holds an entry that does not describe its blob: {refusal}")
 
 
 def read_export(file: BinaryIO, sealer: Sealer = NO_ENCRYPTION) -> list[Entry]:
@@ -163,7 +191,7 @@ def read_exported_blobs(file: BinaryIO, sealer: Sealer = NO_ENCRYPTION) -> Itera
 
 @dataclass(slots=True)
 class _Piece:
-    """Some entries of a file, and the stored results and the blobs that they refer to."""
+    """Some entries of a file, and stored results and blobs that they, or the last ones before them, refer to."""
 
     entries: list[Entry] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
@@ -174,11 +202,18 @@ class _Piece:
 def _read_pieces(reader: LineReader) -> Iterable[_Piece]:
     """Read a file in pieces of bounded size."""
     piece, unfinished = _Piece(), _UnfinishedBlob()
+    # The blobs that entries have named and that have not come yet: a file cannot fill the archive with others.
+    expected, known = set[str](), set[str]()
     for row in reader.read_rows():
         if isinstance(row, dict) and row.keys() == {"blob"}:
+            digest = unfinished.check(row["blob"], expected)
             if (data := unfinished.add(row["blob"])) is not None:
+                expected.remove(digest)
                 piece.blobs.append(data)
                 piece.size += len(data)
+                if piece.size > PIECE_BYTES:
+                    yield piece
+                    piece = _Piece()
             continue
         if unfinished.data:
             raise FileDamaged("the file holds a blob without its end")
@@ -193,7 +228,11 @@ def _read_pieces(reader: LineReader) -> Iterable[_Piece]:
             if is_entry:
                 # Raises an error for a value that could not be written again: nested too deeply, or not JSON.
                 canonicalize(row)
-                piece.entries.append(Entry.from_json(row))
+                entry = Entry.from_json(row)
+                piece.entries.append(entry)
+                named = {blob["digest"] for blob in list_blobs(entry)} - known
+                expected |= named
+                known |= named
             elif "text" in row["result"]:
                 piece.results.append(_read_text(row["result"]))
         except (ValueError, TypeError, RecursionError) as error:
@@ -201,7 +240,7 @@ def _read_pieces(reader: LineReader) -> Iterable[_Piece]:
         piece.size += size
     if unfinished.data:
         raise FileDamaged("the file holds a blob without its end")
-    if piece.entries:
+    if piece.entries or piece.blobs:
         yield piece
 
 
@@ -210,6 +249,17 @@ class _UnfinishedBlob:
     """A blob whose lines have been read up to some of them."""
 
     data: bytearray = field(default_factory=bytearray)
+
+    def check(self, row: Any, expected: Collection[str]) -> str:
+        """Check that an entry has named the blob of a line. Returns its digest.
+
+        Raises:
+            FileDamaged: None has, or the line is not that of a blob.
+        """
+        digest = row.get("digest") if isinstance(row, dict) else None
+        if not isinstance(digest, str) or digest not in expected:
+            raise FileDamaged("the file holds a blob that no entry before it names")
+        return digest
 
     def add(self, row: Any) -> bytes | None:
         """Add a line. Returns the blob with its last one; None for one that could not be read at the export."""

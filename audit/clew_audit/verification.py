@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -68,6 +68,8 @@ async def translate_archive_errors() -> AsyncIterator[None]:
 
 AT_ONCE = 16
 """Objects that are read and written at the same time."""
+BLOBS_AT_ONCE = 2
+"""Blobs among them: each takes up to 150 MiB of memory."""
 MAX_PROBLEMS = 100
 """The most problems that a report lists."""
 
@@ -104,11 +106,12 @@ async def rekey_archive(archive: Archive) -> Rekeying:
     Raises:
         ArchiveUnavailable: The store cannot be reached.
     """
-    report, free = Rekeying(), asyncio.Semaphore(AT_ONCE)
+    report, free, room = Rekeying(), asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(BLOBS_AT_ONCE)
 
     async def rekey(path: str) -> None:
         try:
-            rewritten = await archive.rekey(path)
+            async with room if "/blobs/" in path else nullcontext():
+                rewritten = await archive.rekey(path)
         except (ObjectChanged, ObjectMissing):
             report.changed += 1
         except (KeyMissing, ObjectDamaged) as error:

@@ -176,5 +176,6 @@ def find_raster_type(data: bytes) -> str | None:
 
 
 def clean_name(name: str) -> str | None:
-    """Make a name that messages can have: the last part of a path, without control characters."""
-    return _NOT_IN_NAMES.sub("_", re.split(r"[/\\]", name.strip())[-1])[:MAX_NAME] or None
+    """Make a name that messages can have: the last part of a path, without control characters; None: it has none."""
+    name = _NOT_IN_NAMES.sub("_", re.split(r"[/\\]", name.strip())[-1])[:MAX_NAME]
+    return name if name.strip(".") else None

@@ -5,12 +5,17 @@ from __future__ import annotations
 import struct
 import time
 import zlib
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from clew_activities import inspection
 from clew_activities.inspection import Inspection, choose_type, find_type
 from clew_workflows.contract.content import MAX_BLOB_BYTES
 from clew_workflows.contract.errors import ContentMismatch, TooLarge, UnsupportedContent
+from tests.support.examples import examples
 from tests.support.media import make_pdf, make_png, make_wav
 
 
@@ -94,6 +99,34 @@ async def test_damaged_documents_have_no_pages_and_take_bounded_time() -> None:
     begun = time.monotonic()
     assert "pages" not in await Inspection().inspect(b"%PDF-1.7\n" + b"1 0 obj <</Kids [1 0 R]>> endobj\n" * 1_000)
     assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"{", b"[1]", b"7", *(f'{{"pages": {x}}}'.encode() for x in ('"7"', "true", "1.5", "-1", 10**9))]
+)
+async def test_a_child_that_has_been_taken_over_says_nothing(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    """What it writes is a number of pages, or the file is described without one."""
+
+    async def run_child(*_: object) -> bytes:
+        return answer
+
+    monkeypatch.setattr(inspection, "run_child", run_child)
+    assert await Inspection().inspect(make_pdf(2)) == {"media_type": "application/pdf", "bytes": len(make_pdf(2))}
+
+
+@pytest.mark.parametrize(
+    "media_type", ["image/png", "image/jpeg", "image/gif", "image/tiff", "image/webp", "image/heic"]
+)
+@given(tail=st.binary(max_size=200))
+@examples(100)
+def test_a_damaged_header_is_a_refusal(media_type: str, tail: bytes) -> None:
+    """Whatever follows the first bytes of an image, it has a size or is refused."""
+    start = {"image/webp": b"RIFF\0\0\0\0WEBP", "image/heic": b"\0\0\0\x18ftypheic"}.get(media_type)
+    start = start or next(signature for _, signature, named in inspection._SIGNATURES if named == media_type)
+    assert find_type(start + tail) == media_type
+    with suppress(ContentMismatch, TooLarge):
+        width, height = inspection.measure_image(start + tail, media_type)
+        assert 1 <= min(width, height) <= max(width, height) <= inspection.MAX_SIDE
 
 
 @pytest.mark.parametrize("data", [b"a\0b", b"\xff\xfe\x41\0", b"#!/bin/sh\n", b"MZ\x90", b"PK\x03\x04 a.exe"])

@@ -8,6 +8,7 @@ Tested in other modules:
 `errors`: tests/clew/test_exported_members
 `thread`: tests/clew/test_exported_members, tests/docs/test_schemas
 `hooks`: tests/workflows/test_hooks
+`limited_process`: test_child_process
 `operators`: tests/clew/test_worker_extra
 `worker`: tests/clew/test_worker_extra, tests/activities/worker/test_process
 """

@@ -176,6 +176,26 @@ async def test_only_images_are_shown(address: str, data: bytes) -> None:
         assert "sandbox" in read.headers["content-security-policy"]
 
 
+async def test_a_polyglot_is_an_image_and_nothing_else(address: str) -> None:
+    """A file that begins like a PNG and goes on as a page is served as a PNG, within a sandbox."""
+    async with sign_in(address, "ann") as http:
+        uploaded = await http.post("/chats/shown/files?name=a.html", content=make_png() + HTML)
+        assert uploaded.json()["media_type"] == "image/png"
+        read = await http.get(f"/chats/shown/files/{uploaded.json()['digest']}")
+        assert read.headers["content-type"] == "image/png"
+        assert read.headers["x-content-type-options"] == "nosniff"
+        assert "sandbox" in read.headers["content-security-policy"]
+
+
+async def test_a_file_with_another_name_for_a_path_is_named_by_its_last_part(address: str) -> None:
+    """Neither a path nor a control character is a name; a description that has one is refused."""
+    async with sign_in(address, "ann") as http:
+        blob = (await http.post("/chats/named/files?name=../../x%0A.png", content=make_png())).json()
+        assert blob["name"] == "x_.png"
+        message = {"id": "m", "text": "", "files": [{**blob, "name": "../x"}]}
+        assert (await http.post("/chats/named/messages", json=message)).status_code == 422
+
+
 async def test_files_have_limits(address: str) -> None:
     """Too large, too many, empty, unknown, or of a type that no model reads: each has its refusal."""
     async with sign_in(address, "ann") as http:

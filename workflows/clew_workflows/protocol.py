@@ -860,8 +860,28 @@ class CheckBlobs(Value):
     blobs: tuple[Blob, ...]
 
 
+class BlobProblem(Value):
+    """Why a message cannot name a blob.
+
+    Attributes:
+        blob: The number of the blob among those that were checked.
+        type: The word of the refusal.
+        message: The reason, for people.
+    """
+
+    blob: int
+    type: str
+    message: str
+
+
 class BlobsChecked(Value):
-    """The blobs are stored, and their descriptions are true."""
+    """The answer to `CheckBlobs`.
+
+    Attributes:
+        problems: What is wrong with blobs, in their order; the others are stored as they are described.
+    """
+
+    problems: tuple[BlobProblem, ...] = ()
 
 
 class EndUpload(Value):

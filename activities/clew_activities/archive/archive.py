@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -9,7 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, StoreUnavailable, ThreadMismatch
+from clew_activities.archive.errors import (
+    KeyMissing,
+    ObjectDamaged,
+    ObjectMissing,
+    StoreUnavailable,
+    ThreadMismatch,
+)
 from clew_activities.archive.formats import (
     Children,
     Head,
@@ -29,6 +36,8 @@ from clew_activities.archive.formats import (
 from clew_activities.archive.store import Store
 from clew_workflows.thread.entries import Entry
 
+DELETED_AT_ONCE = 16
+"""Objects that are deleted at the same time, of a family that has no member left."""
 PAGE_OF_HEADS = 500
 """Heads whose names are listed at a time."""
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
@@ -332,9 +341,14 @@ class Archive:
     async def put_blob(self, family: str, data: bytes, description: bytes) -> str:
         """Store a blob and the description of its content. Returns its digest.
 
-        The description is written last: a blob that has one is complete.
+        Bytes that the store has altered are replaced. The description is written last: a blob that has one is
+        complete.
         """
-        digest = await self._put(family, "blobs", data)
+        digest = hash_bytes(data)
+        try:
+            await self.get_blob(family, digest)
+        except (KeyMissing, ObjectDamaged, ObjectMissing):
+            await self._store.put(self._make_path(family, "blobs", digest), data)
         await self._store.put(self._make_description_path(family, digest), description)
         return digest
 
@@ -436,12 +450,24 @@ class Archive:
             unneeded = []
         elif siblings:
             unneeded = await self._find_unneeded(head, siblings)
+            for path in unneeded:
+                await self._store.delete(path)
         else:
             unneeded = [path async for path in self._store.list(self._make_folder(head.family))]
-        for path in unneeded:
-            await self._store.delete(path)
+            # In any order: nothing leads to them but the head. A session may have thousands of blobs.
+            for start in range(0, len(unneeded), DELETED_AT_ONCE):
+                await asyncio.gather(*map(self._store.delete, unneeded[start : start + DELETED_AT_ONCE]))
         await self._store.delete(self._make_head_path(session_id))
         return sum("/segments/" in path for path in unneeded)
+
+    async def has_only_blobs(self, session_id: str) -> bool:
+        """Whether blobs, or chunks of them, were stored for a session that has archived nothing and has no fork."""
+        has_some = False
+        async for path in self._store.list(self._make_folder(session_id)):
+            if "/blobs/" not in path and "/uploads/" not in path:
+                return False
+            has_some = True
+        return has_some
 
     async def list_objects(self, family: str, root: str | None, *, skip_broken: bool = False) -> dict[str, int]:
         """List the paths of all objects that a root leads to, each with its rank in the order of deletion.

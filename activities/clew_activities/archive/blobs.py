@@ -27,17 +27,19 @@ from clew_activities.heartbeats import send_heartbeats
 from clew_activities.inspection import Inspected, Inspection, choose_type
 from clew_workflows.contract import GetBlobInput, PutBlobInput
 from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob, iterate_blobs
-from clew_workflows.contract.errors import ContentMismatch, InvalidInput, TooLarge, UnknownBlob
+from clew_workflows.contract.errors import ContentMismatch, InvalidInput, Refusal, TooLarge, UnknownBlob
 from clew_workflows.contract.names import MAX_CHUNK_BYTES
 from clew_workflows.contract.outputs import BlobPage, BlobReceipt
 from clew_workflows.contract.payloads import AssistantMessage, OperationPayload, ToolMessage, UserMessage
-from clew_workflows.protocol import BlobsChecked, CheckBlobs, EndUpload
+from clew_workflows.protocol import BlobProblem, BlobsChecked, CheckBlobs, EndUpload
 from clew_workflows.thread.entries import Entry
 from clew_workflows.values import Format
 
 FORMAT = Format("blob description")
 MAX_CACHED_BYTES = 64 * 1024 * 1024
 """Most bytes of blobs that a worker keeps in memory beside those that it reads and writes at the time."""
+CHECKED_AT_ONCE = 8
+"""Blobs of a message that a worker looks up at the same time."""
 MAX_AT_ONCE = 2
 """Blobs that a worker puts together from chunks, or reads into memory, at the same time; others wait."""
 _MEASURED = ("width", "height", "pages", "seconds")
@@ -122,14 +124,34 @@ class Blobs:
 
         Raises:
             ContentMismatch: A description is not that of the bytes.
-            ObjectDamaged: A stored description is damaged.
-            UnknownBlob: The family has no such blob.
+            UnknownBlob: The family has no such blob, or its stored description is damaged.
         """
-        for blob in blobs:
+        for refusal in (await self.find_problems(family, blobs)).values():
+            raise refusal
+
+    async def find_problems(self, family: str, blobs: Iterable[Blob]) -> dict[int, Refusal]:
+        """Find which blobs cannot be named, by their numbers, each with the refusal that `check` raises."""
+        checks, problems = [self._check(family, blob) for blob in blobs], dict[int, Refusal]()
+        for start in range(0, len(checks), CHECKED_AT_ONCE):
+            # All of them end before an error is raised.
+            results = await asyncio.gather(*checks[start : start + CHECKED_AT_ONCE], return_exceptions=True)
+            for number, error in enumerate(results, start):
+                if isinstance(error, Refusal):
+                    problems[number] = error
+                elif error is not None:
+                    for unstarted in checks[start + CHECKED_AT_ONCE :]:
+                        unstarted.close()
+                    raise error
+        return problems
+
+    async def _check(self, family: str, blob: Blob) -> None:
+        try:
             stored = await self.describe(family, blob["digest"])
-            check_description(blob, stored)
-            if not await self.archive.holds_blob(family, blob["digest"]):
-                raise make_unknown(blob["digest"])
+        except ObjectDamaged as error:
+            raise UnknownBlob(f"{error}: store it with PutBlob again") from None
+        check_description(blob, stored)
+        if not await self.archive.holds_blob(family, blob["digest"]):
+            raise make_unknown(blob["digest"])
 
     async def copy(self, source: str, target: str, blobs: Iterable[Blob]) -> None:
         """Copy blobs from one family to another, as far as that one does not have them.
@@ -265,8 +287,13 @@ class BlobActivities:
     async def check_blobs(self, request: CheckBlobs) -> BlobsChecked:
         """Check that blobs which a message names are stored, and that their descriptions are true."""
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
-            await self._blobs.check(request.family, request.blobs)
-            return BlobsChecked()
+            problems = await self._blobs.find_problems(request.family, request.blobs)
+            return BlobsChecked(
+                problems=tuple(
+                    BlobProblem(blob=number, type=refusal.type, message=refusal.message)
+                    for number, refusal in problems.items()
+                )
+            )
 
     async def _finish(self, family: str, request: PutBlobInput, data: bytes) -> dict[str, Any]:
         digest = hash_bytes(data)

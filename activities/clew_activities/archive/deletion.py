@@ -50,7 +50,10 @@ class DeletionActivities:
         session_id = request.session_id
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
             location = await self._threads.look_up(session_id)
-            if location is None and activity.info().attempt > 1:
+            # Blobs may have been stored for a session that never started, or that was deleted meanwhile.
+            if location is None and (has_blobs := await self._archive.has_only_blobs(session_id)):
+                await self._archive.delete(session_id)
+            if location is None and (has_blobs or activity.info().attempt > 1):
                 await _delete_histories(session_id)
                 return DeleteReceipt(deleted_segments=0).as_dict()
             return (await self._delete(location or await self._threads.find(session_id))).as_dict()

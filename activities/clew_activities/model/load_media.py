@@ -74,6 +74,6 @@ class MediaLoader:
                 try:
                     read[digest] = await self._blobs.read(family, digest)
                 except (ObjectDamaged, UnknownBlob) as error:
-                    message = f"an image, a recording or a file of the context cannot be read: {error}"
+                    message = f"media of the context cannot be read: {error}. Store the bytes again"
                     raise ApplicationError(message, type=UnknownBlob.type, non_retryable=True) from error
             return read

@@ -267,6 +267,11 @@ class OwnModels:
         own = _find_own(self.sizes, name)
         return Family(name.lower(), own.window, own.output, own.encoding) if own else None
 
+    def find_taken(self, name: str) -> frozenset[MediaSort] | None:
+        """Find what `provider:model` takes of images, recordings and files; None: it has none of its own."""
+        own = _find_own(self.sizes, name)
+        return None if own is None or own.takes is None else frozenset(own.takes)
+
     def find_price(self, name: str) -> Price | None:
         """Find the price of `provider:model`; None: it has none of its own."""
         own = _find_own(self.prices, name)
@@ -328,9 +333,8 @@ def find_family(name: str, own: OwnModels = NO_OWN_MODELS) -> Family | None:
 
 def find_taken_media(name: str, own: OwnModels = NO_OWN_MODELS) -> frozenset[MediaSort]:
     """Find what `provider:model` takes of images, recordings and files; nothing if its name is not known."""
-    entry = _find_own(own.sizes, name)
-    if entry is not None and entry.takes is not None:
-        return frozenset(entry.takes)
+    if (taken := own.find_taken(name)) is not None:
+        return taken
     bare = name.partition(":")[2].lower().rpartition("/")[2]
     return next((taken for pattern, taken in _TAKEN if pattern.match(bare)), frozenset())
 

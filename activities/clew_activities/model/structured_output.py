@@ -12,9 +12,11 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from clew.child_process import Limits, run_child
 from clew_activities.model import validation_process
-from clew_activities.offload import run_child
 
+LIMITS = Limits(memory_bytes=512 * 1024 * 1024, cpu_seconds=2, seconds=10)
+"""Limits of a validation."""
 MAX_CHILDREN = 2
 """Most validations at the same time; others wait."""
 
@@ -66,7 +68,7 @@ class Validation:
             SchemaUnusable: The schema is not valid.
         """
         async with self._slots:
-            output = await run_child(validation_process.__file__, to_json({"schema": schema, "value": value}))
+            output = await run_child(validation_process.__file__, to_json({"schema": schema, "value": value}), LIMITS)
         result: dict[str, Any] = {}
         for line in output.splitlines(keepends=True):
             if line.endswith(b"\n"):
@@ -77,4 +79,4 @@ class Validation:
 
 
 def _describe_limits() -> str:
-    return f"{validation_process.MAX_CPU_SECONDS} seconds or {validation_process.MAX_MEMORY_BYTES // 2**20} MiB"
+    return f"{LIMITS.cpu_seconds} seconds or {LIMITS.memory_bytes // 2**20} MiB"

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import AsyncIterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, cast
+from typing import Annotated, TypedDict
 
 import typer
 from rich import box
@@ -22,8 +22,9 @@ from clew.cli.command import Invocation, command
 from clew.cli.options import SessionId
 from clew.cli.reach import Misconfigured
 from clew.session.session import Session
-from clew_workflows.contract.content import Blob
+from clew_workflows.contract.content import Blob, Content, get_blob, list_media
 from clew_workflows.contract.errors import InvalidInput, UnknownBlob
+from clew_workflows.contract.payloads import MessagePayload, OperationPayload
 from clew_workflows.thread.entries import Entry
 
 DIGITS = 64
@@ -32,7 +33,6 @@ MIN_DIGITS = 4
 """Fewest digits that name a blob."""
 SHOWN_DIGITS = 12
 _PREFIX = re.compile(rf"[0-9a-f]{{{MIN_DIGITS},{DIGITS}}}")
-_MEDIA = ("image", "audio", "file")
 
 
 class NamedBlob(TypedDict):
@@ -138,18 +138,18 @@ async def _read_blobs(session: Session) -> AsyncIterable[NamedBlob]:
 
 def list_named(entry: Entry) -> Iterator[NamedBlob]:
     """List the blobs that an entry names: in its message, or in the messages of its snapshot."""
-    # An entry of a later release has parts, too.
-    waiting: list[Any] = [dict(entry.payload)]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            blob = value.get("blob")
-            if value.get("type") in _MEDIA and isinstance(blob, dict) and "digest" in blob:
-                yield NamedBlob(blob=cast("Blob", blob), type=value["type"], seq=entry.seq)
-            else:
-                waiting += list(value.values())[::-1]
-        elif isinstance(value, list | tuple):
-            waiting += value[::-1]
+    contents: list[Content] = []
+    # A later release may have written what this one cannot read.
+    with suppress(ValueError):
+        match entry.body:
+            case MessagePayload(content=content):
+                contents = [content]
+            case OperationPayload(snapshot=snapshot) if snapshot:
+                contents = [message["content"] for message in snapshot.messages]
+    # Arguments of tools are a model's own: what looks like a part there names nothing.
+    for part in (part for content in contents for part in list_media(content)):
+        if blob := get_blob(part):
+            yield NamedBlob(blob=blob, type=part["type"], seq=entry.seq)
 
 
 async def _find_digest(session: Session, prefix: str) -> str:

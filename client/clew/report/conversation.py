@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, overload
 
 from clew.report.types import Call, EventItem, Item, Media, MessageItem, Page, Piece, ProviderUse, Text, ToolUse
-from clew_workflows.contract.content import Content, Part, describe_part, get_text, list_media
+from clew_workflows.contract.content import Blob, Content, Part, describe_part, get_text, list_media
 from clew_workflows.contract.messages import Citation, ProviderCall, Source, ToolCall, list_cited_pages
 from clew_workflows.contract.payloads import (
     AppliedPin,
@@ -84,7 +84,9 @@ class Texts:
     def _take_part(self, part: Part) -> Piece:
         if part["type"] == "text":
             return Piece(text=self.take(part["text"]))
-        blob: dict[str, Any] = dict(part.get("blob") or {})
+        described: dict[str, Any] = dict(part.get("blob") or {})
+        # A later release may have written further fields.
+        blob = {name: value for name, value in described.items() if name in Blob.__annotations__}
         if not self.included:
             # The digest would tell a reader who has the file that it was sent.
             shown = {name: value for name, value in blob.items() if name not in ("name", "digest")}

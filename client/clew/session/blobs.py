@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
-from clew.content import AnyContent, ContentPart, Image, Media, clean_name, guess_text_type
+from clew.content import AnyContent, ContentPart, File, Image, Media, clean_name, guess_text_type
 from clew.session.handle import SessionHandle
 from clew.session.transport import make_input
 from clew_workflows.contract import GET_BLOB_WORKFLOW, PUT_BLOB_WORKFLOW, GetBlobInput, PutBlobInput
@@ -45,7 +45,8 @@ class SessionBlobs:
             path = Path(source)
             name = name or clean_name(path.name)
             media_type = media_type or guess_text_type(path.name)
-            source = await asyncio.to_thread(path.read_bytes)
+            # A huge file is not read to its end.
+            source = await asyncio.to_thread(File.from_path(path).read, MAX_BLOB_BYTES)
         media_type = media_type or guess_text_type(name or "")
         if isinstance(source, bytes):
             return await self._put_bytes(source, media_type, name)
@@ -90,7 +91,9 @@ class SessionBlobs:
             )
         if isinstance(part, Image) and part.url is not None:
             return {"type": "image", "url": part.url}
-        blob = part.blob or await self._put_bytes(await asyncio.to_thread(part.read), part.media_type, part.name)
+        blob = part.blob or await self._put_bytes(
+            await asyncio.to_thread(part.read, MAX_BLOB_BYTES), part.media_type, part.name
+        )
         made: Any = {"type": part.kind, "blob": blob}
         return cast("Part", made)
 
@@ -100,6 +103,9 @@ class SessionBlobs:
             raise TooLarge(f"the blob has {len(data)} bytes, at most {MAX_BLOB_BYTES} are stored")
         digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
         key = (digest, media_type)
+        if self._handle.lacks_blobs:
+            self._known.clear()
+            self._handle.lacks_blobs = False
         async with self._locks.setdefault(key, asyncio.Lock()):
             if (known := self._known.get(key)) is None:
                 known = await self._upload(data, digest, media_type)

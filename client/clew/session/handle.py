@@ -29,7 +29,15 @@ from clew.session.transport import (
 )
 from clew_workflows.contract import READ_WORKFLOW, EntriesQuery, ReadThreadInput
 from clew_workflows.contract.config import make_fairness_key
-from clew_workflows.contract.errors import ClewError, Closed, NotFound, Refusal, Starting, WorkerUnavailable
+from clew_workflows.contract.errors import (
+    ClewError,
+    Closed,
+    NotFound,
+    Refusal,
+    Starting,
+    UnknownBlob,
+    WorkerUnavailable,
+)
 from clew_workflows.contract.outcomes import Output
 from clew_workflows.contract.payloads import SessionPayload
 from clew_workflows.thread.entries import Entry
@@ -126,6 +134,7 @@ class SessionHandle:
         session_id: The session.
         task_queue: The task queue of the service workflows.
         workflow: Temporal's handle of the session's workflow.
+        lacks_blobs: The session has refused a blob as unknown, which may have been stored: the store has lost it.
     """
 
     def __init__(self, client: Client, session_id: str, task_queue: str) -> None:
@@ -133,6 +142,7 @@ class SessionHandle:
         self.session_id = session_id
         self.task_queue = task_queue
         self.workflow: WorkflowHandle[Any, Any] = client.get_workflow_handle(session_id)
+        self.lacks_blobs = False
 
     async def send(
         self, name: str, argument: BaseModel, update_id: str | None = None, *, awaits_answer: bool = False
@@ -231,6 +241,9 @@ class SessionHandle:
             raise await self.explain_absence(absent) from None
         except Closed as ended:
             raise await self.find_failure() or await self._describe_end(ended) from None
+        except UnknownBlob:
+            self.lacks_blobs = True
+            raise
 
     async def _describe_end(self, ended: Closed) -> Closed:
         try:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
@@ -14,8 +14,9 @@ from typing import Any
 from clew.agents import Agent, AgentTool
 from clew.local import Reply, ScriptedModel
 from clew.tools import ToolDefinition
+from clew_activities.model.model_table import OwnModels, TakenMedia
 from clew_activities.providers import Providers, load_providers
-from clew_workflows.contract.content import MediaKind
+from clew_workflows.contract.content import MediaKind, MediaSort
 
 PROVIDER = "scripted"
 """The provider of the scripted models' names: `scripted:…`."""
@@ -123,10 +124,30 @@ Script = (
 """
 
 
+@dataclass(frozen=True)
+class ScriptedModels(OwnModels):
+    """What scripted models take of images, recordings and files. Their sizes and prices are those of their names.
+
+    Attributes:
+        taken: By `provider:name`: what a test has said. Of others it is what their names say.
+    """
+
+    taken: dict[str, frozenset[MediaSort]] = field(default_factory=dict)
+
+    def find_taken(self, name: str) -> frozenset[MediaSort] | None:
+        """Find what a model takes; None: no test has said it."""
+        return self.taken.get(name)
+
+
 class Scripts:
-    """The scripts of the models of a stack, by the model's name, and the requests that they have received."""
+    """The scripts of the models of a stack, by the model's name, and the requests that they have received.
+
+    Attributes:
+        own_models: What the models take of images, recordings and files, for the workers of the stack.
+    """
 
     def __init__(self) -> None:
+        self.own_models = ScriptedModels()
         self._scripts: dict[str, Script] = {}
         self._requests: dict[str, list[ScriptedRequest]] = {}
         self._answered: dict[str, int] = {}
@@ -134,10 +155,17 @@ class Scripts:
         self._failures: list[str] = []
         self._lock = threading.Lock()
 
-    def add_model(self, name: str | None, script: Script, like: str | None = None) -> str:
+    def add_model(
+        self,
+        name: str | None,
+        script: Script,
+        like: str | None = None,
+        takes: Collection[TakenMedia] | None = None,
+    ) -> str:
         """Add a model, or replace the script of one. Returns it as `provider:name`; None: a new name is made.
 
-        A new name ends with the name of `like`, so that its window, its encoding and its prices are those of `like`.
+        A new name ends with the name of `like`, so that its window, its encoding and its prices are those of `like`,
+        and what it takes of images, recordings and files, unless `takes` says that.
         """
         with self._lock:
             if name is None:
@@ -145,6 +173,8 @@ class Scripts:
             self._scripts[name] = script
             self._answered[name] = 0
             self._requests.setdefault(name, [])
+            if takes is not None:
+                self.own_models.taken[f"{PROVIDER}:{name}"] = frozenset(takes)
         return f"{PROVIDER}:{name}"
 
     def add_agents(

@@ -16,6 +16,7 @@ Tested in other modules:
 `google_schema`: test_google
 `google_stream`: test_google, test_hostile
 `interface`: test_loading, test_http
+`openai_media`: test_media, tests/clew/testing/test_stack
 `openai_schema`: test_openai, test_responses
 `openai_stream`: test_openai, test_hostile
 `reply`: test_hostile, test_echoes, test_answer_object

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
-from clew import File, Image
+from clew import Entry, File, Image
+from clew.cli.blobs import list_named
 from tests.support.command_line import open_terminal, read_error, run_clew
 from tests.support.media import make_pdf, make_png
 from tests.support.stack import Stack
@@ -75,6 +77,26 @@ async def test_blobs_that_are_not_there(stack: Stack, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
     folder = await run_clew("blob", "get", other.id, foreign["digest"], "-o", "/absent/x", address=address)
     assert read_error(folder) == (2, "misconfigured")
+
+
+def test_what_looks_like_a_part_elsewhere_is_none() -> None:
+    """A model's arguments, a forged entry and another kind name no blob; a message and a snapshot do."""
+    blob = {"digest": "0" * 64, "media_type": "image/png", "bytes": 7, "name": "a.png"}
+    forged: list[Any] = [{"type": "image", "blob": {"digest": {"a": 7}}}]
+    call = {"id": "t", "name": "t", "arguments": {"part": {"type": "image", "blob": blob}, "other": forged}}
+    message = {"context_ref": "default", "role": "assistant", "content": [{"type": "image", "blob": blob}]}
+    replace = {"type": "replace", "reason": "manual", "result_context": {"messages": [message]}}
+    operation = {"op_id": "o", "context_ref": "default", "operation": replace}
+    rows: list[tuple[Any, Any, int]] = [
+        ("ai_message", {**message, "content": "", "tool_calls": [call]}, 0),
+        ("ai_message", {**message, "content": forged}, 0),
+        ("error", {"type": "internal", "message": "", "details": {"part": message["content"]}}, 0),
+        ("ai_message", message, 1),
+        ("ai_context_operation", operation, 1),
+    ]
+    for kind, payload, count in rows:
+        named = list(list_named(Entry(7, "e", kind, "", payload, {}, 0)))
+        assert named == [{"blob": blob, "type": "image", "seq": 7}] * count
 
 
 async def test_a_terminal_gets_texts_only(stack: Stack) -> None:

@@ -23,6 +23,7 @@ from clew.report.media import (
 from clew.report.rendering import render_page
 from clew.report.types import EventItem, MessageItem
 from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
 from tests.support.hostile_thread import HOSTILE_TEXTS
 from tests.support.media import make_pdf, make_png, make_wav
@@ -91,6 +92,18 @@ def test_parts_stand_in_their_order() -> None:
     assert [part.media.digest if part.media else None for part in reply.parts] == [None, IMAGE["blob"]["digest"]]
     (event,) = [item for item in items if isinstance(item, EventItem) and item.kind == "replace"]
     assert [part.media.pages for part in event.parts if part.media] == [2]
+
+
+def test_fields_of_a_later_release_are_left_out() -> None:
+    """A part is shown as far as this release knows it."""
+    session = RecordedSession(ContextPolicy())
+    session.writer.message(user_says([IMAGE]))
+    *before, entry = session.thread
+    later = [{**IMAGE, "alt": "a square", "blob": {**IMAGE["blob"], "frames": 12}}]
+    written = Entry.from_json({**entry.as_dict(), "payload": {**entry.payload, "content": later}})
+    page = render(Thread((*before, written)), find_stored(PNG))
+    assert "<img " in page
+    assert "frames" not in page
 
 
 def test_windows_count_media() -> None:

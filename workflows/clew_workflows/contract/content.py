@@ -6,7 +6,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NotRequired, Protocol, TypeAlias, cast
 
-from pydantic import ConfigDict, Field, SkipValidation, StringConstraints, TypeAdapter, ValidationError, with_config
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 from typing_extensions import TypedDict
 
 from clew_workflows.contract.errors import UnknownBlob
@@ -27,14 +36,14 @@ Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _DIGEST = re.compile("[0-9a-f]{64}")
 MediaType = Annotated[str, StringConstraints(pattern=r"^[a-z]+/[a-z0-9][a-z0-9.+-]{0,99}$")]
 BlobName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f/\\]+$")]
-_FORBID = ConfigDict(extra="forbid")
+_STRICT = ConfigDict(extra="forbid", strict=True)
 _TEXTS = re.compile(
     r"text/.+|application/(json|xml|yaml|x-yaml|toml|sql|javascript|x-javascript|typescript|x-sh|x-httpd-php|rtf"
     r"|x-ndjson|jsonl|graphql|x-tex|x-python|x-latex|[a-z0-9.-]+\+(json|xml|yaml))"
 )
 
 
-@with_config(_FORBID)
+@with_config(_STRICT)
 class Blob(TypedDict):
     """The description of bytes in the archive. The bytes are never in a message.
 
@@ -59,7 +68,7 @@ class Blob(TypedDict):
     seconds: NotRequired[Annotated[float, Field(gt=0, le=1_000_000)]]
 
 
-@with_config(_FORBID)
+@with_config(_STRICT)
 class TextPart(TypedDict):
     """A text.
 
@@ -72,7 +81,7 @@ class TextPart(TypedDict):
     text: str
 
 
-@with_config(_FORBID)
+@with_config(_STRICT)
 class ImagePart(TypedDict):
     """An image: a blob, or the address of an image that the provider fetches.
 
@@ -87,7 +96,7 @@ class ImagePart(TypedDict):
     url: NotRequired[Annotated[str, StringConstraints(pattern=r"^https://[!-~]+$", max_length=MAX_URL_CHARACTERS)]]
 
 
-@with_config(_FORBID)
+@with_config(_STRICT)
 class AudioPart(TypedDict):
     """A recording.
 
@@ -100,7 +109,7 @@ class AudioPart(TypedDict):
     blob: Blob
 
 
-@with_config(_FORBID)
+@with_config(_STRICT)
 class FilePart(TypedDict):
     """A document or another file.
 
@@ -115,7 +124,43 @@ class FilePart(TypedDict):
 
 Part = Annotated[TextPart | ImagePart | AudioPart | FilePart, Field(discriminator="type")]
 """A part of a message."""
-Content: TypeAlias = str | list[SkipValidation[Part]]
+
+
+_part: TypeAdapter[Part] = TypeAdapter(Part)
+_FIELDS = {"type", "text", "blob", "url"}
+
+
+def _check_stored(parts: list[Part]) -> list[Part]:
+    """Check that parts have the types that readers rely on; fields that a later release wrote are ignored.
+
+    Raises:
+        ValueError: One has not.
+    """
+    for number, part in enumerate(parts):
+        try:
+            _part.validate_python(_select_known(part))
+        except ValidationError:
+            raise ValueError(f"part {number} is none that this version of Clew knows") from None
+        if has_no_source(part):
+            raise ValueError(f"part {number} is an image without a blob or a url, or with both")
+    return parts
+
+
+def _select_known(part: object) -> object:
+    if not isinstance(part, dict):
+        return part
+    known = {name: value for name, value in part.items() if name in _FIELDS}
+    if isinstance(blob := known.get("blob"), dict):
+        known["blob"] = {name: value for name, value in blob.items() if name in Blob.__annotations__}
+    return known
+
+
+def has_no_source(part: Part) -> bool:
+    """Whether a part is an image that has neither a blob nor an address, or both."""
+    return part["type"] == "image" and ("blob" in part) == ("url" in part)
+
+
+Content: TypeAlias = str | Annotated[list[SkipValidation[Part]], AfterValidator(_check_stored)]
 """The content of a message: a text, or its parts in their order."""
 
 
@@ -209,7 +254,7 @@ def read_parts(value: object) -> list[Part] | None:
     except ValidationError:
         return None
     media = list_media(parts)
-    return parts if media and all(("blob" in part) != ("url" in part) for part in media) else None
+    return parts if media and not any(map(has_no_source, media)) else None
 
 
 def is_empty(content: Content) -> bool:
@@ -232,8 +277,13 @@ def join_contents(contents: Iterable[Content], separator: str) -> Content:
         return separator.join(texts)
     joined: list[Part] = []
     for content in shown:
-        joined += [{"type": "text", "text": content}] if isinstance(content, str) else content
+        joined += list_parts(content)
     return joined
+
+
+def list_parts(content: Content) -> list[Part]:
+    """List the parts of a content; of a text the one that it is."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def prefix_text(prefix: str, content: Content) -> Content:

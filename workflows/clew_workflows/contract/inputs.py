@@ -15,7 +15,7 @@ from clew_workflows.contract.config import (
     Steering,
     ToolNames,
 )
-from clew_workflows.contract.content import BlobName, Digest, MediaType, Part
+from clew_workflows.contract.content import BlobName, Digest, MediaType
 from clew_workflows.contract.names import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
@@ -31,7 +31,7 @@ from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import StoredResult
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.schemas import check_schema
-from clew_workflows.contract.validation import INVALID_OPERATION, Input, MessageContent
+from clew_workflows.contract.validation import INVALID_OPERATION, Input, MessageContent, ResultContent
 
 # Messages, and inputs of a run.
 
@@ -399,7 +399,7 @@ class LateResultInput(Input):
     """
 
     tool_call_id: Id
-    content: str | list[Part]
+    content: ResultContent
     result: StoredResult | None = None
     is_error: bool = False
 

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, NotRequired, Self, TypeVar, cast, dataclass_transform, get_args
 
-from pydantic import ConfigDict, Field, PlainSerializer, SkipValidation, TypeAdapter
+from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, SkipValidation, TypeAdapter
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_json
 
@@ -329,6 +329,32 @@ class UserMessage(MessagePayload):
     refs: dict[str, str] | None = None
 
 
+def _check_object(value: Any) -> Any:
+    """Check that a value is an object. What it has is the provider's."""
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
+    return value
+
+
+def _check_objects(values: Any) -> Any:
+    """Check that a value is a list of objects."""
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise ValueError("it is no list of objects")
+    return values
+
+
+def _check_calls(calls: Any) -> Any:
+    """Check that tool calls have the fields that readers rely on. A full validation would take four times as long."""
+    for call in _check_objects(calls):
+        if not (
+            isinstance(call.get("id"), str)
+            and isinstance(call.get("name"), str)
+            and isinstance(call.get("arguments"), dict)
+        ):
+            raise ValueError("a tool call has an id, a name and arguments")
+    return calls
+
+
 def make_reply_message(
     content: Content, tool_calls: list[ToolCall] | None, provider_data: ProviderData | None, *, is_paused: bool
 ) -> Message:
@@ -360,11 +386,11 @@ class AssistantMessage(MessagePayload):
     """
 
     role: Literal["assistant"]
-    tool_calls: SkipValidation[list[ToolCall]] | None = None
+    tool_calls: Annotated[SkipValidation[list[ToolCall]], AfterValidator(_check_calls)] | None = None
     thinking: str | None = None
-    provider_data: SkipValidation[ProviderData] | None = None
-    provider_calls: SkipValidation[list[ProviderCall]] | None = None
-    citations: SkipValidation[list[Citation]] | None = None
+    provider_data: Annotated[SkipValidation[ProviderData], AfterValidator(_check_object)] | None = None
+    provider_calls: Annotated[SkipValidation[list[ProviderCall]], AfterValidator(_check_objects)] | None = None
+    citations: Annotated[SkipValidation[list[Citation]], AfterValidator(_check_objects)] | None = None
     interrupted: bool = False
     recipe: Recipe | None = None
 
@@ -546,6 +572,25 @@ class SummaryPayload(Payload):
 
 
 Reason = Literal["manual", "restore", "compaction", "system"]
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+_content: TypeAdapter[Content] = TypeAdapter(Content)
+
+
+def _check_messages(messages: Any) -> Any:
+    """Check that messages have the fields that readers rely on, as `_check_calls` does."""
+    for message in _check_objects(messages):
+        if message.get("role") not in _ROLES:
+            raise ValueError("a message has a role")
+        _content.validate_python(message.get("content"))
+        if message.get("tool_calls") is not None:
+            _check_calls(message["tool_calls"])
+        if not isinstance(message.get("tool_call_id", ""), str) or not isinstance(message.get("name", ""), str):
+            raise ValueError("a message names a call and a tool")
+        if message.get("provider_data") is not None:
+            _check_object(message["provider_data"])
+    return messages
 
 
 class StoredMessage(Message, total=False):
@@ -570,7 +615,7 @@ class StoredSnapshot(Stored):
         media_tokens: Tokens of the images, recordings and files of each message; absent where no message has any.
     """
 
-    messages: SkipValidation[list[StoredMessage]]
+    messages: Annotated[SkipValidation[list[StoredMessage]], AfterValidator(_check_messages)]
     system_prompt: str | None = None
     tokens: list[int] | None = None
     system_prompt_tokens: int | None = None

@@ -238,9 +238,10 @@ class ToolCalls:
             checked = await execution.carry_out(CheckBlobs(family=family, blobs=blobs), None, state)
         except Refusal as refusal:
             checked = Failure(type=refusal.type, message=refusal.message)
-        if not isinstance(checked, Failure):
+        wrong = (checked,) if isinstance(checked, Failure) else checked.problems
+        if not wrong:
             return answer
-        problem = f"error: the tool has run, but its result cannot be used: {checked.type}: {checked.message}"
+        problem = f"error: the tool has run, but its result cannot be used: {wrong[0].type}: {wrong[0].message}"
         return ToolAnswered(content=problem, is_error=True)
 
 

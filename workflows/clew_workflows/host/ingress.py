@@ -23,6 +23,7 @@ from clew_workflows.contract import (
     ConfigureInput,
     ContextOperation,
     ContextQuery,
+    LateResultInput,
     MessageInput,
     Replace,
     SessionConfig,
@@ -266,7 +267,7 @@ def _check_command(command: Command) -> Command:
             if isinstance(command, MessageInput):
                 _check_prompts(None, command.context_policy)
             return command.model_copy(update={"content": content})
-        case ToolResultInput():
+        case ToolResultInput() | LateResultInput():
             check_kinds(list_contents(command))
         case ContextOperation():
             snapshot = command.operation.result_context if isinstance(command.operation, Replace) else None

@@ -1,4 +1,4 @@
-"""The child process that turns an image from outside into what a terminal draws, within hard limits.
+"""The child process that turns an image from outside into what a terminal draws; `pictures` has its limits.
 
 It reads a JSON object with the size in a line, and then the image from standard input. It writes the sequences for
 the terminal, or nothing, if the image is damaged, too large, of another type, or a limit ends the process.
@@ -11,15 +11,9 @@ from __future__ import annotations
 
 import io
 import json
-import resource
-import signal
 import sys
 from contextlib import suppress
 
-MAX_MEMORY_BYTES = 1024 * 1024 * 1024
-MAX_CPU_SECONDS = 5
-MAX_SECONDS = 15
-"""Limit of wall-clock time, in seconds; longer than the CPU time, for a machine under load."""
 MAX_PIXELS = 50_000_000
 """Most pixels of an image that is decoded."""
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
@@ -28,7 +22,6 @@ FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 
 def main() -> None:
     """Draw what comes on standard input."""
-    _limit_resources()
     size = json.loads(sys.stdin.buffer.readline())
     data = sys.stdin.buffer.read()
     # The library raises anything for a damaged file.
@@ -62,16 +55,6 @@ def _draw(data: bytes, *, protocol: str, columns: int, rows: int, cell_width: in
     sys.__stdout__ = sent  # type: ignore[misc]
     sys.stdout.write(made.getvalue())
     sys.stdout.flush()
-
-
-def _limit_resources() -> None:
-    """Set limits that the system enforces, also after the chat has died."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
-    signal.alarm(MAX_SECONDS)
-    # macOS has this limit and refuses to set it.
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
-import os
 import re
 import struct
-import subprocess
 import sys
 import termios
 from collections import deque
@@ -20,10 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from temporalio.exceptions import TemporalError
 
+from clew.child_process import Limits, run_child
 from clew.session.session import Session
 from clew_workflows.contract.content import Blob, Part
 from clew_workflows.contract.errors import ClewError
@@ -41,8 +40,8 @@ READ_SECONDS = 10.0
 """Seconds within which an image must be read."""
 MAX_COLUMNS, MAX_ROWS = 60, 15
 """Largest picture, in cells."""
-MAX_OUTPUT_BYTES = 8 * 1024 * 1024
-"""Most that the child process may write."""
+_LIMITS = Limits(memory_bytes=1024 * 1024 * 1024, cpu_seconds=5, seconds=15, output_bytes=8 * 1024 * 1024)
+"""Limits of the child process."""
 KONSOLE_VERSION = 220_400
 """The first version of Konsole with sixel."""
 USUAL_CELL = (10, 20)
@@ -128,46 +127,13 @@ async def draw(data: bytes, protocol: Protocol, room: Room) -> str:
         "cell_width": room.cell[0],
         "cell_height": room.cell[1],
     }
-    child = _start_child(room)
-    # In a thread, which ends with the child: asyncio's subprocesses hang if cancelled at their start.
-    talking = asyncio.get_running_loop().run_in_executor(None, _talk, child, settings, data)
-    try:
-        # Shielded: a thread that is cancelled before it has started would not wait for the killed child.
-        painted = await asyncio.shield(talking)
-    finally:
-        child.kill()
-    return painted if _PICTURE.fullmatch(painted) else ""
-
-
-def _start_child(room: Room) -> subprocess.Popen[bytes]:
     # The library reads the size of a cell where it has no terminal to ask.
     cell = {"TEXTUAL_CELL_WIDTH": str(room.cell[0]), "TEXTUAL_CELL_HEIGHT": str(room.cell[1])}
-    return subprocess.Popen(
-        # -P: modules in that file's folder must not shadow the standard library.
-        [sys.executable, "-P", str(_PROCESS)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **cell, "PYTHONIOENCODING": "utf-8"},
-        # Ctrl-C in the terminal must reach the chat alone.
-        start_new_session=True,
+    output = await run_child(
+        str(_PROCESS), json.dumps(settings).encode() + b"\n" + data, _LIMITS, cell | {"PYTHONIOENCODING": "utf-8"}
     )
-
-
-def _talk(child: subprocess.Popen[bytes], settings: Mapping[str, Any], data: bytes) -> str:
-    """Give the child its image, and read what it writes within the limit."""
-    with child:
-        try:
-            if child.stdin and child.stdout:
-                child.stdin.write(json.dumps(settings).encode() + b"\n" + data)
-                child.stdin.close()
-                painted = child.stdout.read(MAX_OUTPUT_BYTES + 1)
-                return painted.decode() if len(painted) <= MAX_OUTPUT_BYTES else ""
-        except (OSError, UnicodeDecodeError):
-            pass  # a limit has ended it
-        finally:
-            child.kill()
-    return ""
+    painted = output.decode("utf-8", "replace")
+    return painted if _PICTURE.fullmatch(painted) else ""
 
 
 class Pictures:
