@@ -361,8 +361,8 @@ class Session(SessionReads):
     ) -> UploadReceipt:
         """Have a URL of the store signed, to which a browser uploads a file without passing through the backend.
 
-        The browser sends the bytes to `url` with the `method` and the `headers` of the answer. `finish_upload` makes a
-        blob of them. The bucket must allow the page's origin (CORS).
+        The browser sends the bytes to the answer's `url`, with its `method` and its `headers`. `finish_upload` makes
+        a blob of them. The bucket must allow the page's origin (CORS).
 
         Args:
             size: The number of bytes. More are refused.
