@@ -115,7 +115,8 @@ class Session(SessionReads):
         """Send a message and return when it is accepted. From then on it is durable.
 
         While the session starts, or ends a run that was cancelled, it takes the message in and decides afterwards:
-        then `Request.result` raises the refusal.
+        then `Request.result` raises the refusal. So it does with a message that names blobs, which a worker checks
+        before the session decides: an `UnknownBlob` is raised by `Request.result`.
 
         `answer` is the type of the answer: any type that pydantic can turn into a JSON Schema, which takes the place
         of `output_schema`. The answer must meet the schema.
