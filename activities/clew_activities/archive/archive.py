@@ -442,10 +442,10 @@ class Archive:
         return await self._store.get(self._make_ticket_path(session_id, upload))
 
     async def delete_staged(self, session_id: str, upload: str, *, ticket: bool) -> None:
-        """Delete the bytes of an upload, and its ticket if that is said."""
-        await self._store.delete(self._make_staged_path(session_id, upload))
+        """Delete the bytes of an upload, and its ticket if that is said. Best effort."""
         if ticket:
-            await self._store.delete(self._make_ticket_path(session_id, upload))
+            await self._discard(self._make_ticket_path(session_id, upload))
+        await self._discard(self._make_staged_path(session_id, upload))
 
     async def list_paths(self) -> AsyncIterator[str]:
         """List the paths of all objects of the namespace, in no order, without those that are staged."""
@@ -484,9 +484,10 @@ class Archive:
             unneeded = await self._find_unneeded(head, siblings)
         else:
             unneeded = [path async for path in self._store.list(self._make_folder(head.family))]
-        unneeded += [path async for path in self._store.list(self._make_staging_folder(session_id))]
         for path in unneeded:
             await self._store.delete(path)
+        async for path in self._store.list(self._make_staging_folder(session_id)):
+            await self._discard(path)
         await self._store.delete(self._make_head_path(session_id))
         return sum("/segments/" in path for path in unneeded)
 
@@ -539,6 +540,11 @@ class Archive:
         if not _UPLOAD.fullmatch(upload):
             raise ValueError(f"invalid id of an upload: {upload[:100]!r}")
         return f"{self._make_folder(family)}/uploads/{upload}/{part:06}"
+
+    async def _discard(self, path: str) -> None:
+        """Delete what is staged. Best effort: with an Azure URL its caller may lease the object, which keeps it."""
+        with suppress(StoreUnavailable):
+            await self._store.delete(path)
 
     def _make_staging_folder(self, session_id: str) -> str:
         return f"{self._namespace}/{_STAGED}/{_make_file_name(session_id)}"

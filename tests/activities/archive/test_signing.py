@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from base64 import b64encode
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
@@ -18,9 +20,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from clew.errors import TooLarge, UnknownKey
-from clew_activities.archive import Archive, ObjectMissing, Store
+from clew_activities.archive import Archive, ObjectMissing, Store, StoreUnavailable
 from clew_activities.archive.backends import Bucket, SignedPut
 from clew_workflows.encryption import Changed, Encryption, Unsealed
+from tests.support.archives import begin_archive, list_objects, make_entries
 from tests.support.encrypted import Reversing, make_encryption
 from tests.support.s3 import make_s3_env
 
@@ -190,3 +193,48 @@ async def test_what_is_staged_is_no_object_of_the_archive() -> None:
         "n/staged/s-ab/upload",
         "n/staged/s-ab/upload.json",
     ]
+
+
+class Leased(Store):
+    """A store in which others hold what is staged, as a lease in Azure does."""
+
+    async def delete(self, path: str) -> None:
+        if "/staged/" in path:
+            raise StoreUnavailable(path, "there is a lease on the blob")
+        await super().delete(path)
+
+
+async def test_an_object_that_a_caller_holds_does_not_keep_a_session() -> None:
+    """A staged object that cannot be deleted does not hinder the deletion of its session."""
+    store = Leased(Store.from_url("memory://")._objects)
+    archive = Archive(store, "n")
+    await begin_archive(archive, "a", make_entries(0, 3))
+    await store.put("n/staged/s-a/upload", b"bytes")
+    await archive.delete("a")
+    assert await list_objects(store, "n") == {"n/staged/s-a/upload"}
+
+
+async def test_a_store_that_sends_more_than_was_asked_for_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google's store unpacks an object that was uploaded as gzip and ignores the range: nothing of that is taken."""
+    sent = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        head = await reader.readuntil(b"\r\n\r\n")
+        size = 10 if head.startswith(b"HEAD") else 10**10
+        writer.write(b"HTTP/1.1 200 OK\r\nlast-modified: Thu, 01 Jan 2026 00:00:00 GMT\r\netag: 1\r\n")
+        writer.write(b"content-length: %d\r\n\r\n" % size)
+        with suppress(ConnectionError):
+            while not head.startswith(b"HEAD"):
+                writer.write(bytes(65_536))
+                await writer.drain()
+                sent += 65_536
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for name, value in make_s3_env(f"http://127.0.0.1:{port}").items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(StoreUnavailable):
+            await Store.from_url("s3://bucket").get_foreign(PATH, 100)
+    assert sent < 32 * 2**20
