@@ -232,13 +232,6 @@ async def _collect(stream: AsyncIterable[bytes]) -> bytes:
     return bytes(collected)
 
 
-class _Unredirected(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the bytes are for the store alone."""
-
-    def redirect_request(self, *_args: Any) -> None:
-        """Return no request: the redirect is an error."""
-
-
 def _send_bytes(upload: UploadReceipt, data: bytes) -> None:
     """Send the bytes of an upload to its URL.
 
@@ -252,7 +245,8 @@ def _send_bytes(upload: UploadReceipt, data: bytes) -> None:
     headers = {"Content-Type": "application/octet-stream", "Content-Length": str(len(data)), **upload.headers}
     request = urllib.request.Request(upload.url, io.BytesIO(data), headers, method=upload.method)
     try:
-        with urllib.request.build_opener(_Unredirected()).open(request, timeout=UPLOAD_TIMEOUT):
+        # No redirect of a PUT is followed.
+        with urllib.request.urlopen(request, timeout=UPLOAD_TIMEOUT):
             pass
     except urllib.error.HTTPError as error:
         error.close()
