@@ -50,6 +50,8 @@ export interface Workflows {
   ListSessions: { input: ListSessionsInput; output: SessionsPage };
   PutBlob: { input: PutBlobInput; output: BlobReceipt };
   GetBlob: { input: GetBlobInput; output: BlobPage };
+  StartUpload: { input: StartUploadInput; output: UploadReceipt };
+  FinishUpload: { input: FinishUploadInput; output: BlobReceipt };
 }
 
 /** An agent as a worker has resolved it. */
@@ -300,7 +302,7 @@ export interface BlobPage {
   next_offset?: number;
 }
 
-/** A chunk was stored. */
+/** A chunk was stored, or an upload was finished. */
 export interface BlobReceipt {
   /** The description of the blob, which a part of a message names; absent: the blob is not complete. */
   blob?: Blob;
@@ -749,6 +751,14 @@ export interface FilePart {
   type: "file";
   /** The blob. */
   blob: Blob;
+}
+
+/** The argument of the workflow `FinishUpload`, which verifies what was uploaded, and stores it as a blob. */
+export interface FinishUploadInput {
+  /** The session that the upload was started for. */
+  session_id: string;
+  /** The upload. */
+  upload_id: string;
 }
 
 /** The differences of a request from its context, because the provider refuses the context as it is. */
@@ -1776,6 +1786,24 @@ export interface Source {
   title?: string;
 }
 
+/** The argument of the workflow `StartUpload`, which signs a URL of the store for the bytes of one blob. */
+export interface StartUploadInput {
+  /** The session. It need not exist yet. */
+  session_id: string;
+  /** The number of bytes that will be uploaded. */
+  bytes: number;
+  /** The type that they will have. Absent: the type that their first bytes have. */
+  media_type?: string | null;
+  /** The name of the file. */
+  name?: string | null;
+  /** The SHA-256 that they will have. Absent: any. */
+  digest?: string | null;
+  /** Whether they will be encrypted with the keys of the session's workers, before they are uploaded. Must be true where encryption is on. `bytes` and `digest` are those before encryption. */
+  encrypted?: boolean;
+  /** The URL is valid for this many seconds. */
+  expires_seconds?: number;
+}
+
 /** The argument of the signals `steer` and `inject`: a message for the run in progress. */
 export interface SteerInput {
   /** The text, or parts; leading and trailing white space is removed. */
@@ -2146,6 +2174,22 @@ export interface Unpin {
   type: "unpin";
   /** The seqs of the messages. */
   seqs: Array<number>;
+}
+
+/** A URL of the store was signed. `FinishUpload` makes a blob of what is uploaded to it. */
+export interface UploadReceipt {
+  /** The upload. */
+  upload_id: string;
+  /** The URL. It takes the bytes of this upload, and opens nothing else. It is a secret until it expires. */
+  url: string;
+  /** The method of the HTTP request whose body has the bytes. */
+  method: "PUT";
+  /** The headers that the request must have. */
+  headers: Record<string, string>;
+  /** When the URL expires, and until when the upload can be finished: RFC 3339 in UTC. */
+  expires_at: string;
+  /** The name under which the bytes are to be encrypted; absent: they are uploaded as they are. */
+  object_name?: string;
 }
 
 /**

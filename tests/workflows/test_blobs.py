@@ -19,7 +19,7 @@ from clew.local import temporal_server
 from clew_activities.archive import Archive
 from clew_audit.exports import export_session, import_session
 from clew_audit.verification import verify_archive
-from clew_workflows.contract import MAX_CHUNK_BYTES
+from clew_workflows.contract import MAX_CHUNK_BYTES, START_UPLOAD_WORKFLOW, StartUploadInput
 from clew_workflows.contract.errors import (
     ArchiveDamaged,
     ContentMismatch,
@@ -27,6 +27,7 @@ from clew_workflows.contract.errors import (
     TooLarge,
     UnknownBlob,
     UnsupportedContent,
+    UploadUnavailable,
 )
 from tests.support.archives import list_objects
 from tests.support.encrypted import make_encryption, read_history_bytes, run_worker
@@ -332,9 +333,10 @@ async def test_the_last_chunk_can_be_repeated(stack: Stack) -> None:
 
 @pytest.mark.slow
 async def test_the_server_keeps_no_history_of_an_upload(stack: Stack) -> None:
-    """The histories of the workflows that have brought a blob, and read it, are deleted.
+    """The histories of the workflows that have brought a blob, read it, and signed a URL, are deleted.
 
-    On a server of its own: it deletes them when the others are booked.
+    So is that of another caller's upload, with the session. On a server of its own: it deletes them when the others
+    are booked.
     """
     # How soon it books: by default after minutes.
     quick = {f"history.{queue}ProcessorUpdateAckInterval": "1s" for queue in ("transfer", "visibility", "timer")}
@@ -344,9 +346,20 @@ async def test_the_server_keeps_no_history_of_an_upload(stack: Stack) -> None:
             session = await clew.open(f"test-{uuid.uuid4().hex}", model=stack.add_model("fine"))
             blob = await session.put_blob(make_png(118, 119, size=2_500_000))
             await session.read_blob(blob)
+            with pytest.raises(UploadUnavailable):
+                await session.start_upload(10)
+
+            async def list_services() -> list[str]:
+                named = [execution.id async for execution in clew.temporal.list_workflows()]
+                return [name for name in named if "blob-" in name or "upload-" in name]
 
             async def is_forgotten() -> bool:
-                named = [execution.id async for execution in clew.temporal.list_workflows()]
-                return not [name for name in named if "blob-" in name]
+                return not await list_services()
 
+            await wait_until(is_forgotten)
+            command = StartUploadInput(session_id=session.id, bytes=10)
+            with pytest.raises(UploadUnavailable):
+                await session._handle.run_service(START_UPLOAD_WORKFLOW, command)
+            await wait_until(list_services)
+            await clew.delete(session.id)
             await wait_until(is_forgotten)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
+from clew_activities.archive.backends import SignedPut
 from clew_activities.archive.errors import (
     KeyMissing,
     ObjectDamaged,
@@ -33,7 +34,7 @@ from clew_activities.archive.formats import (
     split_entries,
     truncate_children,
 )
-from clew_activities.archive.store import Store
+from clew_activities.archive.store import Store, name_object
 from clew_workflows.thread.entries import Entry
 
 DELETED_AT_ONCE = 16
@@ -45,6 +46,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _UPLOAD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SUFFIXES = {"segments": ".jsonl", "nodes": ".json", "states": ".json", "results": "", "blobs": ""}
 """The kinds of immutable objects, and the ends of their names."""
+_STAGED = "staged"
+"""The folder of uploads. It is apart from families: a store's own rules can delete all that is old in it."""
 _LAST = 1 << 30
 """Rank of a root in the order of deletion: after all objects that it leads to, so that a repeated deletion finds
 them."""
@@ -101,7 +104,11 @@ class Archive:
         <namespace>/families/s-<family>/blobs/<sha256>.json       what was read from their headers
         <namespace>/families/s-<family>/uploads/<upload>/<part>   chunks of blobs that are not complete
         <namespace>/families/s-<family>/members/s-<session>       marker of a member
-        <namespace>/sessions/s-<session>.json                     the head, the only mutable object
+        <namespace>/sessions/s-<session>.json                     the head
+        <namespace>/staged/s-<session>/<upload>                   bytes that callers upload to signed URLs
+        <namespace>/staged/s-<session>/<upload>.json              the ticket: what they may upload, and until when
+
+    Heads and what is staged are mutable.
 
     A missing or damaged object raises `ObjectMissing` or `ObjectDamaged` with its name. Reads never skip it.
     One that a newer version of Clew has written raises `NewerVersion`; nothing of it is overwritten or deleted.
@@ -417,10 +424,49 @@ class Archive:
         """Delete a chunk of an upload."""
         await self._store.delete(path)
 
+    @property
+    def encrypts(self) -> bool:
+        """Whether objects are encrypted."""
+        return self._store.encrypts
+
+    async def sign_upload(self, session_id: str, upload: str, expires_in: timedelta) -> tuple[SignedPut, str] | None:
+        """Sign a URL for the bytes of an upload; None: the store cannot.
+
+        Returns:
+            The URL, and the name under which the bytes are to be encrypted where objects are.
+        """
+        path = self._make_staged_path(session_id, upload)
+        signed = await self._store.sign_put(path, expires_in)
+        return (signed, name_object(path)) if signed else None
+
+    async def get_staged(self, session_id: str, upload: str, max_bytes: int) -> bytes:
+        """Read the bytes of an upload, which its caller has written. It raises what `Store.get_foreign` raises."""
+        return await self._store.get_foreign(self._make_staged_path(session_id, upload), max_bytes)
+
+    async def put_ticket(self, session_id: str, upload: str, data: bytes) -> None:
+        """Write the ticket of an upload."""
+        await self._store.put(self._make_ticket_path(session_id, upload), data)
+
+    async def get_ticket(self, session_id: str, upload: str) -> bytes:
+        """Read the ticket of an upload.
+
+        Raises:
+            ObjectMissing: The session has no such upload.
+        """
+        return await self._store.get(self._make_ticket_path(session_id, upload))
+
+    async def delete_staged(self, session_id: str, upload: str, *, ticket: bool) -> None:
+        """Delete the bytes of an upload, and its ticket if that is said. Best effort."""
+        if ticket:
+            await self._discard(self._make_ticket_path(session_id, upload))
+        await self._discard(self._make_staged_path(session_id, upload))
+
     async def list_paths(self) -> AsyncIterator[str]:
-        """List the paths of all objects of the namespace, in no order."""
+        """List the paths of all objects of the namespace, in no order, without those that are staged."""
+        staged = f"{self._namespace}/{_STAGED}/"
         async for path in self._store.list(self._namespace):
-            yield path
+            if not path.startswith(staged):
+                yield path
 
     async def rekey(self, path: str) -> bool:
         """Encrypt an object anew, unless it has the key that encrypts. Returns whether it was written.
@@ -457,6 +503,8 @@ class Archive:
             # In any order: nothing leads to them but the head. A session may have thousands of blobs.
             for start in range(0, len(unneeded), DELETED_AT_ONCE):
                 await asyncio.gather(*map(self._store.delete, unneeded[start : start + DELETED_AT_ONCE]))
+        async for path in self._store.list(self._make_staging_folder(session_id)):
+            await self._discard(path)
         await self._store.delete(self._make_head_path(session_id))
         return sum("/segments/" in path for path in unneeded)
 
@@ -518,6 +566,22 @@ class Archive:
         if not _UPLOAD.fullmatch(upload):
             raise ValueError(f"invalid id of an upload: {upload[:100]!r}")
         return f"{self._make_folder(family)}/uploads/{upload}/{part:06}"
+
+    async def _discard(self, path: str) -> None:
+        """Delete what is staged. Best effort: with an Azure URL its caller may lease the object, which keeps it."""
+        with suppress(StoreUnavailable):
+            await self._store.delete(path)
+
+    def _make_staging_folder(self, session_id: str) -> str:
+        return f"{self._namespace}/{_STAGED}/{_make_file_name(session_id)}"
+
+    def _make_staged_path(self, session_id: str, upload: str) -> str:
+        if not _UPLOAD.fullmatch(upload):
+            raise ValueError(f"invalid id of an upload: {upload[:100]!r}")
+        return f"{self._make_staging_folder(session_id)}/{upload}"
+
+    def _make_ticket_path(self, session_id: str, upload: str) -> str:
+        return f"{self._make_staged_path(session_id, upload)}.json"
 
     async def _put(self, family: str, kind: str, data: bytes) -> str:
         """Write an immutable object. Returns its digest."""

@@ -41,13 +41,18 @@ MAX_CACHED_BYTES = 64 * 1024 * 1024
 CHECKED_AT_ONCE = 8
 """Blobs of a message that a worker looks up at the same time."""
 MAX_AT_ONCE = 2
-"""Blobs that a worker puts together from chunks, or reads into memory, at the same time; others wait."""
+"""Uploads that a worker has in memory, and blobs that it reads into memory, at the same time; others wait."""
 _MEASURED = ("width", "height", "pages", "seconds")
 _blob: TypeAdapter[Blob] = TypeAdapter(Blob)
 
 
 class Blobs:
-    """Stores and reads blobs, and keeps the newest that were read in memory."""
+    """Stores and reads blobs, and keeps the newest that were read in memory.
+
+    Attributes:
+        archive: The archive.
+        assembling: Held by an upload while all its bytes are in memory.
+    """
 
     def __init__(self, archive: Archive, *, max_cached_bytes: int = MAX_CACHED_BYTES) -> None:
         self.archive = archive
@@ -56,6 +61,7 @@ class Blobs:
         self._cached: OrderedDict[tuple[str, str], bytes] = OrderedDict()
         self._cached_bytes = 0
         self._reading = asyncio.Semaphore(MAX_AT_ONCE)
+        self.assembling = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def find_family(self, session_id: str) -> str:
         """Find the family whose objects a session has: its own if it has no archive yet."""
@@ -238,7 +244,6 @@ class BlobActivities:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._archive = blobs.archive
-        self._joining = asyncio.Semaphore(MAX_AT_ONCE)
 
     @activity.defn(name="put_blob")
     async def put_blob(self, request: PutBlobInput) -> dict[str, Any]:
@@ -253,7 +258,7 @@ class BlobActivities:
                 source = info.workflow_id or "", info.workflow_run_id or ""
                 await self._archive.put_chunk(family, request.upload_id, request.part, source, data)
                 return BlobReceipt().as_dict()
-            async with self._joining:
+            async with self._blobs.assembling:
                 return await self._finish(family, request, await self._join(family, request.upload_id, request, data))
 
     @activity.defn(name="end_upload")

@@ -32,6 +32,8 @@ MAX_RESULTS = 1_000
 """Newest messages of a session that are searched for subagents which have only just ended."""
 DELETERS = 8
 """Subagents of a session that are deleted at the same time."""
+_UPLOADS = ("putblob", "startupload", "finishupload")
+"""The verbs in the ids of the workflows whose histories have bytes, URLs and names of files."""
 
 
 class DeletionActivities:
@@ -162,12 +164,13 @@ async def _delete_histories(session_id: str) -> None:
     runs = [("", session_id)]
     runs += [(run.run_id, run.id) async for run in client.list_workflows(f'WorkflowId = "{session_id}"')]
     # Others that begin like that are those of sessions whose ids begin alike.
-    uploads = f"{SERVICE_PREFIX}putblob-{session_id}-"
-    runs += [
-        (run.run_id, run.id)
-        async for run in client.list_workflows(f'WorkflowId STARTS_WITH "{uploads}"')
-        if re.fullmatch("[0-9a-f]{32}", run.id.removeprefix(uploads))
-    ]
+    for verb in _UPLOADS:
+        uploads = f"{SERVICE_PREFIX}{verb}-{session_id}-"
+        runs += [
+            (run.run_id, run.id)
+            async for run in client.list_workflows(f'WorkflowId STARTS_WITH "{uploads}"')
+            if re.fullmatch("[0-9a-f]{32}", run.id.removeprefix(uploads))
+        ]
     for run_id, workflow_id in runs:
         named = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
         request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=named)

@@ -16,6 +16,7 @@ from clew_activities.archive.hibernation import ArchiveActivities
 from clew_activities.archive.listing import ListingActivities, SearchAttributes
 from clew_activities.archive.reading import ReadingActivities
 from clew_activities.archive.thread_source import Threads
+from clew_activities.archive.uploads import UploadActivities, Uploads
 from clew_activities.callers import await_request, open_session, read_last_seq, send_message, submit_input
 from clew_activities.checkpoints import CheckpointActivities, Keys
 from clew_activities.model.call_model import CallSlots, ModelActivities
@@ -126,7 +127,7 @@ def make_parts(
     )
     archiving = ArchiveActivities(archive, attributes)
     reading = ReadingActivities(archive)
-    storing = BlobActivities(blobs)
+    storing, uploading = BlobActivities(blobs), UploadActivities(Uploads(blobs))
     running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools, blobs=blobs)
     summarize = SummaryActivities(providers, http, threads, own_models).summarize
     slots = CallSlots(models, model_calls, direct_calls)
@@ -155,6 +156,8 @@ def make_parts(
             storing.end_upload,
             storing.get_blob,
             storing.check_blobs,
+            uploading.start_upload,
+            uploading.finish_upload,
             slots.call_directly,
         ],
         model_activities=[slots.call_from_queue, summarize],

@@ -38,6 +38,7 @@ from clew_workflows.contract import (
 )
 from clew_workflows.contract.content import Blob, Content
 from clew_workflows.contract.messages import Message
+from clew_workflows.contract.names import UPLOAD_SECONDS
 from clew_workflows.contract.outputs import (
     ApprovalReceipt,
     CancelReceipt,
@@ -49,6 +50,7 @@ from clew_workflows.contract.outputs import (
     OperationReceipt,
     SummaryReceipt,
     ToolResultReceipt,
+    UploadReceipt,
 )
 
 T = TypeVar("T")
@@ -113,7 +115,8 @@ class Session(SessionReads):
         """Send a message and return when it is accepted. From then on it is durable.
 
         While the session starts, or ends a run that was cancelled, it takes the message in and decides afterwards:
-        then `Request.result` raises the refusal.
+        then `Request.result` raises the refusal. So it does with a message that names blobs, which a worker checks
+        before the session decides: an `UnknownBlob` is raised by `Request.result`.
 
         `answer` is the type of the answer: any type that pydantic can turn into a JSON Schema, which takes the place
         of `output_schema`. The answer must meet the schema.
@@ -323,7 +326,9 @@ class Session(SessionReads):
             async for event in events:
                 yield event
 
-    async def put_blob(self, source: BlobSource, *, media_type: str | None = None, name: str | None = None) -> Blob:
+    async def put_blob(
+        self, source: BlobSource, *, media_type: str | None = None, name: str | None = None, direct: bool = False
+    ) -> Blob:
         """Store an image, a recording or a file, and return its description, which parts of messages name.
 
         The session need not exist yet. The methods that send content store what they are given; this one is for bytes
@@ -333,13 +338,63 @@ class Session(SessionReads):
             source: The bytes, the path of a file, or a stream of bytes, of which one chunk is in memory.
             media_type: The type, such as `application/pdf`; None: that of the first bytes.
             name: The name of the file; None: that of a path.
+            direct: Upload the bytes to the workers' store itself instead of through Temporal. The store must sign
+                URLs, as S3, Google Cloud Storage and Azure do. Where encryption is on they are encrypted before. They
+                are all in memory.
 
         Raises:
+            ArchiveUnavailable: The store has not taken the upload.
             ContentMismatch: The bytes have another type than `media_type`.
             TooLarge: There are too many.
             UnsupportedContent: No model can read a file of that type.
+            UploadUnavailable: `direct`, and the workers' store signs no URLs.
         """
-        return await self._blobs.put(source, media_type, name)
+        return await self._blobs.put(source, media_type, name, direct=direct)
+
+    async def start_upload(
+        self,
+        size: int,
+        *,
+        media_type: str | None = None,
+        name: str | None = None,
+        digest: str | None = None,
+        expires_seconds: int = UPLOAD_SECONDS,
+    ) -> UploadReceipt:
+        """Have a URL of the store signed, to which a browser uploads a file without passing through the backend.
+
+        The browser sends the bytes to the answer's `url`, with its `method` and its `headers`. `finish_upload` makes
+        a blob of them. The bucket must allow the page's origin (CORS).
+
+        Args:
+            size: The number of bytes. More are refused.
+            media_type: The type that they must have; None: that of the first bytes.
+            name: The name of the file.
+            digest: The SHA-256 that they must have; None: any.
+            expires_seconds: The URL is valid for so long, and so long the upload can be finished.
+
+        Raises:
+            ArchiveUnavailable: The store cannot be used at present.
+            NotEncrypted: Encryption is on, and a browser has no keys: use `put_blob`.
+            TooLarge: No blob may have so many bytes.
+            UploadUnavailable: The workers' store signs no URLs, as a local folder does not: use `put_blob`.
+        """
+        return await self._blobs.start_upload(
+            bytes=size, media_type=media_type, name=name, digest=digest, expires_seconds=expires_seconds
+        )
+
+    async def finish_upload(self, upload_id: str) -> Blob:
+        """Verify what was uploaded, and store it. Return its description, which parts of messages name.
+
+        It can be repeated. What is refused for its content is deleted: start another upload.
+
+        Raises:
+            ContentMismatch: The bytes have another number, type or digest than was declared.
+            TooLarge: There are more than was declared.
+            UnknownUpload: The session has no such upload, or nothing was uploaded.
+            UnsupportedContent: No model can read a file of that type.
+            UploadExpired: The time of the upload is over.
+        """
+        return await self._blobs.finish_upload(upload_id)
 
     async def read_blob(self, blob: Blob | str) -> bytes:
         """Read the bytes of a blob, which a description or a digest names. They are verified.

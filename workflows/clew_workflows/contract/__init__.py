@@ -40,6 +40,7 @@ from clew_workflows.contract.inputs import (
     DeleteSessionInput,
     EntriesQuery,
     Expand,
+    FinishUploadInput,
     FollowQuery,
     ForkedInput,
     ForkSessionInput,
@@ -62,6 +63,7 @@ from clew_workflows.contract.inputs import (
     SnapshotMessage,
     SnapshotProviderData,
     SnapshotToolCall,
+    StartUploadInput,
     SteerInput,
     SubagentResultInput,
     SubmitInput,
@@ -76,6 +78,7 @@ from clew_workflows.contract.lists import ListedStatus, ListSessionsInput, Sessi
 from clew_workflows.contract.messages import Citation, Message, ProviderCall, Source, ToolCall, ToolSpec
 from clew_workflows.contract.names import (
     DELETE_WORKFLOW,
+    FINISH_UPLOAD_WORKFLOW,
     FORK_WORKFLOW,
     GET_BLOB_WORKFLOW,
     LIST_WORKFLOW,
@@ -92,6 +95,7 @@ from clew_workflows.contract.names import (
     READ_RESULT,
     READ_WORKFLOW,
     RESTORE_WORKFLOW,
+    START_UPLOAD_WORKFLOW,
     TASK_QUEUE,
     VIEW_BLOB,
     WAIT_SECONDS,
@@ -138,12 +142,14 @@ from clew_workflows.contract.outputs import (
     ToolResultReceipt,
     TranscriptMessage,
     TranscriptPage,
+    UploadReceipt,
     Window,
 )
 from clew_workflows.contract.policy import ClearMedia, ClearToolResults, ContextPolicy
 
 __all__ = [
     "DELETE_WORKFLOW",
+    "FINISH_UPLOAD_WORKFLOW",
     "FORK_WORKFLOW",
     "GET_BLOB_WORKFLOW",
     "LIST_WORKFLOW",
@@ -161,6 +167,7 @@ __all__ = [
     "READ_RESULT",
     "READ_WORKFLOW",
     "RESTORE_WORKFLOW",
+    "START_UPLOAD_WORKFLOW",
     "TASK_QUEUE",
     "VIEW_BLOB",
     "WAIT_SECONDS",
@@ -194,6 +201,7 @@ __all__ = [
     "EntriesPage",
     "EntriesQuery",
     "Expand",
+    "FinishUploadInput",
     "FollowPage",
     "FollowQuery",
     "ForkReceipt",
@@ -251,6 +259,7 @@ __all__ = [
     "SnapshotProviderData",
     "SnapshotToolCall",
     "Source",
+    "StartUploadInput",
     "SteerInput",
     "SubagentResultInput",
     "SubmitInput",
@@ -268,6 +277,7 @@ __all__ = [
     "TranscriptPage",
     "TranscriptQuery",
     "Unpin",
+    "UploadReceipt",
     "Usage",
     "Window",
     "WindowQuery",

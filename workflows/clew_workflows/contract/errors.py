@@ -43,8 +43,11 @@ ClewError
 │   ├── UnknownRequest
 │   ├── UnknownTool
 │   ├── UnknownToolCall
+│   ├── UnknownUpload
 │   ├── UnsupportedContent
-│   └── UnsupportedStrategy
+│   ├── UnsupportedStrategy
+│   ├── UploadExpired
+│   └── UploadUnavailable
 ├── ContextOverflow         a part that the context must have does not fit
 ├── EncodingUnavailable     the vocabulary of a token encoding cannot be loaded
 ├── RequestFailed           a request ended without an answer; has its outcome
@@ -189,7 +192,7 @@ class NewerVersion(Refusal):
 
 
 class NotEncrypted(Refusal):
-    """The input is not encrypted, and the workers accept only inputs that are."""
+    """The input, or a file that was uploaded, is not encrypted, and the workers accept only what is."""
 
     type = "not_encrypted"
 
@@ -332,6 +335,12 @@ class UnknownToolCall(Refusal):
     type = "unknown_tool_call"
 
 
+class UnknownUpload(Refusal):
+    """The session has no such upload, or nothing was uploaded to its URL."""
+
+    type = "unknown_upload"
+
+
 class UnsupportedContent(Refusal):
     """No model can read a file of that type, or it is not what a part of that kind can be."""
 
@@ -342,6 +351,18 @@ class UnsupportedStrategy(Refusal):
     """The strategy is not `react`."""
 
     type = "unsupported_strategy"
+
+
+class UploadExpired(Refusal):
+    """The upload was not finished in its time: start another one."""
+
+    type = "upload_expired"
+
+
+class UploadUnavailable(Refusal):
+    """The workers' store signs no URLs, as a local folder does not: store the blob with `PutBlob`."""
+
+    type = "upload_unavailable"
 
 
 REFUSALS: dict[str, type[Refusal]] = {cls.type: cls for base in (Refusal, Closed) for cls in base.__subclasses__()}
@@ -456,8 +477,11 @@ __all__ = [
     "UnknownRequest",
     "UnknownTool",
     "UnknownToolCall",
+    "UnknownUpload",
     "UnsupportedContent",
     "UnsupportedStrategy",
+    "UploadExpired",
+    "UploadUnavailable",
     "WorkerUnavailable",
     "make_refusal",
 ]

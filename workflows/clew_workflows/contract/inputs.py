@@ -20,6 +20,8 @@ from clew_workflows.contract.names import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
     MAX_PENDING,
+    MAX_UPLOAD_SECONDS,
+    UPLOAD_SECONDS,
     Id,
     Metadata,
     ModelName,
@@ -730,6 +732,41 @@ class GetBlobInput(Input):
     session_id: SessionId
     digest: Digest
     offset: int = Field(default=0, ge=0)
+
+
+class StartUploadInput(Input):
+    """The argument of the workflow `StartUpload`, which signs a URL of the store for the bytes of one blob.
+
+    Attributes:
+        session_id: The session. It need not exist yet.
+        bytes: The number of bytes that will be uploaded.
+        media_type: The type that they will have. Absent: the type that their first bytes have.
+        name: The name of the file.
+        digest: The SHA-256 that they will have. Absent: any.
+        encrypted: Whether they will be encrypted with the keys of the session's workers, before they are uploaded.
+            Must be true where encryption is on. `bytes` and `digest` are those before encryption.
+        expires_seconds: The URL is valid for this many seconds.
+    """
+
+    session_id: SessionId
+    bytes: int = Field(ge=1)
+    media_type: MediaType | None = None
+    name: BlobName | None = None
+    digest: Digest | None = None
+    encrypted: bool = False
+    expires_seconds: int = Field(default=UPLOAD_SECONDS, ge=1, le=MAX_UPLOAD_SECONDS)
+
+
+class FinishUploadInput(Input):
+    """The argument of the workflow `FinishUpload`, which verifies what was uploaded, and stores it as a blob.
+
+    Attributes:
+        session_id: The session that the upload was started for.
+        upload_id: The upload.
+    """
+
+    session_id: SessionId
+    upload_id: UploadId
 
 
 class DeleteSessionInput(Input):

@@ -29,6 +29,10 @@ MAX_CHUNK_BYTES = 1_000_000
 """Most bytes of a blob in one input or answer. In base64, and encrypted, they stay under the 2 MB of a payload."""
 MAX_CHUNKS = 1_000
 """Most chunks of one upload."""
+UPLOAD_SECONDS = 900
+"""Seconds that the signed URL of an upload is valid, unless its caller says otherwise."""
+MAX_UPLOAD_SECONDS = 3_600
+"""Most seconds that the signed URL of an upload is valid."""
 MAX_TOKEN_BYTES = 512 * 1024
 """Largest checkpoint token, in bytes."""
 MAX_EDITED_ARGUMENTS_BYTES = 512 * 1024
@@ -53,6 +57,8 @@ DELETE_WORKFLOW = "DeleteSession"
 LIST_WORKFLOW = "ListSessions"
 PUT_BLOB_WORKFLOW = "PutBlob"
 GET_BLOB_WORKFLOW = "GetBlob"
+START_UPLOAD_WORKFLOW = "StartUpload"
+FINISH_UPLOAD_WORKFLOW = "FinishUpload"
 TASK_QUEUE = "clew"
 READ_RESULT = "read_result"
 """The tool that every session with tools has: the model reads large tool results with it."""

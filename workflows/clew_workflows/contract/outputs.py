@@ -558,13 +558,33 @@ class ForkReceipt(Output):
 
 
 class BlobReceipt(Output):
-    """A chunk was stored.
+    """A chunk was stored, or an upload was finished.
 
     Attributes:
         blob: The description of the blob, which a part of a message names; absent: the blob is not complete.
     """
 
     blob: Blob | None = None
+
+
+class UploadReceipt(Output):
+    """A URL of the store was signed. `FinishUpload` makes a blob of what is uploaded to it.
+
+    Attributes:
+        upload_id: The upload.
+        url: The URL. It takes the bytes of this upload, and opens nothing else. It is a secret until it expires.
+        method: The method of the HTTP request whose body has the bytes.
+        headers: The headers that the request must have.
+        expires_at: When the URL expires, and until when the upload can be finished: RFC 3339 in UTC.
+        object_name: The name under which the bytes are to be encrypted; absent: they are uploaded as they are.
+    """
+
+    upload_id: str
+    url: str
+    method: Literal["PUT"] = "PUT"
+    headers: dict[str, str] = Field(default_factory=dict)
+    expires_at: str
+    object_name: str | None = None
 
 
 class BlobPage(Output):

@@ -19,6 +19,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlrea
 with workflow.unsafe.imports_passed_through():
     from clew_workflows.contract import (
         DELETE_WORKFLOW,
+        FINISH_UPLOAD_WORKFLOW,
         FORK_WORKFLOW,
         GET_BLOB_WORKFLOW,
         LIST_WORKFLOW,
@@ -29,7 +30,9 @@ with workflow.unsafe.imports_passed_through():
         READ_CONTEXT_WORKFLOW,
         READ_WORKFLOW,
         RESTORE_WORKFLOW,
+        START_UPLOAD_WORKFLOW,
         DeleteSessionInput,
+        FinishUploadInput,
         ForkSessionInput,
         GetBlobInput,
         ListSessionsInput,
@@ -38,6 +41,7 @@ with workflow.unsafe.imports_passed_through():
         ReadThreadInput,
         RestoreInput,
         SessionConfig,
+        StartUploadInput,
     )
     from clew_workflows.contract.config import make_start_arguments
     from clew_workflows.contract.errors import (
@@ -221,7 +225,41 @@ class GetBlob:
         return await run_activity("get_blob", decode(argument, GetBlobInput), BLOB_TIMEOUT)
 
 
-SERVICES = (ReadThread, ReadContext, ForkSession, RestoreSession, DeleteSession, ListSessions, PutBlob, GetBlob)
+@workflow.defn(name=START_UPLOAD_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class StartUpload:
+    """Signs a URL of the store for the bytes of one blob: `{session_id, bytes, ...}` -> `{upload_id, url, ...}`.
+
+    The URL is in this workflow's event history, which is the caller's to delete.
+    """
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """Sign the URL. `FinishUpload` makes a blob of what is uploaded to it."""
+        return await run_activity("start_upload", decode(argument, StartUploadInput), BLOB_TIMEOUT)
+
+
+@workflow.defn(name=FINISH_UPLOAD_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class FinishUpload:
+    """Verifies what was uploaded, and stores it as a blob: `{session_id, upload_id}` -> `{blob}`."""
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """Store the blob. Repeated, it answers the same."""
+        return await run_activity("finish_upload", decode(argument, FinishUploadInput), BLOB_TIMEOUT)
+
+
+SERVICES = (
+    ReadThread,
+    ReadContext,
+    ForkSession,
+    RestoreSession,
+    DeleteSession,
+    ListSessions,
+    PutBlob,
+    GetBlob,
+    StartUpload,
+    FinishUpload,
+)
 
 
 def decode(argument: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
