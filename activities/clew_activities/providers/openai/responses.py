@@ -26,16 +26,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from clew_activities.providers.dialects import RESPONSES
-from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
 from clew_activities.providers.fit_messages import choose_call_ids, fit_messages, get_own_data
 from clew_activities.providers.fit_tools import FittedTools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.media import MediaForms, fit_media, get_url, make_data_url, name_file
-from clew_activities.providers.openai_schema import is_strict
+from clew_activities.providers.openai.responses_stream import SEPARATOR, ResponsesDecoder
+from clew_activities.providers.openai.schema import is_strict
+from clew_activities.providers.openai.server import Server
 from clew_activities.providers.options import (
     EFFORTS,
     choose_effort,
@@ -43,7 +44,6 @@ from clew_activities.providers.options import (
     merge_provider_options,
 )
 from clew_activities.providers.reply import get_member, read_string
-from clew_activities.providers.responses_stream import SEPARATOR, ResponsesDecoder
 from clew_workflows.contract.content import Content, Part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
@@ -80,28 +80,8 @@ _FEWEST_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Responses:
-    """A server of Responses.
-
-    Attributes:
-        name: The part of a session's model before the colon.
-        base_url: The server's URL, without a slash at its end.
-        api_key: The key, sent as a bearer token, which Azure's `/openai/v1` takes too; None: the server needs none.
-    """
-
-    name: str
-    base_url: str
-    api_key: str | None = field(default=None, repr=False)
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """The key, if there is one."""
-        return (self.api_key,) if self.api_key else ()
-
-    @property
-    def secret_headers(self) -> tuple[str, ...]:
-        """The header that holds the key."""
-        return ("authorization",)
+class Responses(Server):
+    """A server of Responses."""
 
     def encode(self, request: ModelRequest) -> HttpRequest:
         """Encode the request as the body of `POST /responses`."""
@@ -124,7 +104,6 @@ class Responses:
         body |= _encode_tools(request, tools, offered)
         body |= _encode_options(request, family)
         body = merge_provider_options(body, request, self.name, _OWNED)
-        headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         fitting = Fitting(
             dialect=RESPONSES.name,
             merged=fitted.merged,
@@ -135,7 +114,7 @@ class Responses:
             options=_describe_options(request, body),
             media=media.changes,
         )
-        return HttpRequest("/responses", headers, body, fitting, _ENCODER)
+        return HttpRequest("/responses", self.headers, body, fitting, _ENCODER)
 
     def get_media_forms(self, model: str) -> MediaForms:  # noqa: ARG002 - all models take the same forms
         """Return what requests may have of images and files."""
@@ -144,10 +123,6 @@ class Responses:
     def make_decoder(self, request: ModelRequest) -> ResponsesDecoder:
         """Make a decoder for the reply to a request."""
         return ResponsesDecoder(self.name, request.model, fit_tools(request.tools, RESPONSES.tools))
-
-    def read_error(self, answer: ErrorAnswer) -> ProviderError:
-        """Classify an error response by the tables in `errors`."""
-        return classify_response(answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

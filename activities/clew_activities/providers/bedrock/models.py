@@ -25,7 +25,7 @@ class Family:
         pattern: Found in the names of its models, in lower case.
         dialect: The limits of tools and of the ids of calls.
         reasoning: How a request asks for reasoning; None: it cannot.
-        efforts: The levels of reasoning; those of Claude are in `anthropic_models`.
+        efforts: The levels of reasoning; those of Claude are in `anthropic.models`.
         returns_reasoning: Whether reasoning goes back, to the model that sent it.
         signs_reasoning: Whether reasoning without a signature is refused.
         caches: Where cache points may stand: everywhere, after texts alone, or nowhere.

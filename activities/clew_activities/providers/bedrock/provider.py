@@ -1,6 +1,6 @@
 """Amazon Bedrock's Converse API, for the models of all vendors there.
 
-`bedrock_models` says how the families of models differ. This codec knows the format alone.
+`models` says how the families of models differ. This codec knows the format alone.
 
 Converse wants users and assistants in turn, a user first and last, all results of tools in the turn after their
 calls, and tools declared wherever the history has a call. It refuses blank texts.
@@ -22,12 +22,12 @@ from typing import Any
 from urllib.parse import quote
 
 from clew_activities.providers.answer_object import describe_schema
-from clew_activities.providers.anthropic_messages import iterate_open_turn
-from clew_activities.providers.anthropic_models import BINDING_BETA, find_generation
-from clew_activities.providers.anthropic_schema import make_answer_schema
+from clew_activities.providers.anthropic.messages import iterate_open_turn
+from clew_activities.providers.anthropic.models import BINDING_BETA, find_generation
+from clew_activities.providers.anthropic.schema import make_answer_schema
 from clew_activities.providers.aws import EVENT_STREAM, EXTRA, AwsCredentials, is_installed
-from clew_activities.providers.bedrock_models import Family, find_family
-from clew_activities.providers.bedrock_stream import BedrockDecoder, read_bedrock_error
+from clew_activities.providers.bedrock.models import Family, find_family
+from clew_activities.providers.bedrock.stream import BedrockDecoder, read_bedrock_error
 from clew_activities.providers.dialects import BEDROCK
 from clew_activities.providers.errors import ErrorAnswer, ProviderError
 from clew_activities.providers.fit_messages import (

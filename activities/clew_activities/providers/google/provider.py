@@ -30,8 +30,8 @@ from clew_activities.providers.dialects import GOOGLE, VERTEX
 from clew_activities.providers.errors import BadRequest, ErrorAnswer, ProviderError, classify_response
 from clew_activities.providers.fit_messages import CONTINUE, OMITTED, get_own_data, list_own_calls
 from clew_activities.providers.fit_tools import FittedTools, fit_tools
-from clew_activities.providers.google_schema import make_answer_schema
-from clew_activities.providers.google_stream import GoogleDecoder
+from clew_activities.providers.google.schema import make_answer_schema
+from clew_activities.providers.google.stream import GoogleDecoder
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
 from clew_activities.providers.media import (

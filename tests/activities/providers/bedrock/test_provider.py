@@ -15,9 +15,9 @@ import pytest
 
 from clew_activities.providers import load_providers
 from clew_activities.providers.aws import AwsCredentials
-from clew_activities.providers.bedrock import Bedrock
-from clew_activities.providers.bedrock_models import find_family
-from clew_activities.providers.bedrock_stream import BedrockDecoder
+from clew_activities.providers.bedrock.models import find_family
+from clew_activities.providers.bedrock.provider import Bedrock
+from clew_activities.providers.bedrock.stream import BedrockDecoder
 from clew_activities.providers.encoders import compare_request, dump_body
 from clew_activities.providers.errors import (
     BadRequest,

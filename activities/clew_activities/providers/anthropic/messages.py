@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from clew_activities.providers.anthropic_tools import RESULTS, SERVER_USE, list_open_uses
+from clew_activities.providers.anthropic.tools import RESULTS, SERVER_USE, list_open_uses
 from clew_activities.providers.dialects import ANTHROPIC
 from clew_activities.providers.fit_messages import CONTINUE, OMITTED, choose_call_ids, get_own_data
 from clew_activities.providers.fit_tools import FittedTools
