@@ -130,7 +130,7 @@ class Anthropic:
             "model": request.model,
             # This breakpoint moves with the conversation; the next request reads the prefix before it from the cache.
             "cache_control": breakpoint_,
-            "messages": turns.encoded,
+            "messages": [{"role": turn.role, "content": turn.blocks} for turn in turns.turns],
             "stream": True,
         }
         declared = [] if fitted.specs else declare_called_tools(request.messages, ANTHROPIC)
