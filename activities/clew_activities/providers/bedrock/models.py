@@ -71,7 +71,7 @@ _CLAUDE = Family(
     stops=True,
     mixes=True,
 )
-"""What a generation of Claude takes of thinking, effort and sampling is in `anthropic.models`, for all its servers."""
+"""What a generation of Claude takes of thinking, effort and sampling is in `anthropic.models`."""
 
 _NOVA = Family(
     pattern=re.compile(r"amazon\.nova-"),

@@ -1,7 +1,7 @@
 """OpenAI's Chat Completions, as OpenAI, Mistral, DeepSeek, Ollama, vLLM, llama.cpp and many others speak it.
 
-`dialects` says how servers differ. This codec knows the format alone: it writes what the dialect wants, and reads
-what a server of any dialect sends.
+`dialects` says how servers differ, and `families` how models do. This codec knows the format alone: it writes what
+the dialect wants, and reads what a server of any dialect sends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clew_activities.providers.answer_object import describe_schema
-from clew_activities.providers.dialects import Dialect, specialize
+from clew_activities.providers.dialects import Dialect
 from clew_activities.providers.fit_messages import (
     NO_OUTPUT,
     FittedMessages,
@@ -34,6 +34,7 @@ from clew_activities.providers.media import (
     name_file,
 )
 from clew_activities.providers.openai.chat_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
+from clew_activities.providers.openai.families import specialize
 from clew_activities.providers.openai.schema import is_strict
 from clew_activities.providers.openai.server import Server
 from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options

@@ -1046,6 +1046,8 @@ LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
         ("openai", "gpt-5.2-pro", "medium high xhigh"),
         ("openai", "gpt-5.3-codex", "low medium high xhigh"),
         ("openai", "gpt-5.6-luna", "none low medium high xhigh max"),
+        ("openai", "gpt-6-astra", "low medium high xhigh max"),
+        ("azure", "gpt-6.1-sol", "low medium high xhigh max"),
         ("openrouter", "moonshotai/kimi-k3", " ".join(LEVELS)),
         ("gemini", "gemini-2.5-flash", "none minimal low medium high"),
         ("gemini", "gemini-2.5-pro", "minimal low medium high"),
