@@ -482,7 +482,7 @@ RULES: tuple[Rule, ...] = (
     take_answers,
     take_options,
 )
-"""What the API refuses, whatever the model."""
+"""What the API refuses for all models."""
 GEMINI_3: tuple[Rule, ...] = (*RULES, return_signatures, take_levels("LOW", "HIGH"), combine_tools)
 """What it refuses with Gemini 3 Pro."""
 GEMINI_2_5: tuple[Rule, ...] = (*RULES, take_levels(), limit_budget(1, 24_576), separate_tools)

@@ -54,7 +54,7 @@ class Received:
 
 
 def list_received(body: Mapping[str, Any]) -> list[Received]:
-    """List what a request has beside texts, in whatever format, in order."""
+    """List what a request in any format has beside texts, in order."""
     messages = body.get("messages") or body.get("input") or body.get("contents") or ()
     return [
         found

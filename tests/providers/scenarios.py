@@ -171,7 +171,7 @@ class Scenario:
 
 
 def list_tools(body: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """List the tools of a request: the name, the description and the schema, in whatever format."""
+    """List the tools of a request in any format: the name, the description and the schema."""
     tools = []
     for tool in body.get("tools") or body.get("toolConfig", {}).get("tools") or ():
         for spec in tool.get("functionDeclarations", [tool.get("function") or tool.get("toolSpec") or tool]):
@@ -248,7 +248,7 @@ async def read_fitting(session: Session) -> Mapping[str, Any]:
 
 
 def assert_has(exchange: Exchange, *texts: str) -> None:
-    """Assert that a request has these texts, whatever merged them."""
+    """Assert that a request has these texts; its messages may be merged."""
     body = json.dumps(exchange.body, ensure_ascii=False)
     for text in texts:
         assert text in body, f"the request has no {text!r}: {body[:2000]}"

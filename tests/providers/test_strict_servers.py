@@ -403,7 +403,7 @@ def test_an_invalid_request_is_refused_by_anthropic(change: Change, words: str) 
 
 
 def list_bedrock_refusals(body: dict[str, Any]) -> str:
-    """List what Bedrock says of a body, whoever has signed it."""
+    """List what Bedrock says of a body; the signature is not verified."""
     rules = (rule for rule in bedrock_api.CLAUDE if rule is not bedrock_api.verify_signature)
     return "\n".join(refusal.message for rule in rules for refusal in rule(Exchange(body)))
 

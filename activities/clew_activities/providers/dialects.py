@@ -1,4 +1,4 @@
-"""The table of dialects: what a server of Chat Completions, or the template of a family of models, accepts and sends.
+"""The table of dialects: what a server accepts and sends.
 
 A server that calls itself compatible with OpenAI seldom takes all that OpenAI takes. So a provider has a dialect, the
 first of these:
@@ -8,8 +8,7 @@ first of these:
 3. the one of its name, such as `mistral`,
 4. `strict`, which every server that is known accepts.
 
-Where a server passes messages to the templates of many models, the model's family changes the dialect further. The
-families are found by the model's name.
+The family of a model changes the dialect further: `openai.families`.
 
 A rule of a provider stands here, or in the codec of its format, and nowhere else. The page that a rule comes from is
 named beside it.
@@ -668,168 +667,6 @@ _HOSTS: Mapping[str, str] = {
 """The dialects of hosts, and of their subdomains."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """A family of models.
-
-    Attributes:
-        pattern: Matches the names of its models, without what stands before a slash.
-        dialects: The dialects that it changes; None: those that pass messages to the templates of many models.
-        changes: What differs.
-    """
-
-    pattern: re.Pattern[str]
-    changes: Mapping[str, Any]
-    dialects: frozenset[str] | None = None
-
-
-_TEMPLATED = frozenset({"strict", "vllm", "llamacpp", "ollama", "litellm", "openrouter"})
-_OF_OPENAI = frozenset({"strict", "openai", "azure", "litellm", "openrouter"})
-_REASONING = {
-    "token_limit": "max_completion_tokens",
-    "options_left_out": frozenset({"temperature", "top_p", "stop", "seed"}),
-}
-
-_FAMILIES: tuple[_Family, ...] = (
-    # OpenAI's reasoning models refuse `max_tokens`, a temperature and `stop`, also behind a gateway.
-    _Family(re.compile(r"o[1-9](-|$)"), {**_REASONING, "efforts": _THREE_EFFORTS, "verbosity": False}, _OF_OPENAI),
-    _Family(
-        re.compile(r"gpt-([5-9]|\d\d)(?!.*chat)"),
-        {**_REASONING, "efforts": ("minimal", *_THREE_EFFORTS), "verbosity": True},
-        _OF_OPENAI,
-    ),
-    # "Unsupported value: 'minimal' is not supported with the 'gpt-5.1' model."
-    _Family(re.compile(r"gpt-5-pro"), {"efforts": ("high",)}, _OF_OPENAI),
-    _Family(re.compile(r"gpt-5(\.1)?-codex"), {"efforts": _THREE_EFFORTS}, _OF_OPENAI),
-    _Family(re.compile(r"gpt-5\.1(?!-codex|.*chat)"), {"efforts": ("none", *_THREE_EFFORTS)}, _OF_OPENAI),
-    _Family(
-        re.compile(r"gpt-5\.([2-5]|1-codex-max)(?!.*chat)"),
-        {"efforts": ("none", *_FOUR_EFFORTS)},
-        _OF_OPENAI,
-    ),
-    _Family(
-        re.compile(r"gpt-(5\.[6-9]|5\.\d\d|[6-9]|\d\d)(?!.*chat)"),
-        {"efforts": ("none", *_FOUR_EFFORTS, "max")},
-        _OF_OPENAI,
-    ),
-    _Family(re.compile(r"gpt-5\.\d+-codex(?!-mini)"), {"efforts": _FOUR_EFFORTS}, _OF_OPENAI),
-    _Family(re.compile(r"gpt-5\.1-codex($|-\d)"), {"efforts": _THREE_EFFORTS}, _OF_OPENAI),
-    _Family(re.compile(r"gpt-5\.\d+-pro"), {"efforts": ("medium", "high", "xhigh")}, _OF_OPENAI),
-    # "Unrecognized request argument supplied: reasoning_effort", "'verbosity' does not support 'low' with this model"
-    _Family(
-        re.compile(r"gpt-[34]|chatgpt-|gpt-[\d.]+-chat"),
-        {"options_left_out": frozenset({"reasoning_effort"}), "verbosity": False},
-        frozenset({"openai", "azure"}),
-    ),
-    _Family(
-        re.compile(r"gpt-[34]|chatgpt-|gpt-[\d.]+-chat"),
-        {"options_left_out": frozenset({"seed", "reasoning_effort"})},
-        frozenset({"litellm"}),
-    ),
-    # "`temperature` is deprecated for this model."
-    _Family(
-        re.compile(r".*claude-[a-z]+-(4[.-][7-9]|[5-9])(\D|$)"),
-        {"options_left_out": frozenset({"seed", "temperature", "top_p"})},
-        frozenset({"litellm"}),
-    ),
-    # "`temperature` and `top_p` cannot both be specified for this model."
-    _Family(re.compile(r".*claude"), {"top_p": "alone"}, frozenset({"strict", "litellm", "openrouter"})),
-    # These refuse function tools together with reasoning in Chat Completions.
-    _Family(re.compile(r"gpt-5\.[45]"), {"tools_effort": "omit"}, _OF_OPENAI),
-    _Family(re.compile(r"gpt-(5\.[6-9]|[6-9]|\d\d)"), {"tools_effort": "none"}, _OF_OPENAI),
-    _Family(re.compile(r"gemma-?[12](\D|$)"), {"system": "user"}),
-    _Family(re.compile(r"gemini-"), {"signature": _FOREIGN_SIGNATURE, "tools": _GEMINI_TOOLS}),
-    # "Thinking level MEDIUM is not supported for this model."
-    _Family(
-        re.compile(r"gemini-2\.5-flash"), {"efforts": ("none", "minimal", *_THREE_EFFORTS)}, frozenset({"gemini"})
-    ),
-    _Family(re.compile(r"gemini-3-pro"), {"efforts": ("low", "high")}, frozenset({"gemini"})),
-    _Family(re.compile(r"gemini-3\.(\d+-pro|[78]-flash)"), {"efforts": _THREE_EFFORTS}, frozenset({"gemini"})),
-    # "reasoning_effort='medium' is not supported for this model. Must be one of none, high"
-    _Family(
-        re.compile(r"(mistral|magistral)-small-(latest|2603|4)|mistral-medium-(latest|2604|3)"),
-        {"efforts": ("none", "high"), "options_left_out": frozenset()},
-        frozenset({"mistral"}),
-    ),
-    _Family(
-        re.compile(r"deepseek-(?!chat)"),
-        {"required": "reasoning_content", "required_of_all": True},
-        frozenset({"strict", "openrouter"}),
-    ),
-    _Family(re.compile(r"kimi-"), {"required": "reasoning_content", "tools": _KIMI_TOOLS}, frozenset({"strict"})),
-    # "thinking is enabled but reasoning_content is missing in assistant tool call message"
-    _Family(re.compile(r"kimi-"), {"required": "reasoning_content"}, frozenset({"openrouter"})),
-    # "Tool choice must be auto"
-    _Family(
-        re.compile(r"glm-"),
-        {"forces_tools": False, "names_forced_tool": False, "forbids_tools": False},
-        frozenset({"strict", "openrouter"}),
-    ),
-    # Templates show the model the id alone, which has the tool's name.
-    _Family(re.compile(r"kimi-k2"), {"ids": _NAMED_ID, "named_ids": True}),
-    # They take no temperature but their own.
-    _Family(
-        re.compile(r"kimi-k2(\.[5-9]|-thinking)"),
-        {"options_left_out": frozenset({"temperature", "top_p", "seed", "reasoning_effort"})},
-        frozenset({"kimi"}),
-    ),
-    _Family(re.compile(r"kimi-k2\.[5-9]"), {"no_reasoning": _THINKING_OFF}, frozenset({"kimi"})),
-    # It always reasons.
-    _Family(
-        re.compile(r"kimi-k([3-9]|\d\d)"),
-        {"options_left_out": frozenset({"temperature", "top_p", "seed"}), "efforts": ("low", "high", "max")},
-        frozenset({"kimi"}),
-    ),
-    # Only these take an effort. "This model always engages in thinking and cannot be disabled"
-    _Family(
-        re.compile(r"glm-5\.2"),
-        {"efforts": ("high", "max"), "options_left_out": frozenset({"seed", "stop"})},
-        frozenset({"glm"}),
-    ),
-    _Family(
-        re.compile(r"glm-(5\.[3-9]|[6-9])"),
-        {"efforts": ("low", "high", "max"), "no_reasoning": {}, "options_left_out": frozenset({"seed", "stop"})},
-        frozenset({"glm"}),
-    ),
-    _Family(re.compile(r"minimax-m[3-9]"), {"no_reasoning": _THINKING_OFF}, frozenset({"minimax"})),
-    # "The value of the enable_thinking parameter is restricted to True."
-    _Family(re.compile(r"q[vw]q|.*-thinking"), {"no_reasoning": {}}, frozenset({"qwen"})),
-    # "Unexpected reasoning effort high. Supported types are xhigh (default), medium, and low."
-    _Family(re.compile(r"qwen3\.[89]"), {"efforts": ("low", "medium", "xhigh")}, frozenset({"vllm", "llamacpp"})),
-    # "chat_template is not supported for Mistral tokenizers."
-    _Family(re.compile(r"(\w+stral|mixtral)-"), {"no_reasoning": {}}, frozenset({"vllm"})),
-    # "This model only supports single tool-calls at once!"
-    _Family(re.compile(r"(meta-)?llama-?3"), {"single_calls": True}),
-    # Of its template either the text or the reasoning may stand beside calls.
-    _Family(re.compile(r"gpt-oss"), {"lone_reasoning": True, "no_reasoning": {}}),
-    # Only these of xAI's models take an effort, and of Groq's and Cerebras' those of OpenAI.
-    _Family(
-        re.compile(r"grok-(?!3-mini|4\.[3-9]|4\.20-multi-agent|[5-9])"),
-        {"options_left_out": frozenset({"stop", "reasoning_effort"})},
-        frozenset({"xai"}),
-    ),
-    _Family(re.compile(r"grok-4\.3"), {"efforts": ("none", *_THREE_EFFORTS)}, frozenset({"xai"})),
-    _Family(re.compile(r"grok-4\.[45]"), {"efforts": _THREE_EFFORTS}, frozenset({"xai"})),
-    _Family(re.compile(r"grok-(4\.[6-9]|4\.20-multi-agent|[5-9])"), {"efforts": _FOUR_EFFORTS}, frozenset({"xai"})),
-    _Family(
-        re.compile(r"(?!gpt-oss)"),
-        {"options_left_out": frozenset({"reasoning_effort"})},
-        frozenset({"groq", "cerebras"}),
-    ),
-    # "reasoning_effort must be one of none or default"
-    _Family(re.compile(r"qwen-?3"), {"options_left_out": frozenset(), "efforts": ("none",)}, frozenset({"groq"})),
-    _Family(re.compile(r"zai-glm"), {"options_left_out": frozenset(), "efforts": ("none",)}, frozenset({"cerebras"})),
-    # These names stand for one of the modes.
-    _Family(
-        re.compile(r"deepseek-(chat|reasoner)"),
-        {"no_reasoning": {}, "options_left_out": frozenset({"seed", "reasoning_effort"})},
-        frozenset({"deepseek"}),
-    ),
-    # Its replies outside of thinking have no reasoning.
-    _Family(re.compile(r"deepseek-chat"), {"required": None, "forces_tools": True}, frozenset({"deepseek"})),
-)
-
-
 def find_dialect(name: str, base_url: str, configured: str | None = None) -> Dialect:
     """Find the dialect of a provider, by its configured dialect, its host or its name.
 
@@ -848,12 +685,3 @@ def find_dialect(name: str, base_url: str, configured: str | None = None) -> Dia
     # `openai` is also the name of the provider that people point at any server.
     by_name = _ALIASES.get(name, name if name != "openai" else "strict")
     return DIALECTS.get(by_host or by_name, STRICT)
-
-
-def specialize(dialect: Dialect, model: str) -> Dialect:
-    """Change a dialect as the family of a model needs it."""
-    bare = model.lower().rpartition("/")[2]
-    for family in _FAMILIES:
-        if dialect.name in (family.dialects or _TEMPLATED) and family.pattern.match(bare):
-            dialect = replace(dialect, **family.changes)
-    return dialect

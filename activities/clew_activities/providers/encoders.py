@@ -15,14 +15,14 @@ from typing import Any, Literal
 from pydantic_core import PydanticSerializationError, to_json
 
 from clew_activities.providers.answer_object import is_object_schema, make_object_schema
-from clew_activities.providers.anthropic import LONG_TTL, Anthropic
-from clew_activities.providers.bedrock import Bedrock
+from clew_activities.providers.anthropic.provider import LONG_TTL, Anthropic
+from clew_activities.providers.bedrock.provider import Bedrock
 from clew_activities.providers.dialects import DIALECTS, STRICT, VERTEX
-from clew_activities.providers.google import Google
+from clew_activities.providers.google.provider import Google
 from clew_activities.providers.interface import ModelRequest, Provider
 from clew_activities.providers.media import TEXTS_ALONE, MediaForms, TakesMedia, choose_media
-from clew_activities.providers.openai import OpenAI
-from clew_activities.providers.responses import Responses
+from clew_activities.providers.openai.chat import OpenAI
+from clew_activities.providers.openai.responses import Responses
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.payloads import SentRequest
 

@@ -14,7 +14,7 @@ providers are defined in the same way and use the same modules:
 | `reply` | `DraftDecoder`, which folds pieces into a reply and keeps every size within its bound |
 | `answer_object` | functions for answers with a schema, `rewrite_schema` and `list_subschemas` for any JSON Schema |
 | `dialects` | the table of what each server accepts and sends |
-| `fit_messages` | `fit_messages`, which gives messages an order that a dialect accepts, and `choose_call_ids` |
+| `fit_messages` | `fit_messages` and `group_turns`, which order messages as servers accept them; `choose_call_ids` |
 | `fit_tools` | `fit_tools`, which makes the tools of any session acceptable to a dialect |
 | `options` | levels of reasoning, and the caller's own fields for a provider |
 | `sanitize` | functions that make texts and JSON values safe to store |

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from clew_activities.providers import ProviderError, RedactedDecoder, Redaction
-from clew_activities.providers.anthropic import Anthropic
-from clew_activities.providers.bedrock import Bedrock
+from clew_activities.providers.anthropic.provider import Anthropic
+from clew_activities.providers.bedrock.provider import Bedrock
 from clew_activities.providers.encoders import dump_body
-from clew_activities.providers.google import Google
+from clew_activities.providers.google.provider import Google
 from clew_activities.providers.interface import Provider
-from clew_activities.providers.responses import Responses
+from clew_activities.providers.openai.responses import Responses
 from clew_workflows.contract.messages import Message, canonicalize
 from clew_workflows.protocol import ModelReply
 from tests.support.provider_server import make_delta, make_request, make_result, start_block, stop_block

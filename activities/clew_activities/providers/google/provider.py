@@ -1,17 +1,5 @@
 """Gemini's own API, `generateContent`, at Google AI and at Vertex AI.
 
-The features of a model depend on its generation, `_Generation`, which `_find_generation` reads from the model's name:
-
-| models              | thinking         | answer beside tools | own tools beside tools | calls need a signature |
-|---------------------|------------------|---------------------|------------------------|------------------------|
-| before 2.5          | no               | in the prompt       | no                     | no                     |
-| 2.5                 | `thinkingBudget` | in the prompt       | no                     | no                     |
-| 3 and later, others | `thinkingLevel`  | yes                 | yes, not at Vertex AI  | yes                    |
-
-A part with a signature goes back as it came, in its place, to the model that sent it. Gemini 3 refuses the first call
-of a step without one; a call that another model has made gets the text that
-ai.google.dev/gemini-api/docs/thought-signatures names for that.
-
 `GOOGLE_API_KEY` and `GEMINI_API_KEY` are read as by the official client: if both are set, the first one counts.
 `GOOGLE_BASE_URL` is another server, or a location of Vertex AI, which takes `GOOGLE_ACCESS_TOKEN`.
 """
@@ -19,29 +7,22 @@ ai.google.dev/gemini-api/docs/thought-signatures names for that.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from clew_activities.providers.answer_object import describe_schema
-from clew_activities.providers.dialects import GOOGLE, VERTEX
+from clew_activities.providers.dialects import GOOGLE, VERTEX, Dialect
 from clew_activities.providers.errors import BadRequest, ErrorAnswer, ProviderError, classify_response
-from clew_activities.providers.fit_messages import CONTINUE, OMITTED, get_own_data, list_own_calls
 from clew_activities.providers.fit_tools import FittedTools, fit_tools
-from clew_activities.providers.google_schema import make_answer_schema
-from clew_activities.providers.google_stream import GoogleDecoder
+from clew_activities.providers.google.messages import encode_messages
+from clew_activities.providers.google.models import Generation, find_generation
+from clew_activities.providers.google.schema import make_answer_schema
+from clew_activities.providers.google.stream import GoogleDecoder
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
-from clew_activities.providers.media import (
-    MP3,
-    TEXTS_ALONE,
-    MediaForms,
-    encode_base64,
-    fit_media,
-    get_media_type,
-)
+from clew_activities.providers.media import TEXTS_ALONE, MediaForms, fit_media
 from clew_activities.providers.options import (
     choose_effort,
     describe_provider_tools,
@@ -49,8 +30,8 @@ from clew_activities.providers.options import (
     get_object,
     merge_provider_options,
 )
-from clew_workflows.contract.content import Content, Part, get_text, list_media
-from clew_workflows.contract.messages import Message, ToolSpec
+from clew_workflows.contract.content import get_text
+from clew_workflows.contract.messages import ToolSpec
 from clew_workflows.contract.payloads import Fitting
 
 _OFFICIAL_URL = "https://generativelanguage.googleapis.com"
@@ -71,10 +52,7 @@ _OWNED_CONFIG = frozenset(("candidateCount", "responseMimeType", "responseSchema
 """Fields of `generationConfig` that `provider_options` cannot set."""
 
 _PROVIDER_TOOLS = {"web_search": "googleSearch", "web_fetch": "urlContext", "code_execution": "codeExecution"}
-_FOREIGN_SIGNATURE = "skip_thought_signature_validator"
-_SIGNATURE = "thoughtSignature"
-_MIME_TYPES = {MP3: "audio/mp3"}
-"""The API's own names of media types."""
+_ROLES = {"user": "user", "assistant": "model"}
 _TIERS = ("flex", "standard", "priority")
 _MOST_OF_SEED = 2**31
 # The budgets of ai.google.dev/gemini-api/docs/openai#thinking.
@@ -131,15 +109,17 @@ class Google:
 
     def encode(self, request: ModelRequest) -> HttpRequest:
         """Encode the request as the body of `POST …/models/{model}:streamGenerateContent`."""
-        dialect = VERTEX if self._is_at_vertex else GOOGLE
-        generation = _find_generation(request.model)
+        dialect = self._dialect
+        generation = find_generation(request.model)
         fitted = fit_tools(request.tools, dialect.tools)
         tools = _choose_tools(request, fitted, generation, self.name, is_vertex=self._is_at_vertex)
         answer = _choose_answer(request, tools, generation)
         media = fit_media(request, self.get_media_forms(request.model))
         request = replace(request, messages=media.messages)
-        turns = _encode_messages(request, fitted, self.name, generation, combines=tools.combines)
-        body: dict[str, Any] = {"contents": turns.encoded}
+        turns = encode_messages(request, fitted, dialect.tools, self.name, generation, combines=tools.combines)
+        body: dict[str, Any] = {
+            "contents": [{"role": _ROLES[turn.role], "parts": turn.blocks} for turn in turns.turns]
+        }
         system = [get_text(message["content"]) for message in request.messages if message["role"] == "system"]
         texts = [*filter(str.strip, system), *([answer.prompt] if answer.prompt else [])]
         if texts:
@@ -169,12 +149,12 @@ class Google:
 
     def get_media_forms(self, model: str) -> MediaForms:
         """Return what a model's requests may have of images, recordings and files."""
-        media = VERTEX.media if self._is_at_vertex else GOOGLE.media
-        return media if _find_generation(model).shows_results else replace(media, in_results=TEXTS_ALONE.in_results)
+        media = self._dialect.media
+        return media if find_generation(model).shows_results else replace(media, in_results=TEXTS_ALONE.in_results)
 
     def make_decoder(self, request: ModelRequest) -> GoogleDecoder:
         """Make a decoder for the reply to a request."""
-        return GoogleDecoder(self.name, request.model, fit_tools(request.tools, GOOGLE.tools))
+        return GoogleDecoder(self.name, request.model, fit_tools(request.tools, self._dialect.tools))
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
         """Classify an error response by the tables in `errors`."""
@@ -183,6 +163,10 @@ class Google:
     @property
     def _is_at_vertex(self) -> bool:
         return _VERTEX_PATH in urlsplit(self.base_url).path if self.is_vertex is None else self.is_vertex
+
+    @property
+    def _dialect(self) -> Dialect:
+        return VERTEX if self._is_at_vertex else GOOGLE
 
     @property
     def _prefix(self) -> str:
@@ -194,48 +178,6 @@ class Google:
         if self.access_token:
             return {"authorization": f"Bearer {self.access_token}"}
         return {"x-goog-api-key": self.api_key} if self.api_key else {}
-
-
-@dataclass(frozen=True)
-class _Generation:
-    """The features of a model's generation; the module's docstring has the table.
-
-    Attributes:
-        levels: The levels of thinking that it takes; none: it takes a budget, or does not think.
-        budget: The least and the highest budget of thinking.
-        can_stop_thinking: Whether a budget of 0 is accepted.
-        combines: Whether an answer's schema and the API's own tools may stand beside a session's tools.
-        signs: Whether a call needs a signature.
-        shows_results: Whether images and PDF files may stand in the response of a function.
-    """
-
-    levels: tuple[str, ...] = ()
-    budget: tuple[int, int] | None = None
-    can_stop_thinking: bool = False
-    combines: bool = False
-    signs: bool = False
-    shows_results: bool = False
-
-
-def _find_generation(model: str) -> _Generation:
-    """Parse `gemini-2.5-flash`, `models/gemini-3-pro-preview`, `gemini-flash-latest`."""
-    match = re.search(r"gemini-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)", model)
-    # A name without a version, such as `gemini-pro-latest`, is that of a newer model.
-    major, minor = (int(match[1]), int(match[2] or 0)) if match else (99, 0)
-    version = (major, minor)
-    is_flash, is_lite = "flash" in model, "lite" in model
-    if version < (2, 5) or (match is None and "gemini" not in model):
-        return _Generation()
-    if version < (3, 0):
-        least = 512 if is_lite else 1 if is_flash else 128
-        return _Generation(budget=(least, 24_576 if is_flash else 32_768), can_stop_thinking=is_flash)
-    # ai.google.dev/gemini-api/docs/generate-content/thinking#thinking-levels
-    levels: tuple[str, ...] = ("low", "medium", "high")
-    if is_lite or (is_flash and version in ((3, 0), (3, 5))):
-        levels = ("minimal", *levels)
-    elif version == (3, 0):
-        levels = ("low", "high")
-    return _Generation(levels=levels, combines=True, signs=True, shows_results=True)
 
 
 def _name_model(model: str) -> str:
@@ -267,7 +209,7 @@ class _Tools:
 
 
 def _choose_tools(
-    request: ModelRequest, fitted: FittedTools, generation: _Generation, provider: str, *, is_vertex: bool
+    request: ModelRequest, fitted: FittedTools, generation: Generation, provider: str, *, is_vertex: bool
 ) -> _Tools:
     """Choose the tools of a request. Those of the session come first, if the API refuses both kinds together."""
     asked = [name for name in request.provider_tools if name != "image_generation"]
@@ -330,7 +272,7 @@ class _Answer:
     prompt: str = ""
 
 
-def _choose_answer(request: ModelRequest, tools: _Tools, generation: _Generation) -> _Answer:
+def _choose_answer(request: ModelRequest, tools: _Tools, generation: Generation) -> _Answer:
     schema = request.output_schema
     if schema is None:
         return _Answer()
@@ -344,7 +286,7 @@ def _choose_answer(request: ModelRequest, tools: _Tools, generation: _Generation
     return _Answer(config, "" if is_whole else describe_schema(schema))
 
 
-def _encode_options(request: ModelRequest, generation: _Generation) -> dict[str, Any]:
+def _encode_options(request: ModelRequest, generation: Generation) -> dict[str, Any]:
     options, seed = request.options, request.options.seed
     values = {
         "maxOutputTokens": options.max_output_tokens,
@@ -357,7 +299,7 @@ def _encode_options(request: ModelRequest, generation: _Generation) -> dict[str,
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _choose_thinking(effort: str | None, max_tokens: int, generation: _Generation) -> dict[str, Any] | None:
+def _choose_thinking(effort: str | None, max_tokens: int, generation: Generation) -> dict[str, Any] | None:
     """Choose `thinkingConfig`; None omits it. A budget counts towards the tokens of the reply: it is half of them."""
     if effort is None:
         return None
@@ -411,162 +353,3 @@ def _describe_options(
     if answer.prompt:
         described["output_schema"] = "also in the prompt" if "responseJsonSchema" in config else "in the prompt"
     return described
-
-
-# Messages
-
-
-@dataclass(frozen=True)
-class _Turns:
-    """The turns of a request.
-
-    Attributes:
-        encoded: The turns, as the API wants them.
-        merged: Messages that stand in the turn of another one; the results of tools together are one message.
-        added: Turns that the context does not have.
-        dropped: Messages without any text, which are left out.
-    """
-
-    encoded: list[dict[str, Any]]
-    merged: int
-    added: int
-    dropped: int
-
-
-def _encode_messages(
-    request: ModelRequest, tools: FittedTools, provider: str, generation: _Generation, *, combines: bool
-) -> _Turns:
-    """Group messages into turns of alternating roles, a user's first and last; results come first in a turn."""
-    messages = [message for message in request.messages if message["role"] != "system"]
-    called = _Called(messages, tools, provider)
-    encoded: list[tuple[Message, list[dict[str, Any]]]] = []
-    for message in messages:
-        if message["role"] == "tool":
-            parts = [called.encode_result(message, request.blobs)]
-        elif message["role"] == "user":
-            parts = _encode_content(message["content"], request.blobs)
-        else:
-            parts = _encode_reply(message, request, called, provider, generation, combines=combines)
-        encoded.append((message, parts))
-    shown = [(message, parts) for message, parts in encoded if parts]
-    turns: list[dict[str, Any]] = []
-    merged = 0
-    for is_model, group in groupby(shown, key=lambda pair: pair[0]["role"] == "assistant"):
-        members = sorted(group, key=lambda pair: called.rank(pair[0]))
-        parts = [part for _, own in members for part in own]
-        merged += len(members) - max(sum(message["role"] == "tool" for message, _ in members), 1)
-        turns.append({"role": "model" if is_model else "user", "parts": parts})
-    before = not turns or turns[0]["role"] == "model"
-    if before:
-        turns.insert(0, {"role": "user", "parts": [{"text": OMITTED}]})
-    after = turns[-1]["role"] == "model"
-    if after:
-        # "Requests ending with a model turn are not supported."
-        turns.append({"role": "user", "parts": [{"text": CONTINUE}]})
-    return _Turns(turns, merged, before + after, len(encoded) - len(shown))
-
-
-def _encode_content(content: Content, blobs: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    if isinstance(content, str):
-        return [{"text": content}] if content.strip() else []
-    return [_encode_part(part, blobs) for part in content]
-
-
-def _encode_part(part: Part, blobs: Mapping[str, bytes]) -> dict[str, Any]:
-    if part["type"] == "text":
-        return {"text": part["text"]}
-    media_type = get_media_type(part)
-    return {"inlineData": {"mimeType": _MIME_TYPES.get(media_type, media_type), "data": encode_base64(part, blobs)}}
-
-
-class _Called:
-    """The calls of a context, which their results name again."""
-
-    def __init__(self, messages: Sequence[Message], tools: FittedTools, provider: str) -> None:
-        self._tools = tools
-        self._functions: dict[str, dict[str, Any]] = {}
-        self._order: dict[str, int] = {}
-        for message in messages:
-            own = list_own_calls(message, provider) if message.get("tool_calls") else []
-            for call, data in zip(message.get("tool_calls", ()), own, strict=True):
-                name, arguments = tools.encode_call(call["name"], call["arguments"], GOOGLE.tools)
-                function: dict[str, Any] = {"name": name, "args": arguments}
-                if call_id := data.get("id"):
-                    function["id"] = call_id
-                self._functions[call["id"]] = function
-                self._order[call["id"]] = len(self._order)
-
-    def encode_call(self, call_id: str) -> dict[str, Any]:
-        """Encode a call."""
-        return {"functionCall": self._functions[call_id]}
-
-    def encode_result(self, message: Message, blobs: Mapping[str, bytes]) -> dict[str, Any]:
-        """Encode a result as that of its call: results without ids answer the calls in their order."""
-        call_id = message.get("tool_call_id", "")
-        function = self._functions.get(call_id)
-        if function is None:
-            name = self._tools.encode_call(message.get("name", "unnamed"), {}, GOOGLE.tools)[0]
-            function = {"name": name}
-        response: dict[str, Any] = {name: function[name] for name in ("id", "name") if name in function}
-        response["response"] = {"result": get_text(message["content"])}
-        if media := list_media(message["content"]):
-            response["parts"] = [_encode_part(part, blobs) for part in media]
-        return {"functionResponse": response}
-
-    def rank(self, message: Message) -> int:
-        """Return the place of a message in its turn: results in the order of their calls, then what users say."""
-        last = len(self._order)
-        return self._order.get(message.get("tool_call_id", ""), last) if message["role"] == "tool" else last + 1
-
-
-def _encode_reply(
-    message: Message,
-    request: ModelRequest,
-    called: _Called,
-    provider: str,
-    generation: _Generation,
-    *,
-    combines: bool,
-) -> list[dict[str, Any]]:
-    """Encode a reply: as its model sent it, or its text and its calls."""
-    calls = [called.encode_call(call["id"]) for call in message.get("tool_calls", ())]
-    data = get_own_data(message, provider)
-    is_same = data is not None and data.get("model", request.model) == request.model
-    if is_same:
-        for part, own in zip(calls, list_own_calls(message, provider), strict=True):
-            if signature := own.get(_SIGNATURE):
-                part[_SIGNATURE] = signature
-    # Of parallel calls the first one has the signature.
-    if generation.signs and calls and not any(_SIGNATURE in part for part in calls):
-        calls[0][_SIGNATURE] = _FOREIGN_SIGNATURE
-    blocks = data["blocks"] if data is not None and is_same else []
-    return list(_place_parts(blocks, get_text(message["content"]), calls, combines=combines))
-
-
-def _place_parts(
-    blocks: Sequence[dict[str, Any]], content: str, calls: Sequence[dict[str, Any]], *, combines: bool
-) -> Iterator[dict[str, Any]]:
-    """Put a message's text and calls into the places that they had in the reply, between the parts that go back."""
-    texts = [block["text"] for block in blocks if "text" in block and not block.get("thought")]
-    has_text = content.startswith("".join(texts))
-    rest, waiting = content, list(calls)
-    if not has_text and content.strip():
-        yield {"text": content}
-        rest = ""
-    for block in blocks:
-        if "functionCall" in block:
-            if waiting:
-                yield waiting.pop(0)
-        elif "inlineData" in block:
-            # The text has a marker for it.
-            continue
-        elif "text" in block and not block.get("thought"):
-            if has_text:
-                rest = rest[len(block["text"]) :]
-                if _SIGNATURE in block or block["text"].strip():
-                    yield block
-        elif combines or not {"toolCall", "toolResponse"} & block.keys():
-            yield block
-    if rest.strip():
-        yield {"text": rest}
-    yield from waiting

@@ -12,12 +12,13 @@ from zlib import crc32
 
 import httpx
 import pytest
+from botocore.credentials import Credentials
 
 from clew_activities.providers import load_providers
-from clew_activities.providers.aws import AwsCredentials
-from clew_activities.providers.bedrock import Bedrock
-from clew_activities.providers.bedrock_models import find_family
-from clew_activities.providers.bedrock_stream import BedrockDecoder
+from clew_activities.providers.aws import SECONDS_BETWEEN_SEARCHES, AwsCredentials
+from clew_activities.providers.bedrock.models import find_family
+from clew_activities.providers.bedrock.provider import Bedrock
+from clew_activities.providers.bedrock.stream import BedrockDecoder
 from clew_activities.providers.encoders import compare_request, dump_body
 from clew_activities.providers.errors import (
     BadRequest,
@@ -612,6 +613,35 @@ async def test_a_worker_without_credentials_is_told_so(
     with pytest.raises(Unauthorized):
         await call(server, client, provider)
     assert server.received == []
+
+
+def test_a_search_that_finds_no_credentials_is_not_repeated_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls fail at once for a minute; then credentials that are there meanwhile are found and kept."""
+    now = [0.0]
+    found: list[Credentials | None] = [None, Credentials("AKIAEXAMPLE", "a-secret-key")]
+    searches = []
+
+    def search(_session: object) -> Credentials | None:
+        searches.append(now[0])
+        return found[len(searches) - 1]
+
+    monkeypatch.setattr("botocore.session.Session.get_credentials", search)
+    credentials = AwsCredentials({}, clock=lambda: now[0])
+
+    def sign() -> dict[str, str]:
+        return credentials.sign(
+            "https://x.example/", "application/json", b"{}", service="bedrock", region="us-east-1"
+        )
+
+    for second in (0.0, 30.0, SECONDS_BETWEEN_SEARCHES - 1):
+        now[0] = second
+        with pytest.raises(Unauthorized):
+            sign()
+    assert searches == [0.0]
+    for second in (SECONDS_BETWEEN_SEARCHES, SECONDS_BETWEEN_SEARCHES * 3):
+        now[0] = second
+        assert "AKIAEXAMPLE" in sign()["authorization"]
+    assert searches == [0.0, SECONDS_BETWEEN_SEARCHES]
 
 
 async def test_a_profile_that_there_is_not_can_be_corrected(server: FakeServer, client: httpx.AsyncClient) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from clew_activities.providers.dialects import DIALECTS
-from clew_activities.providers.openai import OpenAI
-from clew_activities.providers.openai_stream import OpenAIDecoder
+from clew_activities.providers.openai.chat import OpenAI
+from clew_activities.providers.openai.chat_stream import OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.reply import (
     CALL_TEXT_LIMIT,

@@ -1,6 +1,6 @@
 """Amazon Bedrock's Converse API, for the models of all vendors there.
 
-`bedrock_models` says how the families of models differ. This codec knows the format alone.
+`models` says how the families of models differ. This codec knows the format alone.
 
 Converse wants users and assistants in turn, a user first and last, all results of tools in the turn after their
 calls, and tools declared wherever the history has a call. It refuses blank texts.
@@ -16,27 +16,28 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
 from clew_activities.providers.answer_object import describe_schema
-from clew_activities.providers.anthropic_messages import iterate_open_turn
-from clew_activities.providers.anthropic_models import BINDING_BETA, find_generation
-from clew_activities.providers.anthropic_schema import make_answer_schema
+from clew_activities.providers.anthropic.models import BINDING_BETA, find_generation
+from clew_activities.providers.anthropic.schema import make_answer_schema
 from clew_activities.providers.aws import EVENT_STREAM, EXTRA, AwsCredentials, is_installed
-from clew_activities.providers.bedrock_models import Family, find_family
-from clew_activities.providers.bedrock_stream import BedrockDecoder, read_bedrock_error
+from clew_activities.providers.bedrock.models import Family, find_family
+from clew_activities.providers.bedrock.stream import BedrockDecoder, read_bedrock_error
 from clew_activities.providers.dialects import BEDROCK
 from clew_activities.providers.errors import ErrorAnswer, ProviderError
 from clew_activities.providers.fit_messages import (
     BRIDGE,
     CONTINUE,
     NO_OUTPUT,
-    OMITTED,
+    EncodedMessage,
+    Turns,
     choose_call_ids,
     get_own_data,
+    group_turns,
+    iterate_open_turn,
 )
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
@@ -134,17 +135,18 @@ class Bedrock:
         target = _Target(self.name, request.model, family, tools, request.blobs)
         specs, declared = _choose_tools(request, tools, family)
         turns = _encode_messages(media.messages, target)
-        _distinguish_documents(turns.encoded)
+        encoded_turns: list[Block] = [{"role": turn.role, "content": turn.blocks} for turn in turns.turns]
+        _distinguish_documents(encoded_turns)
         system = _encode_system(request)
         schema = make_answer_schema(request.output_schema) if family.answers else None
         encoded = [_encode_tool(spec, family) for spec in specs]
-        _add_cache_points(system, encoded, turns.encoded, family)
+        _add_cache_points(system, encoded, encoded_turns, family)
         if request.output_schema is not None and schema is None:
             system.append(_make_text(describe_schema(request.output_schema)))
         if not family.system:
-            turns.encoded[0]["content"][:0] = system
+            encoded_turns[0]["content"][:0] = system
             system = []
-        body: dict[str, Any] = {"messages": turns.encoded}
+        body: dict[str, Any] = {"messages": encoded_turns}
         if system:
             body["system"] = system
         if encoded:
@@ -250,69 +252,37 @@ def _encode_tool_choice(choice: str | None, tools: FittedTools, family: Family) 
 # Messages
 
 
-@dataclass(frozen=True)
-class _Turns:
-    """The turns of a request.
-
-    Attributes:
-        encoded: The turns, as Converse wants them.
-        merged: Messages that stand in the turn of another one; the results of tools together are one message.
-        added: Turns that the context does not have.
-        dropped: Messages without any text, which are left out.
-    """
-
-    encoded: list[Block]
-    merged: int
-    added: int
-    dropped: int
-
-
-def _encode_messages(messages: Sequence[Message], target: _Target) -> _Turns:
-    """Group messages into turns of alternating roles, a user's first and last; tool results come first in a turn."""
+def _encode_messages(messages: Sequence[Message], target: _Target) -> Turns:
+    """Encode messages as turns."""
     ids = choose_call_ids(messages, target.provider, target.model, target.family.dialect)
     encoded = [
-        (message["role"], _encode_blocks(message, call_ids, target))
+        EncodedMessage(message["role"], _encode_blocks(message, call_ids, target))
         for message, call_ids in zip(messages, ids, strict=True)
     ]
-    shown = [(role, blocks) for role, blocks in encoded if blocks and role != "system"]
+    shown = [message for message in encoded if message.blocks and message.role != "system"]
     divided = shown if target.family.mixes else list(_divide(shown))
-    turns: list[Block] = []
-    merged = 0
-    for is_assistant, group in groupby(divided, key=lambda pair: pair[0] == "assistant"):
-        parts = list(group)
-        blocks = [block for _, own in parts for block in own]
-        if not is_assistant:
-            blocks.sort(key=lambda block: "toolResult" not in block)
-        roles = [role for role, _ in parts]
-        merged += len(roles) - max(roles.count("tool"), 1)
-        turns.append({"role": "assistant" if is_assistant else "user", "content": blocks})
-    before = not turns or turns[0]["role"] == "assistant"
-    if before:
-        turns.insert(0, {"role": "user", "content": [_make_text(OMITTED)]})
-    after = turns[-1]["role"] == "assistant"
-    if after:
-        turns.append({"role": "user", "content": [_make_text(CONTINUE)]})
-    added = before + after + len(divided) - len(shown)
-    return _Turns(turns, merged, added, sum(not blocks for _, blocks in encoded))
+    turns = group_turns(divided, _make_text)
+    added = turns.added + len(divided) - len(shown)
+    return replace(turns, added=added, dropped=sum(not message.blocks for message in encoded))
 
 
-def _divide(messages: Iterable[tuple[str, list[Block]]]) -> Iterator[tuple[str, list[Block]]]:
+def _divide(messages: Iterable[EncodedMessage]) -> Iterator[EncodedMessage]:
     """Divide texts from tools' calls, and from tools' results.
 
     "Conversation blocks and tool result blocks cannot be provided in the same turn."
     """
     before = ""
-    for role, blocks in messages:
-        if role == "user" and before == "tool":
-            yield "assistant", [_make_text(BRIDGE)]
-        texts = [block for block in blocks if "text" in block]
-        if role == "assistant" and texts and any("toolUse" in block for block in blocks):
-            yield role, texts
-            yield "user", [_make_text(CONTINUE)]
-            yield role, [block for block in blocks if "text" not in block]
+    for message in messages:
+        if message.role == "user" and before == "tool":
+            yield EncodedMessage("assistant", [_make_text(BRIDGE)])
+        texts = [block for block in message.blocks if "text" in block]
+        if message.role == "assistant" and texts and any("toolUse" in block for block in message.blocks):
+            yield EncodedMessage("assistant", texts)
+            yield EncodedMessage("user", [_make_text(CONTINUE)])
+            yield EncodedMessage("assistant", [block for block in message.blocks if "text" not in block])
         else:
-            yield role, blocks
-        before = role
+            yield message
+        before = message.role
 
 
 def _encode_blocks(message: Message, call_ids: Sequence[str], target: _Target) -> list[Block]:

@@ -11,8 +11,8 @@ from anthropic.types.beta import message_create_params as beta_message_create_pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew_activities.providers.anthropic import Anthropic, make_providers
-from clew_activities.providers.anthropic_stream import AnthropicDecoder
+from clew_activities.providers.anthropic.provider import Anthropic, make_providers
+from clew_activities.providers.anthropic.stream import AnthropicDecoder
 from clew_activities.providers.encoders import compare_request, dump_body
 from clew_activities.providers.errors import ProviderError
 from clew_workflows.contract.messages import Message, canonicalize

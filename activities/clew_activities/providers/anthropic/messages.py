@@ -9,14 +9,19 @@ belongs to is open: the reply is paused, or its other tools have just returned. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clew_activities.providers.anthropic_tools import RESULTS, SERVER_USE, list_open_uses
+from clew_activities.providers.anthropic.tools import RESULTS, SERVER_USE, list_open_uses
 from clew_activities.providers.dialects import ANTHROPIC
-from clew_activities.providers.fit_messages import CONTINUE, OMITTED, choose_call_ids, get_own_data
+from clew_activities.providers.fit_messages import (
+    EncodedMessage,
+    Turns,
+    choose_call_ids,
+    get_own_data,
+    group_turns,
+    iterate_open_turn,
+)
 from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.media import encode_base64, get_media_type, get_url, name_file, read_text
 from clew_workflows.contract.content import Part, describe_part, find_sort, get_text
@@ -29,23 +34,6 @@ _THINKING = frozenset({"thinking", "redacted_thinking"})
 _SENT_BACK = frozenset({*_THINKING, "text", SERVER_USE, *RESULTS})
 
 
-@dataclass(frozen=True)
-class Turns:
-    """The turns of a request.
-
-    Attributes:
-        encoded: The turns, as the API wants them.
-        merged: Messages that stand in the turn of another one; the results of tools together are one message.
-        added: Turns that the context does not have.
-        dropped: Messages without any text, which are left out.
-    """
-
-    encoded: list[dict[str, Any]]
-    merged: int
-    added: int
-    dropped: int
-
-
 def encode_messages(
     messages: Sequence[Message],
     tools: FittedTools,
@@ -54,32 +42,16 @@ def encode_messages(
     *,
     returns_thinking: bool = True,
 ) -> Turns:
-    """Group messages into turns of alternating roles, a user's first and last; tool results come first in a turn."""
+    """Encode messages as turns."""
     ids = choose_call_ids(messages, provider, "", ANTHROPIC)
     own_blocks = _list_own_blocks(messages, provider, returns_thinking=returns_thinking)
     encoded = [
-        (message["role"], _encode_blocks(message, call_ids, blocks, tools, blobs))
+        EncodedMessage(message["role"], _encode_blocks(message, call_ids, blocks, tools, blobs))
         for message, call_ids, blocks in zip(messages, ids, own_blocks, strict=True)
         if message["role"] != "system"
     ]
-    shown = [(role, blocks) for role, blocks in encoded if blocks]
-    turns: list[dict[str, Any]] = []
-    merged = 0
-    for is_assistant, group in groupby(shown, key=lambda pair: pair[0] == "assistant"):
-        parts = list(group)
-        blocks = [block for _, own in parts for block in own]
-        if not is_assistant:
-            blocks.sort(key=lambda block: block["type"] != "tool_result")
-        roles = [role for role, _ in parts]
-        merged += len(roles) - max(roles.count("tool"), 1)
-        turns.append({"role": "assistant" if is_assistant else "user", "content": blocks})
-    before = not turns or turns[0]["role"] == "assistant"
-    if before:
-        turns.insert(0, {"role": "user", "content": [make_text(OMITTED)]})
-    after = turns[-1]["role"] == "assistant" and not (messages and own_blocks[-1] and _is_paused(messages[-1]))
-    if after:
-        turns.append({"role": "user", "content": [make_text(CONTINUE)]})
-    return Turns(turns, merged, before + after, len(encoded) - len(shown))
+    goes_on = bool(messages) and bool(own_blocks[-1]) and _is_paused(messages[-1])
+    return group_turns(encoded, make_text, goes_on=goes_on)
 
 
 def make_text(text: str) -> dict[str, Any]:
@@ -113,14 +85,6 @@ def find_open_uses(messages: Sequence[Message], provider: str) -> dict[str, Any]
     """Find the calls of a server's tools whose results come with the next reply, by their ids."""
     newest = next((one for one in iterate_open_turn(messages) if one["role"] == "assistant"), None)
     return {} if newest is None else dict(list_open_uses(_get_blocks(newest, provider)))
-
-
-def iterate_open_turn(messages: Sequence[Message]) -> Iterator[Message]:
-    """Iterate over the messages after the newest user's message, the newest first."""
-    for message in reversed(messages):
-        if message["role"] == "user":
-            return
-        yield message
 
 
 def _is_paused(message: Message) -> bool:

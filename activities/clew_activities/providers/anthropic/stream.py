@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from clew_activities.providers.anthropic_messages import CONTAINER
-from clew_activities.providers.anthropic_tools import RESULTS, SERVER_USE, ServerCalls
+from clew_activities.providers.anthropic.messages import CONTAINER
+from clew_activities.providers.anthropic.tools import RESULTS, SERVER_USE, ServerCalls
 from clew_activities.providers.errors import classify_event
 from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.reply import (

@@ -9,7 +9,7 @@ stopSequences field. Remove stopSequences and try again." The pages of docs.aws.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from clew_activities.providers.dialects import BEDROCK, BEDROCK_OTHERS, Dialect
@@ -25,7 +25,7 @@ class Family:
         pattern: Found in the names of its models, in lower case.
         dialect: The limits of tools and of the ids of calls.
         reasoning: How a request asks for reasoning; None: it cannot.
-        efforts: The levels of reasoning; those of Claude are in `anthropic_models`.
+        efforts: The levels of reasoning; empty for Claude.
         returns_reasoning: Whether reasoning goes back, to the model that sent it.
         signs_reasoning: Whether reasoning without a signature is refused.
         caches: Where cache points may stand: everywhere, after texts alone, or nowhere.
@@ -60,61 +60,51 @@ class Family:
     streams_tools: bool = True
 
 
+_CLAUDE = Family(
+    pattern=re.compile(r"anthropic\.claude-"),
+    dialect=BEDROCK,
+    reasoning="thinking",
+    signs_reasoning=True,
+    caches="everywhere",
+    any_tool=True,
+    named_tool=True,
+    stops=True,
+    mixes=True,
+)
+"""What a generation of Claude takes of thinking, effort and sampling is in `anthropic.models`."""
+
+_NOVA = Family(
+    pattern=re.compile(r"amazon\.nova-"),
+    # A cache point among the tools is "extraneous key [cachePoint] is not permitted".
+    caches="texts",
+    any_tool=True,
+    named_tool=True,
+    stops=True,
+    mixes=True,
+    plain_root=True,
+)
+
 _FAMILIES: tuple[Family, ...] = (
-    Family(
+    replace(
+        _CLAUDE,
         pattern=re.compile(r"anthropic\.claude-(v2|instant|3-(haiku|sonnet|opus|5))"),
-        dialect=BEDROCK,
-        any_tool=True,
-        named_tool=True,
-        stops=True,
-        mixes=True,
+        reasoning=None,
+        signs_reasoning=False,
+        caches="nowhere",
     ),
     # Structured answers, as `structured-output` lists them. Later models refuse them in Converse:
     # "output_config.format: Extra inputs are not permitted".
-    Family(
-        pattern=re.compile(r"anthropic\.claude-[a-z]+-4-[56](?!\d)"),
-        dialect=BEDROCK,
-        reasoning="thinking",
-        signs_reasoning=True,
-        caches="everywhere",
-        any_tool=True,
-        named_tool=True,
-        stops=True,
-        answers=True,
-        mixes=True,
-    ),
-    Family(
-        pattern=re.compile(r"anthropic\.claude-"),
-        dialect=BEDROCK,
-        reasoning="thinking",
-        signs_reasoning=True,
-        caches="everywhere",
-        any_tool=True,
-        named_tool=True,
-        stops=True,
-        mixes=True,
-    ),
+    replace(_CLAUDE, pattern=re.compile(r"anthropic\.claude-[a-z]+-4-[56](?!\d)"), answers=True),
+    _CLAUDE,
     # With the effort `high` it refuses a limit of the reply's tokens, which Clew always sends.
-    Family(
+    replace(
+        _NOVA,
         pattern=re.compile(r"amazon\.nova-(2|[3-9]|\d\d)"),
         reasoning="reasoningConfig",
         efforts=("low", "medium"),
-        any_tool=True,
-        named_tool=True,
-        stops=True,
-        mixes=True,
-        plain_root=True,
+        caches="nowhere",
     ),
-    # A cache point among the tools is "extraneous key [cachePoint] is not permitted".
-    Family(
-        pattern=re.compile(r"amazon\.nova-"),
-        caches="texts",
-        any_tool=True,
-        named_tool=True,
-        stops=True,
-        mixes=True,
-        plain_root=True,
-    ),
+    _NOVA,
     Family(pattern=re.compile(r"openai\.gpt-oss"), reasoning="reasoning_effort", efforts=_THREE_EFFORTS, mixes=True),
     Family(
         pattern=re.compile(r"openai\."),

@@ -1,28 +1,18 @@
 """OpenAI's Chat Completions, as OpenAI, Mistral, DeepSeek, Ollama, vLLM, llama.cpp and many others speak it.
 
-`dialects` says how servers differ. This codec knows the format alone: it writes what the dialect wants, and reads
-what a server of any dialect sends.
-
-`OPENAI_API_KEY` and `OPENAI_BASE_URL` are read as the official client reads them: the key or the URL is enough.
-`CLEW_PROVIDER_<NAME>_BASE_URL` adds a compatible server under the name in lower case; `CLEW_PROVIDER_<NAME>_API_KEY`
-sets its key, if it needs one, and `CLEW_PROVIDER_<NAME>_DIALECT` its dialect.
-
-The dialect `responses` makes any of them a server of `responses`, which is another API. Without a dialect, `openai`
-is one if its URL is OpenAI's own. `openai-chat` is the same server, always with Chat Completions.
+`dialects` says how servers differ, and `families` how models do. This codec knows the format alone: it writes what
+the dialect wants, and reads what a server of any dialect sends.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from clew_activities.providers.answer_object import describe_schema
-from clew_activities.providers.dialects import RESPONSES, Dialect, find_dialect, specialize
-from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
+from clew_activities.providers.dialects import Dialect
 from clew_activities.providers.fit_messages import (
     NO_OUTPUT,
     FittedMessages,
@@ -33,120 +23,41 @@ from clew_activities.providers.fit_messages import (
 )
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
-from clew_activities.providers.loading import read_key, read_url
-from clew_activities.providers.media import MediaForms, fit_media
-from clew_activities.providers.openai_media import encode_part
-from clew_activities.providers.openai_schema import is_strict
-from clew_activities.providers.openai_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
+from clew_activities.providers.media import (
+    WAV,
+    MediaForms,
+    encode_base64,
+    fit_media,
+    get_media_type,
+    get_url,
+    make_data_url,
+    name_file,
+)
+from clew_activities.providers.openai.chat_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
+from clew_activities.providers.openai.families import specialize
+from clew_activities.providers.openai.schema import is_strict
+from clew_activities.providers.openai.server import Server
 from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
 from clew_activities.providers.reply import get_member
-from clew_activities.providers.responses import Responses
 from clew_workflows.contract import ModelOptions
-from clew_workflows.contract.content import get_text
+from clew_workflows.contract.content import Part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
-
-_OFFICIAL_URL = "https://api.openai.com/v1"
-_VARIABLE = re.compile(r"CLEW_PROVIDER_([A-Z0-9_]+)_(BASE_URL|API_KEY|DIALECT)")
 
 _OWNED = frozenset(("model", "messages", "stream", "n", "tools", "tool_choice", "response_format"))
 """Fields that `provider_options` cannot set."""
 _ENCODER = "openai-chat/1"
 
 
-def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI | Responses]:
-    """Make `openai` and `openai-chat`, if they are configured, and one for each server that a variable names.
-
-    Raises:
-        ValueError: A variable's value cannot be used.
-    """
-    key, url = read_key(environ, "OPENAI_API_KEY"), read_url(environ, "OPENAI_BASE_URL")
-    configured = (name for name, value in environ.items() if value.strip())
-    prefixes = sorted({match[1] for name in configured if (match := _VARIABLE.fullmatch(name))})
-    if key or url:
-        yield _make_server("openai", url or _OFFICIAL_URL, key, environ)
-        yield _make_chat_server(url or _OFFICIAL_URL, key, environ)
-    for prefix in prefixes:
-        name, variable = prefix.lower(), f"CLEW_PROVIDER_{prefix}"
-        url = read_url(environ, f"{variable}_BASE_URL")
-        if name == "google":
-            raise ValueError(
-                f"{variable}_BASE_URL: google is Gemini's own API, which is configured with GEMINI_API_KEY and "
-                "GOOGLE_BASE_URL; give an OpenAI-compatible server another name, such as gemini"
-            )
-        if name in ("openai", "anthropic"):
-            if url or read_key(environ, f"{variable}_API_KEY"):
-                raise ValueError(
-                    f"{variable}_BASE_URL: {name} is configured with {prefix}_BASE_URL and {prefix}_API_KEY"
-                )
-            if name == "openai" and (key or environ.get("OPENAI_BASE_URL", "").strip()):
-                continue
-            raise ValueError(
-                f"{variable}_DIALECT has no effect: "
-                + (
-                    f"set {prefix}_API_KEY or {prefix}_BASE_URL too"
-                    if name == "openai"
-                    else "its API has one dialect"
-                )
-            )
-        if url is None:
-            other = "API_KEY" if read_key(environ, f"{variable}_API_KEY") else "DIALECT"
-            raise ValueError(f"{variable}_{other} is set and {variable}_BASE_URL is not: set the URL too")
-        yield _make_server(name, url, read_key(environ, f"{variable}_API_KEY"), environ)
-
-
-def _make_server(name: str, url: str, key: str | None, environ: Mapping[str, str]) -> OpenAI | Responses:
-    variable = f"CLEW_PROVIDER_{name.upper()}_DIALECT"
-    configured = _read_dialect(environ, variable)
-    if configured == RESPONSES.name or (name == "openai" and configured is None and _is_official(url)):
-        return Responses(name, url, key)
-    try:
-        dialect = find_dialect(name, url, configured)
-    except ValueError as error:
-        raise ValueError(f"{variable}: {error}") from None
-    return OpenAI(name, url, dialect, key)
-
-
-def _make_chat_server(url: str, key: str | None, environ: Mapping[str, str]) -> OpenAI:
-    configured = _read_dialect(environ, "CLEW_PROVIDER_OPENAI_DIALECT")
-    return OpenAI(
-        "openai-chat", url, find_dialect("openai", url, None if configured == RESPONSES.name else configured), key
-    )
-
-
-def _read_dialect(environ: Mapping[str, str], variable: str) -> str | None:
-    return environ.get(variable, "").strip().lower() or None
-
-
-def _is_official(url: str) -> bool:
-    return f".{urlsplit(url).hostname or ''}".endswith(".openai.com")
-
-
 @dataclass(frozen=True)
-class OpenAI:
+class OpenAI(Server):
     """A server of Chat Completions.
 
     Attributes:
-        name: The part of a session's model before the colon.
-        base_url: The server's URL, without a slash at its end.
         dialect: The server's dialect, which a model's family may change.
-        api_key: The key, sent as a bearer token; None: the server needs none.
     """
 
-    name: str
-    base_url: str
     dialect: Dialect
-    api_key: str | None = field(default=None, repr=False)
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """The key, if there is one."""
-        return (self.api_key,) if self.api_key else ()
-
-    @property
-    def secret_headers(self) -> tuple[str, ...]:
-        """The header that holds the key."""
-        return ("authorization",)
 
     def encode(self, request: ModelRequest) -> HttpRequest:
         """Encode the request as the body of `POST /chat/completions`."""
@@ -170,7 +81,6 @@ class OpenAI:
             body["prompt_cache_key"] = request.cache_key
         body = merge_provider_options(body, request, self.name, _OWNED)
         _, left_out = describe_provider_tools(request.provider_tools, (), self.name)
-        headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         fitting = Fitting(
             dialect=dialect.name,
             merged=fitted.merged,
@@ -181,7 +91,7 @@ class OpenAI:
             options=_describe_options(request, body, dialect),
             media=media.changes,
         )
-        return HttpRequest("/chat/completions", headers, body, fitting, _ENCODER, self.dialect.name)
+        return HttpRequest("/chat/completions", self.headers, body, fitting, _ENCODER, self.dialect.name)
 
     def get_media_forms(self, model: str) -> MediaForms:
         """Return what a model's requests may have of images, recordings and files."""
@@ -191,10 +101,6 @@ class OpenAI:
         """Make a decoder for the reply to a request."""
         dialect = specialize(self.dialect, request.model)
         return OpenAIDecoder(self.name, request.model, fit_tools(request.tools, dialect.tools))
-
-    def read_error(self, answer: ErrorAnswer) -> ProviderError:
-        """Classify an error response by the tables in `errors`."""
-        return classify_response(answer)
 
 
 def _choose_answer_form(
@@ -243,9 +149,22 @@ def _encode_messages(
         elif message["role"] == "assistant" and dialect.required and dialect.required_of_all:
             body[dialect.required] = dialect.filler
         elif not isinstance(message["content"], str):
-            body["content"] = [encode_part(part, request.blobs) for part in message["content"]]
+            body["content"] = [_encode_part(part, request.blobs) for part in message["content"]]
         encoded.append(body)
     return encoded
+
+
+def _encode_part(part: Part, blobs: Mapping[str, bytes]) -> dict[str, Any]:
+    """Encode a part that the dialect takes."""
+    if part["type"] == "text":
+        return {"type": "text", "text": part["text"]}
+    match find_sort(part):
+        case "image":
+            return {"type": "image_url", "image_url": {"url": get_url(part) or make_data_url(part, blobs)}}
+        case "audio":
+            kind = "wav" if get_media_type(part) == WAV else "mp3"
+            return {"type": "input_audio", "input_audio": {"data": encode_base64(part, blobs), "format": kind}}
+    return {"type": "file", "file": {"filename": name_file(part, ".pdf"), "file_data": make_data_url(part, blobs)}}
 
 
 def _select_own_fields(

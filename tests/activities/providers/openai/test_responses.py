@@ -28,9 +28,9 @@ from clew_activities.providers.errors import (
     TruncatedStream,
 )
 from clew_activities.providers.interface import ModelRequest
+from clew_activities.providers.openai.responses import Responses
+from clew_activities.providers.openai.responses_stream import MAX_ITEMS, ResponsesDecoder
 from clew_activities.providers.reply import MAX_TOOL_CALLS
-from clew_activities.providers.responses import Responses
-from clew_activities.providers.responses_stream import MAX_ITEMS, ResponsesDecoder
 from clew_workflows.contract.messages import Message, ProviderData
 from clew_workflows.contract.payloads import SentRequest
 from tests.support.provider_server import (

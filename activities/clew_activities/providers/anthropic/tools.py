@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clew_activities.providers.anthropic_models import Generation
+from clew_activities.providers.anthropic.models import Generation
 from clew_activities.providers.options import describe_provider_tools
 from clew_activities.providers.reply import CALL_TEXT_LIMIT, DraftDecoder, get_member, read_string
 from clew_workflows.contract.messages import Source

@@ -1,6 +1,6 @@
 """Anthropic's Messages API.
 
-What a model takes depends on its generation: `anthropic_models` has the table. Options that the API does not support
+What a model takes depends on its generation: `models` has the table. Options that the API does not support
 are omitted: `seed` and `verbosity` always; `temperature` and `top_p` where the generation has no sampling, and in
 requests with thinking, of which `top_p` is sent from 0.95 on; `top_p` beside a `temperature`. API version 2026-10-21
 has no sampling, so a request with one of these is sent under the version before it.
@@ -21,17 +21,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clew_activities.providers.answer_object import describe_schema
-from clew_activities.providers.anthropic_messages import (
+from clew_activities.providers.anthropic.messages import (
     encode_messages,
     find_container,
     find_open_uses,
     lacks_thinking_in_round,
     make_text,
 )
-from clew_activities.providers.anthropic_models import BINDING_BETA, Generation, find_generation
-from clew_activities.providers.anthropic_schema import make_answer_schema
-from clew_activities.providers.anthropic_stream import AnthropicDecoder
-from clew_activities.providers.anthropic_tools import choose_provider_tools
+from clew_activities.providers.anthropic.models import BINDING_BETA, Generation, find_generation
+from clew_activities.providers.anthropic.schema import make_answer_schema
+from clew_activities.providers.anthropic.stream import AnthropicDecoder
+from clew_activities.providers.anthropic.tools import choose_provider_tools
 from clew_activities.providers.dialects import ANTHROPIC
 from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
@@ -130,7 +130,7 @@ class Anthropic:
             "model": request.model,
             # This breakpoint moves with the conversation; the next request reads the prefix before it from the cache.
             "cache_control": breakpoint_,
-            "messages": turns.encoded,
+            "messages": [{"role": turn.role, "content": turn.blocks} for turn in turns.turns],
             "stream": True,
         }
         declared = [] if fitted.specs else declare_called_tools(request.messages, ANTHROPIC)

@@ -21,9 +21,9 @@ from clew_activities.providers.errors import (
     Unauthorized,
     UnknownModel,
 )
-from clew_activities.providers.google import Google, make_providers
-from clew_activities.providers.google_schema import make_answer_schema
-from clew_activities.providers.google_stream import GoogleDecoder
+from clew_activities.providers.google.provider import Google, make_providers
+from clew_activities.providers.google.schema import make_answer_schema
+from clew_activities.providers.google.stream import GoogleDecoder
 from clew_activities.providers.interface import ModelRequest
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.messages import Message

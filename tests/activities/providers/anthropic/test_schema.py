@@ -10,8 +10,8 @@ from anthropic import transform_schema
 from pydantic import BaseModel, Field
 
 from clew.contract import ModelOptions
-from clew_activities.providers.anthropic import Anthropic
-from clew_activities.providers.anthropic_schema import make_closed_schema
+from clew_activities.providers.anthropic.provider import Anthropic
+from clew_activities.providers.anthropic.schema import make_closed_schema
 from clew_activities.providers.interface import ModelRequest
 
 

@@ -1,49 +1,32 @@
 """OpenAI's Responses: the API of its reasoning models, and of servers that speak it too.
 
 A request is complete in itself: nothing is stored at the server, and the reasoning of a tool loop comes back
-encrypted. The features of a model depend on its family, which `_find_family` reads from the model's name:
-
-| models                       | `reasoning.effort`             | encrypted reasoning | temperature       | `phase` |
-|------------------------------|--------------------------------|---------------------|-------------------|---------|
-| gpt-3, gpt-4, chatgpt        | no                             | no                  | yes               | no      |
-| gpt-…-chat                   | no                             | no                  | no                | no      |
-| o1, o3, o4                   | low, medium, high              | yes                 | no                | no      |
-| gpt-5                        | minimal to high                | yes                 | no                | no      |
-| gpt-5.1                      | none, low to high              | yes                 | at effort `none`  | no      |
-| gpt-5.2                      | none, low to xhigh             | yes                 | at effort `none`  | no      |
-| gpt-5.4, gpt-5.5             | none, low to xhigh             | yes                 | at effort `none`  | yes     |
-| gpt-5.6, gpt-6               | none, low to max               | yes                 | at effort `none`  | yes     |
-| gpt-6-astra, gpt-6.1 and on  | low to max                     | yes                 | no                | yes     |
-| their variants `pro`, `codex`| fewer                          | yes                 | no                | as above|
-| other names                  | all                            | with an effort      | yes               | no      |
-
-The names are those of developers.openai.com/api/docs/models. Options that the API does not have are omitted: `seed`
-and `stop` always.
+encrypted. `models` says what each model takes. Options that the API does not have are omitted: `seed` and `stop`
+always.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from clew_activities.providers.dialects import RESPONSES
-from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
 from clew_activities.providers.fit_messages import choose_call_ids, fit_messages, get_own_data
 from clew_activities.providers.fit_tools import FittedTools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.media import MediaForms, fit_media, get_url, make_data_url, name_file
-from clew_activities.providers.openai_schema import is_strict
+from clew_activities.providers.openai.models import OpenAIModel, find_model
+from clew_activities.providers.openai.responses_stream import SEPARATOR, ResponsesDecoder
+from clew_activities.providers.openai.schema import is_strict
+from clew_activities.providers.openai.server import Server
 from clew_activities.providers.options import (
-    EFFORTS,
     choose_effort,
     describe_provider_tools,
     merge_provider_options,
 )
 from clew_activities.providers.reply import get_member, read_string
-from clew_activities.providers.responses_stream import SEPARATOR, ResponsesDecoder
 from clew_workflows.contract.content import Content, Part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import Fitting
@@ -80,32 +63,12 @@ _FEWEST_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Responses:
-    """A server of Responses.
-
-    Attributes:
-        name: The part of a session's model before the colon.
-        base_url: The server's URL, without a slash at its end.
-        api_key: The key, sent as a bearer token, which Azure's `/openai/v1` takes too; None: the server needs none.
-    """
-
-    name: str
-    base_url: str
-    api_key: str | None = field(default=None, repr=False)
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """The key, if there is one."""
-        return (self.api_key,) if self.api_key else ()
-
-    @property
-    def secret_headers(self) -> tuple[str, ...]:
-        """The header that holds the key."""
-        return ("authorization",)
+class Responses(Server):
+    """A server of Responses."""
 
     def encode(self, request: ModelRequest) -> HttpRequest:
         """Encode the request as the body of `POST /responses`."""
-        family = _find_family(request.model)
+        family = find_model(request.model)
         tools = fit_tools(request.tools, RESPONSES.tools)
         media = fit_media(request, RESPONSES.media)
         fitted = fit_messages(media.messages, RESPONSES)
@@ -124,7 +87,6 @@ class Responses:
         body |= _encode_tools(request, tools, offered)
         body |= _encode_options(request, family)
         body = merge_provider_options(body, request, self.name, _OWNED)
-        headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         fitting = Fitting(
             dialect=RESPONSES.name,
             merged=fitted.merged,
@@ -135,7 +97,7 @@ class Responses:
             options=_describe_options(request, body),
             media=media.changes,
         )
-        return HttpRequest("/responses", headers, body, fitting, _ENCODER)
+        return HttpRequest("/responses", self.headers, body, fitting, _ENCODER)
 
     def get_media_forms(self, model: str) -> MediaForms:  # noqa: ARG002 - all models take the same forms
         """Return what requests may have of images and files."""
@@ -145,69 +107,8 @@ class Responses:
         """Make a decoder for the reply to a request."""
         return ResponsesDecoder(self.name, request.model, fit_tools(request.tools, RESPONSES.tools))
 
-    def read_error(self, answer: ErrorAnswer) -> ProviderError:
-        """Classify an error response by the tables in `errors`."""
-        return classify_response(answer)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Family:
-    """The features of a model's family; the module's docstring has the table.
-
-    Attributes:
-        efforts: The accepted levels of reasoning.
-        reasons: Whether the model's reasoning comes back encrypted; None: it does if the session sets a level.
-        temperature: Whether a temperature is accepted at every level; otherwise at `none` alone.
-        verbosity: Whether `text.verbosity` is accepted.
-        phase: Whether the messages of the model say which part of a run they are.
-    """
-
-    efforts: tuple[str, ...]
-    reasons: bool | None = True
-    temperature: bool = False
-    verbosity: bool = True
-    phase: bool = False
-
-
-_LOW_TO_HIGH = ("low", "medium", "high")
-_LOW_TO_XHIGH = (*_LOW_TO_HIGH, "xhigh")
-_LOW_TO_MAX = (*_LOW_TO_XHIGH, "max")
-_PRO = ("medium", "high", "xhigh")
-
-_UNKNOWN = _Family(efforts=EFFORTS, reasons=None, temperature=True)
-_FAMILIES: tuple[tuple[re.Pattern[str], _Family], ...] = tuple(
-    (re.compile(pattern), family)
-    for pattern, family in (
-        # "Encrypted content is not supported with this model."
-        (r"gpt-[34]|chatgpt-", _Family(efforts=(), reasons=False, temperature=True, verbosity=False)),
-        (r"(gpt-[\d.]+-)?chat-", _Family(efforts=(), reasons=False, verbosity=False)),
-        (r"o[1-9](-|$)", _Family(efforts=_LOW_TO_HIGH, verbosity=False)),
-        (r"gpt-5-pro", _Family(efforts=("high",))),
-        (r"gpt-5(\.1)?-codex(?!-max)", _Family(efforts=_LOW_TO_HIGH)),
-        (r"gpt-5(-|$)", _Family(efforts=("minimal", *_LOW_TO_HIGH))),
-        (r"gpt-5\.1-codex-max", _Family(efforts=_LOW_TO_XHIGH)),
-        (r"gpt-5\.1(-|$)", _Family(efforts=("none", *_LOW_TO_HIGH))),
-        (r"gpt-5\.[2-3]-codex", _Family(efforts=_LOW_TO_XHIGH, phase=True)),
-        (r"gpt-5\.[2-3]-pro", _Family(efforts=_PRO)),
-        (r"gpt-5\.[2-3](-|$)", _Family(efforts=("none", *_LOW_TO_XHIGH))),
-        (r"gpt-5\.[4-5]-pro", _Family(efforts=_PRO, phase=True)),
-        (r"gpt-5\.[4-5](-|$)", _Family(efforts=("none", *_LOW_TO_XHIGH), phase=True)),
-        (r"gpt-5\.\d+-pro", _Family(efforts=(*_PRO, "max"), phase=True)),
-        (r"gpt-5\.\d|gpt-6-(sol|luna)", _Family(efforts=("none", *_LOW_TO_MAX), phase=True)),
-        # GPT-6.1 Sol refuses `none`, as Astra does.
-        (r"gpt-([6-9]|\d\d)", _Family(efforts=_LOW_TO_MAX, phase=True)),
-        (r"gpt-oss", _Family(efforts=_LOW_TO_HIGH, reasons=None, temperature=True)),
-    )
-)
-
-
-def _find_family(model: str) -> _Family:
-    """Find the family of a model by its name, without what stands before a slash."""
-    bare = model.lower().rpartition("/")[2]
-    return next((family for pattern, family in _FAMILIES if pattern.match(bare)), _UNKNOWN)
-
-
-def _returns_reasoning(request: ModelRequest, family: _Family) -> bool:
+def _returns_reasoning(request: ModelRequest, family: OpenAIModel) -> bool:
     if family.reasons is None:
         return request.options.reasoning_effort not in (None, "none")
     return family.reasons
@@ -217,7 +118,7 @@ def _returns_reasoning(request: ModelRequest, family: _Family) -> bool:
 
 
 def _encode_messages(
-    messages: Sequence[Message], tools: FittedTools, family: _Family, provider: str, request: ModelRequest
+    messages: Sequence[Message], tools: FittedTools, family: OpenAIModel, provider: str, request: ModelRequest
 ) -> list[dict[str, Any]]:
     model = request.model
     ids = choose_call_ids(messages, provider, model, RESPONSES)
@@ -257,7 +158,7 @@ def _encode_calls(message: Message, call_ids: Sequence[str], tools: FittedTools)
 
 
 def _encode_assistant(
-    message: Message, calls: list[dict[str, Any]], own: list[dict[str, Any]], family: _Family
+    message: Message, calls: list[dict[str, Any]], own: list[dict[str, Any]], family: OpenAIModel
 ) -> list[dict[str, Any]]:
     """Encode an assistant's message: as the items that the model sent, or as plain ones without their ids."""
     if own:
@@ -327,7 +228,7 @@ def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
     }
 
 
-def _encode_options(request: ModelRequest, family: _Family) -> dict[str, Any]:
+def _encode_options(request: ModelRequest, family: OpenAIModel) -> dict[str, Any]:
     """Encode the options. Those that are not set are left to the server."""
     options = request.options
     effort = choose_effort(options.reasoning_effort, family.efforts)

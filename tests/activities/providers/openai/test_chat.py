@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 
-from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.dialects import DIALECTS, STRICT
 from clew_activities.providers.errors import ProviderError, TruncatedStream
-from clew_activities.providers.openai import OpenAI
-from clew_activities.providers.openai_stream import OpenAIDecoder
+from clew_activities.providers.openai.chat import OpenAI
+from clew_activities.providers.openai.chat_stream import OpenAIDecoder
 from clew_activities.providers.reply import MAX_TOOL_CALLS
 from clew_workflows.contract.messages import Message
 from clew_workflows.protocol import ModelReply
@@ -1046,6 +1046,8 @@ LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
         ("openai", "gpt-5.2-pro", "medium high xhigh"),
         ("openai", "gpt-5.3-codex", "low medium high xhigh"),
         ("openai", "gpt-5.6-luna", "none low medium high xhigh max"),
+        ("openai", "gpt-6-astra", "low medium high xhigh max"),
+        ("azure", "gpt-6.1-sol", "low medium high xhigh max"),
         ("openrouter", "moonshotai/kimi-k3", " ".join(LEVELS)),
         ("gemini", "gemini-2.5-flash", "none minimal low medium high"),
         ("gemini", "gemini-2.5-pro", "minimal low medium high"),
