@@ -4,6 +4,7 @@
 |---|---|
 | `dialects` | the rows: a server each, with its rules, its wire format and how a user configures it |
 | `server_rules` | what each server refuses |
+| `official_types` | requests and replies by the types of the providers' own packages |
 | `chat_rules` | functions that make the rules of Chat Completions |
 | `chat_completions`, `anthropic_messages` | the wire formats with their quirks; the latter with the API's rules |
 | `responses_api` | OpenAI's Responses, with the rules of the API |

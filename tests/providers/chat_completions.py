@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tests.providers.official_types import build_event
 from tests.providers.strict_server import DROP, Billing, Call, Exchange, Refusal, Sent, ServerSentEvents, Turn
 
 Thinking = Literal["reasoning_content", "reasoning", "reasoning_details", "thinking_chunks", "tags", "closing_tag"]
@@ -54,6 +55,7 @@ class ChatCompletions(ServerSentEvents):
         fault: The chunk that says that the reply failed.
         refuse: Makes the JSON of an error response.
         data: What begins a line of data.
+        chunk: The type of a chunk in the provider's own package; None: no package has one for all that is sent.
         path: The path of a request.
     """
 
@@ -81,6 +83,7 @@ class ChatCompletions(ServerSentEvents):
     )
     refuse: Callable[[Refusal], Any] = make_error
     data: str = "data: "
+    chunk: Any = None
     path: str = "/chat/completions"
 
     def encode_refusal(self, refusal: Refusal) -> Any:
@@ -119,6 +122,8 @@ class ChatCompletions(ServerSentEvents):
             events.append(dict(events[-1]))
         events += [{**envelope, **chunk} for chunk in self.closing]
         self._add_usage(events, envelope, exchange, billing, len(thinking) // 4 + 1 if thinking else 0)
+        if self.chunk:
+            events = [build_event(self.chunk, event) for event in events]
         if self.comments:
             events = [piece for event in events for piece in (": PROCESSING", event)]
             half *= 2

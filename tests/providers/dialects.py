@@ -13,18 +13,19 @@ from dataclasses import replace
 from typing import Any
 
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
+from mistralai.client.models import CompletionChunk
+from openai.types.chat import ChatCompletionChunk
 
 from tests.providers import anthropic_messages as messages_api
 from tests.providers import bedrock_api, gemini_api, responses_api
 from tests.providers.anthropic_messages import AnthropicMessages
-from tests.providers.chat_completions import ChatCompletions, make_error, make_id, make_signature
+from tests.providers.chat_completions import ChatCompletions, make_id, make_signature
 from tests.providers.chat_rules import (
     choose_tools,
     have_content,
     have_object_arguments,
     have_unique_ids,
     limit_descriptions,
-    match_type,
     refuse_fields,
     refuse_when,
     take_efforts,
@@ -32,6 +33,7 @@ from tests.providers.chat_rules import (
 )
 from tests.providers.gemini_api import GeminiApi
 from tests.providers.media_rules import take_media
+from tests.providers.official_types import match_type
 from tests.providers.responses_api import ResponsesApi
 from tests.providers.server_rules import (
     ARGUMENTS_TEXT,
@@ -231,7 +233,7 @@ _ROWS: tuple[Dialect, ...] = (
     _make_dialect(
         "openai",
         "gpt-5-mini",
-        ChatCompletions(refuse=make_error),
+        ChatCompletions(chunk=ChatCompletionChunk),
         (*OPENAI, *OPENAI_REASONING, take_efforts(("minimal", "low", "medium", "high"), EFFORT_TEXT)),
         thinks=False,
         environ={"CLEW_PROVIDER_OPENAI_DIALECT": "openai"},
@@ -240,7 +242,7 @@ _ROWS: tuple[Dialect, ...] = (
     _make_dialect(
         "openai-gpt-5.6",
         "gpt-5.6",
-        ChatCompletions(),
+        ChatCompletions(chunk=ChatCompletionChunk),
         (
             *OPENAI,
             *OPENAI_REASONING,
@@ -387,6 +389,7 @@ _ROWS: tuple[Dialect, ...] = (
             usage="last_chunk",
             usage_needs_option=False,
             refuse=_make_mistral_error,
+            chunk=CompletionChunk,
         ),
         (*MISTRAL, refuse_fields(("reasoning_effort",), "{} is not enabled for this model", code="3051")),
         media=IMAGES,
@@ -402,6 +405,7 @@ _ROWS: tuple[Dialect, ...] = (
             usage="last_chunk",
             usage_needs_option=False,
             refuse=_make_mistral_error,
+            chunk=CompletionChunk,
         ),
         (*MISTRAL, MISTRAL_EFFORTS),
         provider="mistral_small",

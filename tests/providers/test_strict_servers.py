@@ -11,6 +11,8 @@ import pytest
 from anthropic import AsyncAnthropic
 from botocore.session import Session
 from google.genai import Client, types
+from mistralai.client import Mistral
+from mistralai.client.models import ThinkChunk, ToolCall
 from openai import AsyncOpenAI
 
 from tests.providers import bedrock_api
@@ -242,7 +244,12 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("gemini", _set_property(UNION), "must be the only field set"),
     ("gemini", _set(response_format=JSON_OBJECT), "is unsupported"),
     ("mistral", _set(max_completion_tokens=1), "Extra inputs are not permitted: ['body', 'max_completion_tokens']"),
-    ("mistral", _set_message(2, reasoning_content="hm"), "'assistant', 'reasoning_content'"),
+    ("mistral", _set_message(2, reasoning_content="hm"), "'messages', 2, 'assistant', 'reasoning_content'"),
+    ("mistral", _set_message(0, role="developer"), "'messages', 0"),
+    ("mistral", _set_message(1, content=5), "'messages', 1, 'user', 'content'"),
+    ("mistral", _set_message(1, content=[{"type": "image_url", "image_url": 5}]), "'messages', 1, 'user', 'content'"),
+    ("mistral", _set(max_tokens="many"), "unable to parse string as an integer: ['body', 'max_tokens'"),
+    ("mistral", _set_function(arguments={}), "'tools', 0, 'function', 'arguments'"),
     ("mistral", _append("user"), "Unexpected role 'user' after role 'tool'"),
     ("mistral", _insert(3, "assistant"), "Not the same number of function calls and responses"),
     ("mistral", _append("assistant"), "Expected last role User or Tool"),
@@ -599,6 +606,36 @@ async def test_the_official_client_reads_the_stream(servers: dict[str, StrictSer
         assert arguments.endswith('{"a": 3, "b": 4}')
     else:
         assert arguments == '{"a": 1, "b": 2}{"a": 3, "b": 4}'
+
+
+@pytest.mark.parametrize("name", ["mistral", "mistral-small"])
+async def test_the_official_client_reads_mistrals_stream(servers: dict[str, StrictServer], name: str) -> None:
+    """The client of Mistral knows each field of the request and of the reply."""
+    server = servers[name]
+    server.play(TURN)
+    body = make_body(server.dialect)
+    text, thinking = "", ""
+    calls: list[ToolCall] = []
+    async with (
+        Mistral(api_key=KEY, server_url=server.url.removesuffix("/v1")) as client,
+        await client.chat.stream_async(**body) as stream,
+    ):
+        async for event in stream:
+            for choice in event.data.choices:
+                content = choice.delta.content
+                if isinstance(content, str):
+                    text += content
+                for part in content if isinstance(content, list) else ():
+                    assert isinstance(part, ThinkChunk)
+                    thinking += "".join(piece.text for piece in part.thinking if piece.type == "text")
+                calls += choice.delta.tool_calls or []
+    server.check()
+    assert text == "I add."
+    assert thinking == server.sent[0].thinking
+    assert [(call.function.name, call.function.arguments) for call in calls] == [
+        ("add", '{"a": 1, "b": 2}'),
+        ("add", '{"a": 3, "b": 4}'),
+    ]
 
 
 async def test_the_official_client_reads_anthropics_stream(servers: dict[str, StrictServer]) -> None:
