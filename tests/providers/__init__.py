@@ -13,6 +13,7 @@
 | `second_google` | a providers module, for a second server of one API |
 | `strict_server` | the server of all dialects, over real HTTP, and what the model behind it does |
 | `scenarios` | the columns |
+| `pure_loop` | sessions without Temporal and without a network, for all pairs of dialects |
 | `matrix` | the worker that is configured for all servers, and its tools |
 | `mcp_tools` | the tools of the sessions that MCP servers have |
 """

@@ -291,6 +291,14 @@ class StrictServer:
         """The body of the last request."""
         return self.exchanges[-1].body
 
+    def check_verdicts(self) -> None:
+        """Check that nothing was refused or lost.
+
+        Raises:
+            AssertionError: With what was refused and why.
+        """
+        assert not self.verdicts, f"{self.dialect.name}: " + "\n  ".join(self.verdicts)
+
     def check(self) -> None:
         """Check that nothing was refused or lost, and that all steps were played.
 
