@@ -332,7 +332,13 @@ def name_calls(pattern: str, message: str, **fields: Any) -> Rule:
 
 
 def return_thinking(
-    field: str, message: str, *, current_turn: bool = False, empty: bool = True, **fields: Any
+    field: str,
+    message: str,
+    *,
+    current_turn: bool = False,
+    empty: bool = True,
+    without_calls: bool = False,
+    **fields: Any,
 ) -> Rule:
     """Refuse an assistant's tool calls without the field of the thinking.
 
@@ -341,6 +347,7 @@ def return_thinking(
         message: `{index}` is the message's.
         current_turn: Whether it is needed only after the last user message.
         empty: Whether it may be empty.
+        without_calls: Whether an assistant's messages without calls need the field, too.
         fields: The refusal's.
     """
 
@@ -350,7 +357,7 @@ def return_thinking(
         first = users[-1] if users and current_turn else 0
         for index, one in enumerate(messages[first:], first):
             is_there = isinstance(one.get(field), str) and (empty or one[field])
-            if one["role"] == "assistant" and one.get("tool_calls") and not is_there:
+            if one["role"] == "assistant" and (one.get("tool_calls") or without_calls) and not is_there:
                 yield Refusal(message.format(index=index), **fields)
 
     return rule

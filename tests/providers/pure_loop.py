@@ -2,7 +2,8 @@
 
 The session is the one that a workflow hosts, and each model call is encoded, sent, read and classified by the code of
 the worker. The server answers within the same process, so that a session takes some milliseconds, and every pair of
-dialects can have one. A failed call is final, as it is for a run with a fallback once its time is over.
+dialects can have one. An empty or truncated reply is asked for again, as often as a worker does; another failed call
+is final, as it is for a run with a fallback once its time is over.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any
 import httpx
 
 from clew.content import Image, Media
-from clew_activities.model.call_model import prepare_call
+from clew_activities.model.call_model import MAX_WASTED_ATTEMPTS, prepare_call
 from clew_activities.model.model_table import find_taken_media
 from clew_activities.model.prepare import make_profile
 from clew_activities.providers import ModelRequest, ProviderError, Providers, load_providers, stream
 from clew_activities.providers.encoders import get_forms, make_cache_key
+from clew_activities.providers.errors import EmptyReply, TruncatedStream
 from clew_activities.providers.media import choose_media
 from clew_activities.received_media import make_part
 from clew_activities.tools.registry import resolve_tool
@@ -176,17 +178,20 @@ class PureSession:
         )
         chosen = choose_media(request, get_forms(provider, model))
         request = replace(request, blobs={digest: self.blobs[digest] for digest in chosen.blobs})
-        request, decoder = prepare_call(provider, request, self.servers.providers.redaction)
-        try:
-            reply = await stream(self.servers.client, provider, request, decoder)
-        except ProviderError as error:
-            return Failure(type=error.type, message=error.message)
+        for attempt in range(1, MAX_WASTED_ATTEMPTS + 1):
+            request, decoder = prepare_call(provider, request, self.servers.providers.redaction)
+            try:
+                reply = await stream(self.servers.client, provider, request, decoder)
+                break
+            except ProviderError as error:
+                if attempt == MAX_WASTED_ATTEMPTS or error.type not in (EmptyReply.type, TruncatedStream.type):
+                    return Failure(type=error.type, message=error.message, details=error.details)
         return ModelAnswered(
             reply=reply,
             digest=context.meta.digest,
             policy_hash=context.meta.policy_hash,
             input_tokens=context.meta.estimated_tokens,
-            attempt=1,
+            attempt=attempt,
             request=decoder.sent,
             fitting=decoder.fitting,
         )

@@ -471,7 +471,8 @@ DEEPSEEK: tuple[Rule, ...] = (
     # Of assistants that a tool loop made, in all later requests; empty where it is unknown.
     # gh:continuedev/continue#10193,
     # gh:JohnnyZ93/oai-compatible-copilot#215, gh:vectorize-io/hindsight#1253
-    return_thinking("reasoning_content", DEEPSEEK_THINKING),
+    # Of its other messages, too: gh:openclaw/openclaw#73417, gh:Zoo-Code-Org/Zoo-Code#201
+    return_thinking("reasoning_content", DEEPSEEK_THINKING, without_calls=True),
     CALL_NAMES,
     have_content_or_calls("Invalid assistant message: content or tool_calls must be set (messages[{index}])"),
     name_tools(OPENAI_NAMES, OPENAI_NAME_TEXT),
@@ -560,6 +561,27 @@ OPENROUTER: tuple[Rule, ...] = (
     have_object_arguments(ARGUMENTS_TEXT),
 )
 
+# OpenRouter, with DeepSeek behind it, whose thinking it sends as `reasoning`
+
+
+def return_reasoning(exchange: Exchange) -> Iterator[Refusal]:
+    """Say that the thinking which came as `reasoning` went back as another `reasoning_content`."""
+    for index, one in enumerate(exchange.body["messages"]):
+        sent = exchange.find_sent(call["id"] for call in one.get("tool_calls") or ())
+        if sent and sent.thinking and one.get("reasoning_content") != sent.thinking:
+            yield Refusal(f"messages[{index}].reasoning_content is not {sent.thinking!r}")
+
+
+OPENROUTER_DEEPSEEK: tuple[Rule, ...] = (
+    demand_key,
+    # gh:can1357/oh-my-pi#1445, gh:endolith/open-interpreter#215
+    return_thinking("reasoning_content", DEEPSEEK_THINKING, without_calls=True),
+    answer_calls(),
+    CALL_NAMES,
+    name_tools(OPENAI_NAMES, OPENAI_NAME_TEXT),
+    have_object_arguments(ARGUMENTS_TEXT),
+)
+
 
 # Kimi
 
@@ -618,6 +640,11 @@ KIMI: tuple[Rule, ...] = (
     ),
     limit_tools(128, "Invalid request: tools length must be less than or equal to {most}"),
     have_content("Invalid request: the message at position {index} with role 'user' must not be empty", empty=False),
+    # gh:MoonshotAI/kimi-cli#2035, gh:MoonshotAI/kimi-cli#2621
+    refuse_when(
+        lambda body: any(one["role"] == "assistant" and one.get("content") == "" for one in body["messages"]),
+        "Invalid request: text content is empty",
+    ),
     # gh:can1357/oh-my-pi#1078
     choose_tools(("auto", "none"), "tool_choice '{}' is incompatible with thinking enabled", by_name=False),
     # gh:HKUDS/nanobot#3939
@@ -631,6 +658,23 @@ KIMI: tuple[Rule, ...] = (
     limit_stops(5, "Invalid request: stop has at most 5 words"),
 )
 
+
+OPENROUTER_KIMI: tuple[Rule, ...] = (
+    demand_key,
+    # gh:earendil-works/pi#4251
+    return_thinking(
+        "reasoning_content",
+        "thinking is enabled but reasoning_content is missing in assistant tool call message at index {index}",
+        empty=False,
+    ),
+    answer_calls(),
+    # gh:earendil-works/pi#4138
+    take_kimi_schemas,
+    name_tools(
+        r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}", "Invalid request: function name is invalid, must start with a letter"
+    ),
+)
+"""OpenRouter, with Kimi behind it."""
 
 KIMI_IDS = match_ids(
     r"functions\.[a-zA-Z0-9_.-]+:\d+",

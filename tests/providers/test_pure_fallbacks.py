@@ -1,4 +1,4 @@
-"""A run falls back to each other dialect in the middle of a tool loop, without Temporal and without a network."""
+"""Sessions without Temporal and without a network: fallbacks to each other dialect, and calls left in the text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.providers.chat_completions import ChatCompletions
 from tests.providers.dialects import DIALECTS
 from tests.providers.matrix import list_report
 from tests.providers.pure_loop import PureSession, Servers, run_pure_servers
@@ -93,3 +94,39 @@ async def test_a_loop_goes_on_at_another_dialect_and_back(servers: Servers, firs
         # Gemini may sign a piece of a text, which stays a part of its own.
         said = "".join(iterate_texts(server.last))
         assert all(text in said for text in ("I begin.", "I go on.", "It is eighteen.")), said
+
+
+LEAKING = [dialect for dialect in DIALECTS if isinstance(dialect.wire, ChatCompletions) and dialect.wire.leak]
+
+
+@pytest.mark.parametrize("dialect", [pytest.param(one, id=one.name) for one in LEAKING])
+async def test_a_call_that_the_server_leaves_in_the_text_is_no_answer(servers: Servers, dialect: Dialect) -> None:
+    """The reply is asked for again, and the tool runs."""
+    server = servers.by_name[dialect.name]
+    server.play(
+        Turn("I add. ", (call_add(1, 2),), thinks=True, leaks=True),
+        Turn("I add.", (call_add(1, 2),), thinks=True),
+        Turn("It is three."),
+    )
+    session = PureSession.open(servers, dialect, tools=("add",))
+    outcome = await session.ask("Add.")
+    server.check()
+    assert (outcome["status"], outcome["termination_reason"]) == ("completed", "final_answer")
+    assert session.list_results() == ["3"]
+    replies = [entry.payload for entry in session.harness.thread if entry.recipe]
+    assert [reply["content"] for reply in replies] == ["I add.", "It is three."]
+
+
+async def test_a_server_that_leaves_every_call_in_the_text_fails_the_run(servers: Servers) -> None:
+    """After as many attempts as a truncated reply has. Without tools, the same text is an answer."""
+    (dialect,) = (one for one in LEAKING if one.name == "vllm-qwen")
+    server = servers.by_name[dialect.name]
+    leak = Turn("", (call_add(1, 2),), leaks=True)
+    server.play(leak, leak, leak)
+    session = PureSession.open(servers, dialect, tools=("add",))
+    outcome = await session.ask("Add.")
+    server.check()
+    assert (outcome["status"], outcome["error"]["type"]) == ("failed", "truncated_stream")
+    server.play(leak)
+    session = PureSession.open(servers, dialect, tools=())
+    assert (await session.ask("How do you call tools?"))["status"] == "completed"

@@ -54,10 +54,12 @@ def make_result(call_id: str = "aB3xK9mP2") -> dict[str, Any]:
 
 def make_body(dialect: Dialect) -> dict[str, Any]:
     """Make a body of Chat Completions in the middle of a tool loop, as each of the servers takes it."""
-    call_id = "functions.add:0" if dialect.name in ("kimi", "vllm-kimi") else "aB3xK9mP2"
+    call_id = "functions.add:0" if dialect.name in ("kimi", "vllm-kimi", "openrouter-kimi") else "aB3xK9mP2"
     call = make_call(call_id)
-    if dialect.name.startswith(("deepseek", "kimi")):
+    if dialect.name.startswith(("deepseek", "kimi", "openrouter-")):
         call["reasoning_content"] = " "
+    if dialect.name.startswith("kimi"):
+        del call["content"]
     if dialect.name == "gemini":
         signature = "skip_thought_signature_validator"
         call["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": signature}}
@@ -256,6 +258,10 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("mistral", _rename_call("call_1"), "a length of 9"),
     ("mistral", _set_schema(type="thing"), "Invalid tool schema"),
     ("deepseek", _drop_thinking, "must be passed back to the API"),
+    ("deepseek", _append("assistant", "Three."), "must be passed back to the API. (messages[4])"),
+    ("openrouter-deepseek", _drop_thinking, "must be passed back to the API"),
+    ("openrouter-kimi", _drop_thinking, "reasoning_content is missing"),
+    ("kimi", _set_message(2, content=""), "text content is empty"),
     ("deepseek", _set_message(0, role="developer"), "unknown variant `developer`"),
     ("deepseek", _set(tool_choice="required"), "does not support this tool_choice"),
     ("deepseek", _set(response_format={"type": "json_schema"}), "This response_format type is unavailable now"),
@@ -570,6 +576,16 @@ def test_what_a_server_sent_must_come_back_unchanged() -> None:
     _rename_call("tool00001")(body)
     assert "the ids ['aB3xK9mP2'] came back as ['tool00001']" in list_refusals(deepseek, body, sent)
     assert "the thinking of deepseek" in list_refusals(ROWS["vllm"], body)
+
+
+def test_thinking_must_come_back_in_the_field_of_the_server_behind_openrouter() -> None:
+    """It came as `reasoning`, and goes back as `reasoning_content`, unchanged."""
+    row, thinking = ROWS["openrouter-deepseek"], "[openrouter-deepseek thinks 1] I add."
+    sent = Sent(thinking, {}, {"aB3xK9mP2": {}})
+    body = make_body(row)
+    assert "reasoning_content is not" in list_refusals(row, body, sent)
+    body["messages"][2]["reasoning_content"] = thinking
+    assert not list_refusals(row, body, sent)
 
 
 @pytest.fixture(scope="module")
