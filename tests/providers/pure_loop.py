@@ -179,22 +179,23 @@ class PureSession:
         chosen = choose_media(request, get_forms(provider, model))
         request = replace(request, blobs={digest: self.blobs[digest] for digest in chosen.blobs})
         for attempt in range(1, MAX_WASTED_ATTEMPTS + 1):
-            request, decoder = prepare_call(provider, request, self.servers.providers.redaction)
+            prepared, decoder = prepare_call(provider, request, self.servers.providers.redaction)
             try:
-                reply = await stream(self.servers.client, provider, request, decoder)
-                break
+                reply = await stream(self.servers.client, provider, prepared, decoder)
             except ProviderError as error:
-                if attempt == MAX_WASTED_ATTEMPTS or error.type not in (EmptyReply.type, TruncatedStream.type):
-                    return Failure(type=error.type, message=error.message, details=error.details)
-        return ModelAnswered(
-            reply=reply,
-            digest=context.meta.digest,
-            policy_hash=context.meta.policy_hash,
-            input_tokens=context.meta.estimated_tokens,
-            attempt=attempt,
-            request=decoder.sent,
-            fitting=decoder.fitting,
-        )
+                if attempt < MAX_WASTED_ATTEMPTS and error.type in (EmptyReply.type, TruncatedStream.type):
+                    continue
+                return Failure(type=error.type, message=error.message, details=error.details)
+            return ModelAnswered(
+                reply=reply,
+                digest=context.meta.digest,
+                policy_hash=context.meta.policy_hash,
+                input_tokens=context.meta.estimated_tokens,
+                attempt=attempt,
+                request=decoder.sent,
+                fitting=decoder.fitting,
+            )
+        raise AssertionError("the last attempt is final")
 
     def _answer_call(self, call: RunTool) -> None:
         """Run a tool."""
