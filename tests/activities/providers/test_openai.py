@@ -996,6 +996,21 @@ def test_nested_arguments_may_begin_as_the_outer_ones_did() -> None:
     assert [call.arguments for call in reply.tool_calls] == [{"a": {"a": 1}}]
 
 
+@pytest.mark.parametrize(
+    ("pieces", "arguments"),
+    [
+        (["{", "{", "{}"], {}),
+        (['{"a"', '{"a"', '{"a": 1}'], {"a": 1}),
+        (['{"a": "{', "{", '{"}'], {"a": "{{{"}),
+    ],
+)
+def test_a_piece_that_is_repeated_without_more_counts_once(pieces: list[str], arguments: dict[str, Any]) -> None:
+    """A server that sends all arguments so far may send the same ones twice. In a text a brace may be repeated."""
+    head = make_tool("", "add", index=0, id="x")
+    reply = decode_own(*({"tool_calls": [piece]} for piece in (head, *(make_tool(p, index=0) for p in pieces))))
+    assert [call.arguments for call in reply.tool_calls] == [arguments]
+
+
 def test_arguments_that_are_repeated_in_each_piece_count_once_for_their_limit() -> None:
     text = json.dumps({"text": "x" * 100_000})
     pieces = [make_tool(text[:size], index=0) for size in range(1000, len(text), 1000)]
