@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from string import ascii_uppercase
 
+from clew_activities.providers.bedrock import Bedrock
 from clew_activities.providers.dialects import ANTHROPIC, BEDROCK, GOOGLE, RESPONSES, VERTEX
 from clew_activities.providers.dialects import DIALECTS as SPOKEN
+from clew_activities.providers.encoders import get_forms
+from clew_activities.providers.google import Google
+from clew_activities.providers.interface import Provider
 from clew_activities.providers.media import PDF
 from docs.generate.tables import table
 from tests.providers.dialects import DIALECTS
 from tests.providers.matrix import list_variables
-from tests.providers.scenarios import FALLBACK, SCENARIOS
+from tests.providers.scenarios import FALLBACK, FORK, SCENARIOS
 from tests.providers.strict_server import Dialect
 
-COLUMNS = {**SCENARIOS, "fallback": FALLBACK}
+COLUMNS = {**SCENARIOS, "fallback": FALLBACK, "fork": FORK}
 """The scenarios by their names, in the order of the columns."""
 
 _URLS = {
@@ -44,6 +49,30 @@ _URLS = {
 """The addresses of services, and of servers at home with their own ports."""
 _VARIABLES = {"bedrock": "`CLEW_BEDROCK_REGION`, and AWS credentials or `AWS_BEARER_TOKEN_BEDROCK`"}
 """The variables of providers that have others than an address and a key."""
+
+
+@dataclass(frozen=True)
+class _Other:
+    """Models of a dialect that take images elsewhere than its newest.
+
+    Attributes:
+        provider: The provider.
+        model: One of them.
+        models: What they are called.
+    """
+
+    provider: Provider
+    model: str
+    models: str
+
+
+_HOME = "http://localhost"
+_OTHERS = {
+    "google": _Other(Google("google", _HOME), "gemini-2.5-pro", "models before Gemini 3"),
+    "vertex": _Other(Google("google", _HOME, is_vertex=True), "gemini-2.5-pro", "models before Gemini 3"),
+    "bedrock": _Other(Bedrock("bedrock", _HOME), "amazon.nova-pro-v1:0", "models that are not Claude"),
+}
+"""The models of a dialect that have another place for images than its newest."""
 _BUILT_IN = ("openai", "anthropic", "google")
 """Providers whose address need not be named."""
 
@@ -102,6 +131,9 @@ def _list_media() -> Iterable[list[str]]:
             for kind in ("image/", "audio/")
         )
         inside = "inside" if "image" in media.in_results else "they follow"
+        # The provider's older models, or those of others, may take less than its newest.
+        if (other := _OTHERS.get(name)) and "image" not in get_forms(other.provider, other.model).in_results:
+            inside += f"; of {other.models} they follow"
         yield [
             f"`{name}`",
             images,

@@ -142,6 +142,8 @@ class Converse:
             "cacheWriteInputTokens": written,
         }
         events.append(("metadata", {"usage": usage, "metrics": {"latencyMs": 700}}, "event"))
+        for kind, value, _ in events:
+            _check(_get_events()[kind], value)
         match turn.fault.when if turn.fault else None:
             case "inside":
                 error = {"message": "Bedrock is unable to process your request."}
@@ -198,8 +200,28 @@ def verify_signature(exchange: Exchange) -> Iterator[Refusal]:
 
 
 @cache
+def _get_operation() -> Any:
+    return Session().get_service_model("bedrock-runtime").operation_model("ConverseStream")
+
+
 def _get_input() -> Any:
-    return Session().get_service_model("bedrock-runtime").operation_model("ConverseStream").input_shape
+    return _get_operation().input_shape
+
+
+def _get_events() -> Mapping[str, Any]:
+    """The shapes of the events of a stream, by their names."""
+    events: Mapping[str, Any] = _get_operation().output_shape.members["stream"].members
+    return events
+
+
+def _check(shape: Any, value: Any) -> None:
+    """Check what the server sends by the service model.
+
+    Raises:
+        AssertionError: The value does not have the shape.
+    """
+    report = ParamValidator().validate(value, shape)
+    assert not report.has_errors(), report.generate_report()
 
 
 def match_model(exchange: Exchange) -> Iterator[Refusal]:

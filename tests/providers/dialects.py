@@ -8,23 +8,24 @@ beside `chat_completions`, `anthropic_messages` and `bedrock_api`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
+from mistralai.client.models import CompletionChunk
+from openai.types.chat import ChatCompletionChunk
 
 from tests.providers import anthropic_messages as messages_api
 from tests.providers import bedrock_api, gemini_api, responses_api
 from tests.providers.anthropic_messages import AnthropicMessages
-from tests.providers.chat_completions import ChatCompletions, make_error, make_id, make_signature
+from tests.providers.chat_completions import ChatCompletions, make_id, make_signature
 from tests.providers.chat_rules import (
     choose_tools,
     have_content,
     have_object_arguments,
     have_unique_ids,
     limit_descriptions,
-    match_type,
     refuse_fields,
     refuse_when,
     take_efforts,
@@ -32,6 +33,7 @@ from tests.providers.chat_rules import (
 )
 from tests.providers.gemini_api import GeminiApi
 from tests.providers.media_rules import take_media
+from tests.providers.official_types import match_type
 from tests.providers.responses_api import ResponsesApi
 from tests.providers.server_rules import (
     ARGUMENTS_TEXT,
@@ -61,6 +63,8 @@ from tests.providers.server_rules import (
     OPENAI,
     OPENAI_REASONING,
     OPENROUTER,
+    OPENROUTER_DEEPSEEK,
+    OPENROUTER_KIMI,
     QWEN,
     QWEN_3_8_EFFORTS,
     STRANGER,
@@ -71,9 +75,10 @@ from tests.providers.server_rules import (
     XAI,
     XAI_NO_EFFORT,
     make_template_rules,
+    return_reasoning,
     return_stranger_thinking,
 )
-from tests.providers.strict_server import Dialect, Refusal, Rule, find_foreign_thoughts
+from tests.providers.strict_server import Call, Dialect, Refusal, Rule, find_foreign_thoughts
 
 # Images, recordings and files
 
@@ -153,6 +158,37 @@ def _make_qwen_error(refusal: Refusal) -> Any:
     }
 
 
+# Calls in the text, as models write them
+
+
+def _leak_json(calls: Sequence[Call]) -> str:
+    """Write calls as Qwen and Hermes do. gh:vllm-project/vllm#39056"""
+    written = (json.dumps({"name": call.name, "arguments": call.arguments}) for call in calls)
+    return "".join(f"<tool_call>\n{call}\n</tool_call>\n" for call in written)
+
+
+def _leak_sections(calls: Sequence[Call]) -> str:
+    """Write calls as Kimi does. gh:NousResearch/hermes-agent#24534, gh:vllm-project/vllm#31207"""
+    written = "".join(
+        f"<|tool_call_begin|>functions.{call.name}:{number}<|tool_call_argument_begin|>{json.dumps(call.arguments)}"
+        "<|tool_call_end|>"
+        for number, call in enumerate(calls)
+    )
+    return f"<|tool_calls_section_begin|>{written}<|tool_calls_section_end|>"
+
+
+def _leak_dsml(calls: Sequence[Call]) -> str:
+    """Write calls as DeepSeek does from V3.2 on. gh:sgl-project/sglang#40236, gh:vllm-project/vllm#54686"""
+    mark = "\uff5cDSML\uff5c"
+    written = "".join(f'<{mark}invoke name="{call.name}">\n</{mark}invoke>\n' for call in calls)
+    return f"\n\n<{mark}tool_calls>\n{written}</{mark}tool_calls>"
+
+
+def _leak_list(calls: Sequence[Call]) -> str:
+    """Write calls as Mistral's models do, without an end."""
+    return f"[TOOL_CALLS]{json.dumps([{'name': call.name, 'arguments': call.arguments} for call in calls])}"
+
+
 # The rows
 
 
@@ -200,7 +236,10 @@ VLLM_WIRE = ChatCompletions(
     make_id=make_id("chatcmpl-tool-", 22),
     refuse=_make_vllm_error,
 )
-LLAMACPP_WIRE = ChatCompletions(make_id=make_id("", 32), refuse=_make_llamacpp_error)
+# Until late in 2025 an error in the stream was a field of its own, which readers of the standard leave out:
+# gh:ggml-org/llama.cpp#16109, gh:coddy-project/coddy-agent#106
+OLDER_ERROR = 'error: {"code": 500, "message": "Compute error.", "type": "server_error"}'
+LLAMACPP_WIRE = ChatCompletions(make_id=make_id("", 32), refuse=_make_llamacpp_error, fault=OLDER_ERROR)
 
 CLAUDE_AT_BEDROCK = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 
@@ -231,7 +270,7 @@ _ROWS: tuple[Dialect, ...] = (
     _make_dialect(
         "openai",
         "gpt-5-mini",
-        ChatCompletions(refuse=make_error),
+        ChatCompletions(chunk=ChatCompletionChunk),
         (*OPENAI, *OPENAI_REASONING, take_efforts(("minimal", "low", "medium", "high"), EFFORT_TEXT)),
         thinks=False,
         environ={"CLEW_PROVIDER_OPENAI_DIALECT": "openai"},
@@ -240,7 +279,7 @@ _ROWS: tuple[Dialect, ...] = (
     _make_dialect(
         "openai-gpt-5.6",
         "gpt-5.6",
-        ChatCompletions(),
+        ChatCompletions(chunk=ChatCompletionChunk),
         (
             *OPENAI,
             *OPENAI_REASONING,
@@ -387,6 +426,7 @@ _ROWS: tuple[Dialect, ...] = (
             usage="last_chunk",
             usage_needs_option=False,
             refuse=_make_mistral_error,
+            chunk=CompletionChunk,
         ),
         (*MISTRAL, refuse_fields(("reasoning_effort",), "{} is not enabled for this model", code="3051")),
         media=IMAGES,
@@ -402,6 +442,7 @@ _ROWS: tuple[Dialect, ...] = (
             usage="last_chunk",
             usage_needs_option=False,
             refuse=_make_mistral_error,
+            chunk=CompletionChunk,
         ),
         (*MISTRAL, MISTRAL_EFFORTS),
         provider="mistral_small",
@@ -413,7 +454,7 @@ _ROWS: tuple[Dialect, ...] = (
         "deepseek",
         # It thinks unless it is told not to.
         "deepseek-v4-pro",
-        ChatCompletions(returns=True, make_id=make_id("call_00_", 24)),
+        ChatCompletions(returns=True, make_id=make_id("call_00_", 24), leak=_leak_dsml),
         DEEPSEEK,
         base_path="",
     ),
@@ -470,6 +511,29 @@ _ROWS: tuple[Dialect, ...] = (
         OPENROUTER,
         base_path="/api/v1",
         media=DOCUMENTS | RECORDINGS,
+    ),
+    _make_dialect(
+        "openrouter-deepseek",
+        "deepseek/deepseek-v4-pro",
+        ChatCompletions(thinking="reasoning", make_id=make_id("call_00_", 24), comments=True, leak=_leak_dsml),
+        OPENROUTER_DEEPSEEK,
+        losses=(*KEPT, return_reasoning),
+        environ={"CLEW_PROVIDER_OPENROUTER_DEEPSEEK_DIALECT": "openrouter"},
+        left_out=_leave_to("openrouter"),
+    ),
+    _make_dialect(
+        "openrouter-kimi",
+        "moonshotai/kimi-k2-thinking",
+        ChatCompletions(
+            thinking="reasoning",
+            make_id=lambda number, name: f"functions.{name}:{number}",
+            comments=True,
+            leak=_leak_sections,
+        ),
+        OPENROUTER_KIMI,
+        losses=(*KEPT, return_reasoning, KIMI_IDS),
+        environ={"CLEW_PROVIDER_OPENROUTER_KIMI_DIALECT": "openrouter"},
+        left_out=_leave_to("openrouter"),
     ),
     _make_dialect(
         "kimi",
@@ -590,6 +654,7 @@ _ROWS: tuple[Dialect, ...] = (
             returns=True,
             make_id=lambda number, name: f"functions.{name}:{number}",
             cut_reason="tool_calls",
+            leak=_leak_sections,
             refuse=_make_vllm_error,
         ),
         (*VLLM, VLLM_EFFORTS),
@@ -651,7 +716,7 @@ _ROWS: tuple[Dialect, ...] = (
     _make_dialect(
         "vllm-mistral",
         "mistralai/Mistral-Small-3.2-24B-Instruct-2506",
-        ChatCompletions(make_id=make_id("", 9), refuse=_make_vllm_error),
+        ChatCompletions(make_id=make_id("", 9), leak=_leak_list, refuse=_make_vllm_error),
         (*VLLM, VLLM_EFFORTS, *make_template_rules("mistral"), VLLM_MISTRAL_IDS, NO_TEMPLATE_FIELDS),
         environ={"CLEW_PROVIDER_VLLM_MISTRAL_DIALECT": "vllm"},
         left_out=_leave_to("vllm"),
@@ -671,7 +736,7 @@ _ROWS: tuple[Dialect, ...] = (
     _make_dialect(
         "vllm-qwen",
         "Qwen/Qwen3.6-27B",
-        VLLM_WIRE,
+        replace(VLLM_WIRE, leak=_leak_json),
         (*VLLM, *make_template_rules("qwen")),
         environ={"CLEW_PROVIDER_VLLM_QWEN_DIALECT": "vllm"},
         left_out=_leave_to("vllm"),
@@ -739,7 +804,7 @@ _ROWS: tuple[Dialect, ...] = (
     _make_dialect(
         "llamacpp-qwen",
         "Qwen3.6-27B-GGUF",
-        LLAMACPP_WIRE,
+        replace(LLAMACPP_WIRE, leak=_leak_json),
         (*LLAMACPP, *make_template_rules("qwen", status=500)),
         environ={"CLEW_PROVIDER_LLAMACPP_QWEN_DIALECT": "llamacpp"},
         left_out=_leave_to("llamacpp"),

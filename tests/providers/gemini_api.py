@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from tests.providers.chat_completions import make_id, make_signature
-from tests.providers.chat_rules import format_place, iterate_schemas
+from tests.providers.chat_rules import iterate_schemas
+from tests.providers.official_types import format_place
 from tests.providers.strict_server import DROP, Billing, Exchange, Refusal, Rule, Sent, ServerSentEvents, Turn
 
 Part = dict[str, Any]

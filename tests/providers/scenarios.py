@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from clew.content import AnyContent, Media
 from clew.session.request import Request
 from clew_audit.differences import Calls, verify_calls
 from clew_workflows.contract.outcomes import RequestOutcome
+from clew_workflows.contract.payloads import Recipe
 from clew_workflows.thread.thread import Thread
 from tests.providers import matrix, mcp_tools
 from tests.providers.media_rules import list_received
@@ -30,6 +31,8 @@ from tests.support.media import make_pdf, make_png
 from tests.support.toolbox import get_gate
 
 POLICY = ContextPolicy(max_input_tokens=100_000, reserve_output_tokens=4000, keep_last_turns=10)
+_TYPES = {"image": "image/png", "file": "application/pdf"}
+"""The types of the images and files of the scenarios."""
 SECONDS = 30.0
 """The most time of a request."""
 
@@ -70,7 +73,10 @@ class Cell:
         }
         if self.dialect.thinking_options:
             options["model_options"] = dict(self.dialect.thinking_options)
-        session = await self.clew.open(f"matrix-{uuid.uuid4().hex}", **options | config)
+        return self.adopt(await self.clew.open(f"matrix-{uuid.uuid4().hex}", **options | config))
+
+    def adopt(self, session: Session) -> Session:
+        """Take a session as one of the cell's: its requests are checked, and it is ended with the cell."""
         self._sessions.append(session)
         return session
 
@@ -350,39 +356,89 @@ async def play_failed_run(cell: Cell) -> None:
         assert (await read_fitting(session)).get("merged"), "messages were merged, and no recipe says so"
 
 
-def list_media() -> list[tuple[str, Media]]:
-    """List an image and a PDF file with their types."""
-    image, document = (
-        Image.from_bytes(make_png(), name="square.png"),
-        File.from_bytes(make_pdf(), name="two pages.pdf"),
-    )
-    return [("image/png", image), ("application/pdf", document)]
+def list_media() -> list[Media]:
+    """List an image and a PDF file, which a user sends."""
+    return [Image.from_bytes(make_png(), name="square.png"), File.from_bytes(make_pdf(), name="two pages.pdf")]
 
 
-async def assert_has_media(session: Session, dialect: Dialect, exchange: Exchange) -> None:
-    """Assert that a request has what the model takes, to the byte and in order, and markers of the rest."""
-    taken = [media.read() for media_type, media in list_media() if media_type in dialect.media]
-    expected = [hashlib.sha256(data).hexdigest() for data in taken]
-    assert [one.digest for one in list_received(exchange.body)] == expected, dialect.name
-    others = [media for media_type, media in list_media() if media_type not in dialect.media]
-    assert_has(exchange, *(f": {media.name}, " for media in others))
-    entries = await session.entries(kind="ai_message")
-    recipes = [entry.recipe for entry in entries if entry.recipe]
+def assert_has_media(
+    dialect: Dialect,
+    exchange: Exchange,
+    recipes: Sequence[Recipe],
+    sent: Sequence[Media],
+    in_results: Sequence[Media] = (),
+) -> None:
+    """Assert that a request has what the model takes, to the byte, in order and in its place; markers of the rest.
+
+    Args:
+        dialect: The row.
+        exchange: The request.
+        recipes: The recipes of the session.
+        sent: What users have sent.
+        in_results: What tools have answered after that.
+    """
+    expected: list[tuple[str, bool]] = []
+    changes: dict[str, str] = {}
+    for media, is_result in (*((one, False) for one in sent), *((one, True) for one in in_results)):
+        digest = hashlib.sha256(media.read()).hexdigest()
+        if _TYPES[media.kind] not in dialect.media:
+            changes[digest[:12]] = "shown as a marker"
+            assert_has(exchange, f": {media.name}, ")
+            continue
+        expected.append((digest, is_result and dialect.media_in_results))
+        if is_result and not dialect.media_in_results:
+            changes[digest[:12]] = "follows in a user's message"
+            line = f"From the result of show_report, call {{}}: [{media.kind}: {media.name}"
+            assert_follows(exchange, matrix.REPORT, *line.split("{}"))
+    received = list_received(exchange.body)
+    assert [(one.digest, one.in_result) for one in received] == expected, dialect.name
     recipe = next(one for one in recipes if one.request and one.request.digest == exchange.digest)
     shown = recipe.fitting.media if recipe.fitting else {}
-    assert set(shown) == {hashlib.sha256(media.read()).hexdigest()[:12] for media in others}, shown
+    assert {digest: words.partition(":")[0] for digest, words in shown.items()} == changes, shown
+
+
+def assert_follows(exchange: Exchange, *texts: str) -> None:
+    """Assert that a request has these texts in this order."""
+    body, place = json.dumps(exchange.body, ensure_ascii=False), 0
+    for text in texts:
+        place = body.find(text, place)
+        assert place >= 0, f"the request has no {text!r} in its place: {body[:2000]}"
+
+
+async def list_recipes(session: Session) -> list[Recipe]:
+    """List the recipes of a session's model calls."""
+    return [entry.recipe for entry in await session.entries(kind="ai_message") if entry.recipe]
 
 
 async def play_media(cell: Cell) -> None:
     """A message with an image and a PDF, a round of tools, and a turn after them. Others get markers."""
     cell.play(Turn("A square.", thinks=True), Turn("", (call_add(1, 2),), thinks=True), Turn("Three."))
     session = await cell.open(system_prompt="You look.", tools=["add"])
-    await cell.ask(session, ["What is this?", *(media for _, media in list_media()), "Both, please."])
+    await cell.ask(session, ["What is this?", *list_media(), "Both, please."])
     await cell.ask(session, "How many pages and squares?")
+    recipes = await list_recipes(session)
     for exchange in cell.server.exchanges:
         assert_has(exchange, "What is this?", "Both, please.")
-        await assert_has_media(session, cell.dialect, exchange)
+        assert_has_media(cell.dialect, exchange, recipes, list_media())
     assert len(cell.server.exchanges) == 3
+
+
+async def play_media_of_tools(cell: Cell) -> None:
+    """A tool answers an image and a PDF, beside another's result; the server has them in it, or behind it."""
+    cell.play(
+        Turn("", (Call("show_report", {}), call_add(1, 2)), thinks=True),
+        Turn("", (call_add(3, 4),), thinks=True),
+        Turn("It rises."),
+        Turn("Three pages."),
+    )
+    session = await cell.open(system_prompt="You read.", tools=["show_report", "add"])
+    await cell.ask(session, "What does the report say?")
+    await cell.ask(session, "How long is it?")
+    recipes = await list_recipes(session)
+    for exchange in cell.server.exchanges[1:]:
+        assert_has(exchange, matrix.REPORT)
+        assert_has_media(cell.dialect, exchange, recipes, [], matrix.list_report())
+    assert len(cell.server.exchanges) == 4
 
 
 async def play_summary(cell: Cell) -> None:
@@ -445,13 +501,39 @@ async def play_fallback(cell: Cell) -> None:
     cell.server.retry_after = 60
     partner.play(Turn("", (call_add(7, 7),), thinks=True), Turn("It is fourteen."))
     session = await cell.open(tools=["add"], fallbacks=[cell.partner.full_model], system_prompt="You add.")
-    outcome = await cell.ask(session, ["Add up.", *(media for _, media in list_media())])
+    outcome = await cell.ask(session, ["Add up.", *list_media()])
     assert outcome.fallback == cell.partner.full_model
     cell.server.retry_after = 0
     await cell.ask(session, "And one.")
     assert await read_texts(session) == ["3", "4", "7", "14", "21"]
-    await assert_has_media(session, cell.partner, partner.exchanges[-1])
-    await assert_has_media(session, cell.dialect, cell.server.exchanges[-1])
+    recipes = await list_recipes(session)
+    assert_has_media(cell.partner, partner.exchanges[-1], recipes, list_media())
+    assert_has_media(cell.dialect, cell.server.exchanges[-1], recipes, list_media())
+
+
+async def play_fork(cell: Cell) -> None:
+    """A fork goes on with another dialect's model, which has the images of the message and of the tool's result."""
+    assert cell.partner
+    partner = cell.servers[cell.partner.name]
+    cell.play(
+        Turn("", (Call("show_report", {}),), thinks=True),
+        Turn("It rises.", thinks=True),
+        Turn("I said so."),
+    )
+    partner.play(Turn("", (call_add(2, 3),), thinks=True), Turn("Five pages."))
+    session = await cell.open(tools=["show_report", "add"], system_prompt="You read.")
+    await cell.ask(session, ["Compare.", *list_media()])
+    fork = cell.adopt(await session.fork())
+    await fork.configure(model=cell.partner.full_model)
+    await cell.ask(fork, "How many pages?")
+    await cell.ask(session, "Are you sure?")
+    for one, row, exchanges in (
+        (session, cell.dialect, cell.server.exchanges[1:]),
+        (fork, cell.partner, partner.exchanges),
+    ):
+        recipes = await list_recipes(one)
+        for exchange in exchanges:
+            assert_has_media(row, exchange, recipes, list_media(), matrix.list_report())
 
 
 # Answers
@@ -677,6 +759,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "cancel in a tool": Scenario(play_cancel_in_tool, exact_usage=False),
     "failed runs": Scenario(play_failed_run),
     "image and PDF": Scenario(play_media),
+    "image in a result": Scenario(play_media_of_tools),
     "summary": Scenario(play_summary, exact_usage=False),
     "assistant first": Scenario(play_assistant_first),
     "tools gone": Scenario(play_tools_gone),
@@ -696,12 +779,14 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 FALLBACK = Scenario(play_fallback, exact_usage=False)
 """The column of the fallbacks, which has two dialects in a cell."""
+FORK = Scenario(play_fork)
+"""The column of the forks, which has two dialects in a cell."""
 
 
-def iterate_pairs(dialects: Mapping[str, Dialect]) -> Iterator[tuple[Dialect, Dialect]]:
-    """List pairs for the fallbacks: each dialect with strict ones, so that runs go into each of those.
+def iterate_pairs(dialects: Mapping[str, Dialect], most: int = 2) -> Iterator[tuple[Dialect, Dialect]]:
+    """List pairs of dialects: each with strict ones, so that sessions go on at each of those.
 
-    A row that differs little from another has one partner, the others have two.
+    A row that differs little from another has one partner, the others have at most two.
     """
     strict = (
         "deepseek",
@@ -716,5 +801,5 @@ def iterate_pairs(dialects: Mapping[str, Dialect]) -> Iterator[tuple[Dialect, Di
     )
     for number, dialect in enumerate(dialects.values()):
         others = [name for name in strict if name != dialect.name]
-        for offset in (0,) if dialect.left_out else (0, len(others) // 2):
+        for offset in (0, len(others) // 2)[: 1 if dialect.left_out else most]:
             yield dialect, dialects[others[(number + offset) % len(others)]]

@@ -191,6 +191,7 @@ class Dialect:
         named_ids: Whether an id has the tool's name and the call's number: `functions.add:0`.
         names_results: A tool's message has the tool's name.
         fills_results: A tool's message must not be empty.
+        omits_empty: An assistant's message with tool calls and without a text has no content.
         returned: The fields of an assistant's message with tool calls that go back as they came.
         call_fields: The fields of a tool call that go back as they came, beside its id; None: all.
         lone_reasoning: What goes back of the reasoning must not stand beside a text.
@@ -235,6 +236,7 @@ class Dialect:
     named_ids: bool = False
     names_results: bool = False
     fills_results: bool = True
+    omits_empty: bool = False
     returned: tuple[str, ...] = (
         "content",
         "reasoning_content",
@@ -510,6 +512,8 @@ DIALECTS: Mapping[str, Dialect] = {
             ids=_NAMED_ID,
             named_ids=True,
             names_results=True,
+            # "text content is empty"
+            omits_empty=True,
             returned=("reasoning_content",),
             call_fields=(),
             required="reasoning_content",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -269,11 +269,36 @@ async def _read_sse(body: AsyncIterator[bytes]) -> AsyncGenerator[tuple[str, str
     """Read server-sent events: the name and the data of each."""
     # The encoding leaves a byte order mark at the beginning out.
     response_of_body = httpx.Response(
-        200, headers={"content-type": "text/event-stream; charset=utf-8-sig"}, content=_end_last_event(body)
+        200, headers={"content-type": "text/event-stream; charset=utf-8-sig"}, content=_end_last_event(_frame(body))
     )
     async with aclosing(EventSource(response_of_body).aiter_sse()) as events:
         async for event in events:
             yield event.event, event.data
+
+
+_UNFRAMED: Mapping[bytes, bytes] = {b"error:": b"event: error\ndata:", b"{": b"data: {"}
+"""The beginnings of lines that are no fields of events, and what stands for each.
+
+llama.cpp has sent errors in a field `error` of their own, and servers between send JSON as it is. A reader that
+follows the standard drops both, and takes the reply for an empty one.
+"""
+
+
+async def _frame(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Make data of the lines that begin like an error or like JSON. Whatever can be read is sent on at once."""
+    held, begins_line = b"", True
+    async for piece in body:
+        newline = b"\n" if begins_line else b""
+        text = newline + held + piece
+        line = text[text.rfind(b"\n", -len(b"\nerror")) + 1 :]
+        # The rest of the beginning comes with the next piece.
+        held = line if b"\n" + line in text and b"error:".startswith(line) else b""
+        text = text[: len(text) - len(held)]
+        begins_line = text.endswith(b"\n")
+        for beginning, replacement in _UNFRAMED.items():
+            text = text.replace(b"\n" + beginning, b"\n" + replacement)
+        yield text[len(newline) :]
+    yield held
 
 
 async def _end_last_event(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

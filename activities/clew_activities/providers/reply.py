@@ -355,9 +355,14 @@ class Call:
         return self._characters < _MOST_OF_EMPTY and self.has_all_arguments and not parse_json(self.raw.so_far)
 
     def extends(self, arguments: object) -> bool:
-        """Whether a piece has all arguments so far and more, which no piece of JSON that goes on with them has."""
-        # The text is put together only for a longer piece.
-        if not isinstance(arguments, str) or not 0 < self._characters < len(arguments):
+        """Whether a piece has all arguments so far and more, which no piece of JSON that goes on with them has.
+
+        The beginning of an object may also come once more without more.
+        """
+        # The text is put together only for a piece that is as long.
+        if not isinstance(arguments, str) or not 0 < self._characters <= len(arguments):
+            return False
+        if self._characters == len(arguments) and self.has_all_arguments:
             return False
         so_far = self.raw.so_far
         if self.raw.overflowed or not so_far.lstrip().startswith("{") or not arguments.startswith(so_far):

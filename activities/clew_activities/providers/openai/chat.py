@@ -140,6 +140,8 @@ def _encode_messages(
             if not content.strip():
                 # Anthropic's and Bedrock's models behind a gateway refuse white space alone.
                 body["content"] = ""
+                if dialect.omits_empty:
+                    del body["content"]
             own_fields, fields_of_calls = _select_own_fields(message, dialect, provider, model)
             body["tool_calls"] = [
                 _encode_call(call["name"], call["arguments"], call_id, tools, dialect) | fields

@@ -30,6 +30,7 @@ from clew_activities.providers.reply import (
     read_string,
 )
 from clew_activities.providers.sanitize import clean_value, parse_json
+from clew_activities.providers.openai.tagged_text import TaggedText, ends_in_call, split_unopened_thinking
 from clew_workflows.contract.messages import ProviderData, canonicalize
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ModelReply
@@ -120,6 +121,10 @@ class OpenAIDecoder(DraftDecoder):
             self.add_thinking(split[0])
             self.replace_text(split[1])
         self._pages.finish(self, has_positions=not (self._tags.opening or split))
+        if self._tools.by_name and not self.calls and self.stop_reason != "length" and ends_in_call(self.text):
+            raise TruncatedStream(
+                "the server left the call of a tool in the text of the reply: it needs a parser of this model's calls"
+            )
         return super().finish()
 
     def make_provider_data(self) -> ProviderData | None:

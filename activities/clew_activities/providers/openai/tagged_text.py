@@ -1,4 +1,4 @@
-"""Thinking that stands in the text of a reply, between tags: some servers leave it there for their clients.
+"""What models write between tags, and some servers leave in the text of a reply: thinking, and calls of tools.
 
 A server without a parser for its model sends what the model writes. Of some templates the opening tag stands in the
 prompt, so that the text has the closing one alone.
@@ -84,3 +84,29 @@ def split_unopened_thinking(text: str) -> tuple[str, str] | None:
     if match is None or text[: match.start()].count("```") % 2:
         return None
     return text[: match.start()].strip(), text[match.end() :].lstrip()
+
+
+_BARS = r"[|\uff5c\u2016]{1,2}"
+_CALL = re.compile(
+    # Qwen and Hermes; Qwen's coders; GLM.
+    r"<tool_call>\s{0,9}(?:\{|<function=|[\w.-]{1,64}\s{0,9}<arg_key>)"
+    # Kimi; DeepSeek to V3.1, and from V3.2 on; Mistral.
+    r"|<\|tool_calls_section_begin\|>|<\|tool_call_begin\|>|<\uff5ctool\u2581calls\u2581begin\uff5c>"
+    rf"|<{_BARS}DSML{_BARS}(?:tool_calls|function_calls|invoke)\b|\[TOOL_CALLS\]\s{{0,9}}[\w.-]{{0,64}}[\[{{]"
+)
+_CALL_END = re.compile(
+    r"</tool_call>|<\|tool_call_end\|>|<\|tool_calls_section_end\|>|<\uff5ctool\u2581calls\u2581end\uff5c>"
+    rf"|</{_BARS}DSML{_BARS}\w{{1,32}}>"
+)
+
+
+def ends_in_call(text: str) -> bool:
+    """Whether a text ends in the call of a tool, as a model writes it: nothing follows its end, or it has none.
+
+    A call within a block of code, or with words behind it, is what the model says about calls.
+    """
+    begins = [match.start() for match in _CALL.finditer(text)]
+    if not begins or text[: begins[-1]].count("```") % 2:
+        return False
+    ends = [match.end() for match in _CALL_END.finditer(text, begins[-1])]
+    return not ends or not text[ends[-1] :].strip()

@@ -6,16 +6,18 @@ import hashlib
 import json
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 from zlib import crc32
 
 import httpx
 import pytest
 from botocore.credentials import Credentials
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clew_activities.providers import load_providers
-from clew_activities.providers.aws import SECONDS_BETWEEN_SEARCHES, AwsCredentials
+from clew_activities.providers.aws import EXCEPTION, SECONDS_BETWEEN_SEARCHES, AwsCredentials, read_event_stream
 from clew_activities.providers.bedrock.models import find_family
 from clew_activities.providers.bedrock.provider import Bedrock
 from clew_activities.providers.bedrock.stream import BedrockDecoder
@@ -724,3 +726,63 @@ def test_models_that_cannot_stream_calls_answer_at_once(model: str, streams: boo
     encoded = PROVIDER.encode(make_request(model=model, tools=[ADD]))
     assert encoded.path.endswith("/converse-stream" if streams else "/converse")
     assert PROVIDER.encode(make_request(model=model)).path.endswith("/converse-stream")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+REASONING = JSON | st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("text", "signature", "redactedContent", "reasoningText"), JSON)
+)
+USE = JSON | st.fixed_dictionaries({}, optional=dict.fromkeys(("toolUseId", "name", "input", "type"), JSON))
+BLOCK = JSON | st.fixed_dictionaries(
+    {}, optional={"text": JSON, "reasoningContent": REASONING, "toolUse": USE, "citation": JSON}
+)
+INDEX = JSON | st.integers(0, 2)
+REASONS = JSON | st.sampled_from(("end_turn", "tool_use", "max_tokens", "guardrail_intervened", "malformed_tool_use"))
+USAGE = JSON | st.fixed_dictionaries({}, optional=dict.fromkeys(("inputTokens", "outputTokens"), JSON))
+MESSAGE = JSON | st.fixed_dictionaries({"message": JSON | st.fixed_dictionaries({"content": st.lists(BLOCK)})})
+EVENTS = st.one_of(
+    st.tuples(st.just("contentBlockStart"), st.fixed_dictionaries({"contentBlockIndex": INDEX, "start": BLOCK})),
+    st.tuples(st.just("contentBlockDelta"), st.fixed_dictionaries({"contentBlockIndex": INDEX, "delta": BLOCK})),
+    st.tuples(st.just("messageStop"), st.fixed_dictionaries({"stopReason": REASONS})),
+    st.tuples(st.just("metadata"), st.fixed_dictionaries({"usage": USAGE})),
+    st.tuples(st.just("message"), st.fixed_dictionaries({"output": MESSAGE, "stopReason": REASONS, "usage": USAGE})),
+    st.tuples(st.sampled_from((EXCEPTION, "messageStart", "x")), JSON),
+)
+
+
+@given(st.lists(EVENTS, max_size=6))
+def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events: list[tuple[str, Any]]) -> None:
+    try:
+        decoder = BedrockDecoder("bedrock", CLAUDE)
+        for event, value in (*events, ("messageStop", {"stopReason": "end_turn"})):
+            decoder.feed(event, json.dumps(value))
+        reply = decoder.finish()
+        reply.model_dump_json().encode()
+        json.dumps(reply.provider_data, ensure_ascii=False).encode()
+    except ProviderError as error:
+        error.message.encode()
+
+
+@given(st.binary(max_size=200), st.integers(0, 250), st.integers(0, 60))
+async def test_damaged_frames_are_a_typed_error_or_events(noise: bytes, place: int, cut: int) -> None:
+    """Bytes that were changed, lost or added are found by the lengths and the checksums of the frames."""
+    body = encode_event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "x"}}) * 2
+    damaged = body[:place] + noise + body[place + cut :]
+
+    async def send() -> AsyncIterator[bytes]:
+        for start in range(0, len(damaged), 7):
+            yield damaged[start : start + 7]
+
+    count = 0
+    try:
+        async for name, _ in read_event_stream(send(), 100_000):
+            assert name == "contentBlockDelta"
+            count += 1
+    except TruncatedStream:
+        assert damaged != body
+    else:
+        assert count == 2 or damaged != body

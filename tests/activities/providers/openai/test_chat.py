@@ -943,6 +943,47 @@ def test_thinking_whose_opening_tag_stands_in_the_prompt_is_no_text(
     assert decoder.finish() == reply
 
 
+DSML = "<\uff5cDSML\uff5ctool_calls>\n<\uff5cDSML\uff5cinvoke name="
+LEFT_IN_TEXT = [
+    'I add. <tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>\n',
+    "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+    "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+    '<tool_call>{"name": "add"',
+    '<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a": 1}'
+    "<|tool_call_end|><|tool_calls_section_end|>",
+    f'{DSML}"add">\n</\uff5cDSML\uff5cinvoke>\n</\uff5cDSML\uff5ctool_calls>',
+    '<|DSML|invoke name="add">\n</|DSML|invoke>',
+    "<\uff5ctool\u2581calls\u2581begin\uff5c>add",
+    '[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}]',
+    '[TOOL_CALLS]add[ARGS]{"a": 1}',
+]
+ABOUT_CALLS = [
+    "Qwen writes `<tool_call>`.",
+    "Qwen writes:\n```\n<tool_call>\n{}\n</tool_call>\n```",
+    'Qwen writes <tool_call>{"name": "add"}</tool_call> and waits.',
+    "```\n[TOOL_CALLS][]",
+    "[TOOL_CALLS] is a token.\n",
+]
+
+
+@pytest.mark.parametrize("text", LEFT_IN_TEXT)
+def test_a_call_that_a_server_leaves_in_the_text_is_a_broken_reply(text: str) -> None:
+    """It was the answer of the run, and the tool did not run. Another attempt may succeed."""
+    request = make_request(tools=[ADD])
+    chunks = [*(make_chunk(content=text[at : at + 7]) for at in range(0, len(text), 7)), make_chunk("stop")]
+    with pytest.raises(TruncatedStream, match="parser"):
+        decode(LOCAL.make_decoder(request), chunks)
+    assert decode(LOCAL.make_decoder(make_request()), chunks).content == text
+    cut = decode(LOCAL.make_decoder(request), [*chunks[:-1], make_chunk("length")])
+    assert (cut.content, cut.stop_reason) == (text, "length")
+
+
+@pytest.mark.parametrize("text", ABOUT_CALLS)
+def test_a_text_about_calls_is_a_text(text: str) -> None:
+    reply = decode(LOCAL.make_decoder(make_request(tools=[ADD])), [make_chunk("stop", content=text)])
+    assert reply.content == text
+
+
 def test_thinking_that_comes_before_a_call_without_its_opening_tag_is_no_text() -> None:
     reply = decode_own({"content": "I must add.\n</think>"}, {"tool_calls": [make_tool("{}", "add", id="x")]})
     assert (reply.thinking, reply.content, len(reply.tool_calls)) == ("I must add.", "", 1)
@@ -953,6 +994,21 @@ def test_nested_arguments_may_begin_as_the_outer_ones_did() -> None:
     pieces = [make_tool('{"a":', "add", index=0, id="x"), make_tool('{"a":1}', index=0), make_tool("}", index=0)]
     reply = decode_own(*({"tool_calls": [piece]} for piece in pieces))
     assert [call.arguments for call in reply.tool_calls] == [{"a": {"a": 1}}]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "arguments"),
+    [
+        (["{", "{", "{}"], {}),
+        (['{"a"', '{"a"', '{"a": 1}'], {"a": 1}),
+        (['{"a": "{', "{", '{"}'], {"a": "{{{"}),
+    ],
+)
+def test_a_piece_that_is_repeated_without_more_counts_once(pieces: list[str], arguments: dict[str, Any]) -> None:
+    """A server that sends all arguments so far may send the same ones twice. In a text a brace may be repeated."""
+    head = make_tool("", "add", index=0, id="x")
+    reply = decode_own(*({"tool_calls": [piece]} for piece in (head, *(make_tool(p, index=0) for p in pieces))))
+    assert [call.arguments for call in reply.tool_calls] == [arguments]
 
 
 def test_arguments_that_are_repeated_in_each_piece_count_once_for_their_limit() -> None:
@@ -999,7 +1055,8 @@ def test_no_message_is_white_space_alone(dialect: str) -> None:
     blank: Message = {"role": "assistant", "content": " \n"}
     messages = (HELLO, make_call(content="\n\n", a=1), make_result("3"), blank, HELLO)
     sent = server.encode(make_request(*messages, tools=[ADD])).body["messages"]
-    assert all(message["content"] == message["content"].strip() for message in sent)
+    contents = [message.get("content", "") for message in sent]
+    assert contents == [content.strip() for content in contents]
 
 
 @pytest.mark.parametrize(
