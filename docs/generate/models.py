@@ -8,11 +8,11 @@ from functools import cache
 from itertools import product
 from string import ascii_uppercase
 
-from clew_activities.providers.bedrock import Bedrock
+from clew_activities.providers.bedrock.provider import Bedrock
 from clew_activities.providers.dialects import ANTHROPIC, BEDROCK, GOOGLE, RESPONSES, VERTEX
 from clew_activities.providers.dialects import DIALECTS as SPOKEN
 from clew_activities.providers.encoders import get_forms
-from clew_activities.providers.google import Google
+from clew_activities.providers.google.provider import Google
 from clew_activities.providers.interface import Provider
 from clew_activities.providers.media import PDF
 from docs.generate.tables import table

@@ -26,8 +26,8 @@ from clew_activities.providers.http import HttpSettings, stream
 from clew_activities.providers.interface import Provider
 from clew_activities.providers.openai.chat import OpenAI
 from clew_activities.providers.openai.chat_stream import OpenAIDecoder
-from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.openai.responses import Responses
+from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.sanitize import ObjectEnd
 from clew_workflows.protocol import ModelReply
 from tests.providers.bedrock_api import encode_event, encode_frame

@@ -14,7 +14,7 @@ from typing import Any
 from clew_activities.providers.errors import TruncatedStream, classify_event
 from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.openai.pages import Pages
-from clew_activities.providers.openai.tagged_text import TaggedText, split_unopened_thinking
+from clew_activities.providers.openai.tagged_text import TaggedText, ends_in_call, split_unopened_thinking
 from clew_activities.providers.reply import (
     PROVIDER_DATA_LIMIT,
     SAMPLE_RATE,
@@ -30,7 +30,6 @@ from clew_activities.providers.reply import (
     read_string,
 )
 from clew_activities.providers.sanitize import clean_value, parse_json
-from clew_activities.providers.openai.tagged_text import TaggedText, ends_in_call, split_unopened_thinking
 from clew_workflows.contract.messages import ProviderData, canonicalize
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ModelReply
