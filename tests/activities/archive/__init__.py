@@ -2,6 +2,7 @@
 
 Tested in other modules:
 
+`blobs`: tests/workflows/test_blobs
 `errors`: test_store
 `fork_session`: tests/workflows/test_forking
 `listing`: tests/clew/session/test_listing
