@@ -7,4 +7,5 @@ Tested in other modules:
 `options`: tests/typing/test_session_options
 `namespace`: tests/workflows/test_visibility
 `encryption`: tests/workflows/test_encryption, tests/workflows/test_checkpoints
+`blobs`: tests/workflows/test_blobs, tests/workflows/test_uploads
 """
