@@ -81,13 +81,6 @@ class Uploads:
         """
         if request.bytes > MAX_BLOB_BYTES:
             raise TooLarge(f"the blob has {request.bytes} bytes, at most {MAX_BLOB_BYTES} are stored")
-        if self._archive.encrypts and not request.encrypted:
-            raise NotEncrypted(
-                "the store is encrypted, and a browser has no keys: send the bytes to a backend that stores them "
-                "with PutBlob, or upload them from a client that has the keys (in Python put_blob with direct=True)"
-            )
-        if request.encrypted and not self._archive.encrypts:
-            raise InvalidInput("encrypted: the workers have no keys: upload the bytes as they are")
         lifetime = timedelta(seconds=request.expires_seconds)
         signed = await self._archive.sign_upload(request.session_id, upload_id, lifetime)
         if signed is None:
@@ -95,6 +88,13 @@ class Uploads:
                 "the workers' store signs no URLs: a bucket of S3, Google Cloud Storage or Azure does. Store the "
                 "blob with PutBlob"
             )
+        if self._archive.encrypts and not request.encrypted:
+            raise NotEncrypted(
+                "the store is encrypted, and a browser has no keys: send the bytes to a backend that stores them "
+                "with PutBlob, or upload them from a client that has the keys (in Python put_blob with direct=True)"
+            )
+        if request.encrypted and not self._archive.encrypts:
+            raise InvalidInput("encrypted: the workers have no keys: upload the bytes as they are")
         put, object_name = signed
         ticket = Ticket(
             expires_at=now + lifetime,

@@ -8,4 +8,5 @@ Tested in other modules:
 `listing`: tests/clew/session/test_listing
 `reading`: tests/workflows/test_reading, tests/workflows/test_read_context
 `thread_source`: tests/contract/test_hostile_archive, test_deletion
+`uploads`: test_signing, tests/workflows/test_uploads
 """

@@ -8,4 +8,5 @@ Tested in other modules:
 `namespace`: tests/workflows/test_visibility
 `blobs`: tests/workflows/test_blobs
 `encryption`: tests/workflows/test_encryption, tests/workflows/test_checkpoints
+`blobs`: tests/workflows/test_blobs, tests/workflows/test_uploads
 """
