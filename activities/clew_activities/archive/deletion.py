@@ -53,7 +53,8 @@ class DeletionActivities:
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
             location = await self._threads.look_up(session_id)
             # Blobs may have been stored for a session that never started, or that was deleted meanwhile.
-            if location is None and (has_blobs := await self._archive.has_only_blobs(session_id)):
+            has_blobs = location is None and await self._archive.has_only_blobs(session_id)
+            if has_blobs:
                 await self._archive.delete(session_id)
             if location is None and (has_blobs or activity.info().attempt > 1):
                 await _delete_histories(session_id)
