@@ -158,7 +158,7 @@ def test_the_lengths_are_read_in_each_servers_words(message: str, limit: int, ac
         ({"error": {"message": "invalid params", "code": 2013}}, "bad_request"),
         ({"error": {"message": "busy", "code": "3505"}}, "provider_unavailable"),
         ({"error": {"message": "filtered", "type": None, "code": "content_filter"}}, "content_refused"),
-        # Servers between pass on what OpenAI's client says: gh:Oaklight/argo-proxy#91
+        # Servers between pass on what OpenAI's client says.
         ({"error": {"message": "Error code: 400 - {'error': 'content management policy'}"}}, "content_refused"),
         ({"error": {"message": "Error code: 400 - {'error': 'no'}"}}, "bad_request"),
         ({"error": {"message": "Error code: 429 - {'error': 'slower'}"}}, "rate_limited"),
