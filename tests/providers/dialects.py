@@ -162,13 +162,13 @@ def _make_qwen_error(refusal: Refusal) -> Any:
 
 
 def _leak_json(calls: Sequence[Call]) -> str:
-    """Write calls as Qwen and Hermes do. gh:vllm-project/vllm#39056"""
+    """Write calls as Qwen and Hermes do: seen of vLLM, llama.cpp and LiteLLM."""
     written = (json.dumps({"name": call.name, "arguments": call.arguments}) for call in calls)
     return "".join(f"<tool_call>\n{call}\n</tool_call>\n" for call in written)
 
 
 def _leak_sections(calls: Sequence[Call]) -> str:
-    """Write calls as Kimi does. gh:NousResearch/hermes-agent#24534, gh:vllm-project/vllm#31207"""
+    """Write calls as Kimi does: seen of vLLM and OpenRouter."""
     written = "".join(
         f"<|tool_call_begin|>functions.{call.name}:{number}<|tool_call_argument_begin|>{json.dumps(call.arguments)}"
         "<|tool_call_end|>"
@@ -178,7 +178,7 @@ def _leak_sections(calls: Sequence[Call]) -> str:
 
 
 def _leak_dsml(calls: Sequence[Call]) -> str:
-    """Write calls as DeepSeek does from V3.2 on. gh:sgl-project/sglang#40236, gh:vllm-project/vllm#54686"""
+    """Write calls as DeepSeek does from V3.2 on: seen of its own API, vLLM and SGLang."""
     mark = "\uff5cDSML\uff5c"
     written = "".join(f'<{mark}invoke name="{call.name}">\n</{mark}invoke>\n' for call in calls)
     return f"\n\n<{mark}tool_calls>\n{written}</{mark}tool_calls>"
@@ -236,8 +236,7 @@ VLLM_WIRE = ChatCompletions(
     make_id=make_id("chatcmpl-tool-", 22),
     refuse=_make_vllm_error,
 )
-# Until late in 2025 an error in the stream was a field of its own, which readers of the standard leave out:
-# gh:ggml-org/llama.cpp#16109, gh:coddy-project/coddy-agent#106
+# Until late in 2025 an error in the stream was a field of its own, which readers of the standard leave out.
 OLDER_ERROR = 'error: {"code": 500, "message": "Compute error.", "type": "server_error"}'
 LLAMACPP_WIRE = ChatCompletions(make_id=make_id("", 32), refuse=_make_llamacpp_error, fault=OLDER_ERROR)
 

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 from clew.content import Image, Media
+from clew.tools import ToolDefinition
 from clew_activities.model.call_model import MAX_WASTED_ATTEMPTS, prepare_call
 from clew_activities.model.model_table import find_taken_media
 from clew_activities.model.prepare import make_profile
@@ -50,7 +51,7 @@ from tests.support.session_harness import SessionHarness
 
 _FIRST_PORT = 20_000
 """No server listens at these ports: they tell the servers apart."""
-_TOOLS = {tool.name: tool for tool in (toolbox.add, show_report, view_blob)}
+_TOOLS: Mapping[str, ToolDefinition] = {tool.name: tool for tool in (toolbox.add, show_report, view_blob)}
 
 
 class _Transport(httpx.AsyncBaseTransport):
@@ -150,16 +151,16 @@ class PureSession:
         data = media.read()
         digest = hashlib.sha256(data).hexdigest()
         self.blobs[digest] = data
-        is_image = isinstance(media, Image)
-        blob: Any = {"digest": digest, "media_type": "image/png" if is_image else "application/pdf"}
-        return make_part(media.kind, {**blob, "bytes": len(data), "name": media.name})
+        media_type = "image/png" if isinstance(media, Image) else "application/pdf"
+        blob: Any = {"digest": digest, "media_type": media_type, "bytes": len(data), "name": media.name}
+        return make_part(media.kind, blob)
 
     def list_recipes(self) -> list[Recipe]:
         """List the recipes of the model calls that were answered."""
         return [entry.recipe for entry in self.harness.thread if entry.recipe]
 
-    def list_results(self) -> list[str]:
-        """List the texts of the tools' results, in the order of the calls."""
+    def list_results(self) -> list[Content]:
+        """List the contents of the tools' results, in the order of the calls."""
         payloads = [entry.payload for entry in self.harness.thread.filter_by_kind("ai_message")]
         return [payload["content"] for payload in payloads if payload["role"] == "tool"]
 

@@ -471,7 +471,7 @@ DEEPSEEK: tuple[Rule, ...] = (
     # Of assistants that a tool loop made, in all later requests; empty where it is unknown.
     # gh:continuedev/continue#10193,
     # gh:JohnnyZ93/oai-compatible-copilot#215, gh:vectorize-io/hindsight#1253
-    # Of its other messages, too: gh:openclaw/openclaw#73417, gh:Zoo-Code-Org/Zoo-Code#201
+    # Of its other messages, too.
     return_thinking("reasoning_content", DEEPSEEK_THINKING, without_calls=True),
     CALL_NAMES,
     have_content_or_calls("Invalid assistant message: content or tool_calls must be set (messages[{index}])"),
@@ -574,7 +574,6 @@ def return_reasoning(exchange: Exchange) -> Iterator[Refusal]:
 
 OPENROUTER_DEEPSEEK: tuple[Rule, ...] = (
     demand_key,
-    # gh:can1357/oh-my-pi#1445, gh:endolith/open-interpreter#215
     return_thinking("reasoning_content", DEEPSEEK_THINKING, without_calls=True),
     answer_calls(),
     CALL_NAMES,
@@ -640,7 +639,7 @@ KIMI: tuple[Rule, ...] = (
     ),
     limit_tools(128, "Invalid request: tools length must be less than or equal to {most}"),
     have_content("Invalid request: the message at position {index} with role 'user' must not be empty", empty=False),
-    # gh:MoonshotAI/kimi-cli#2035, gh:MoonshotAI/kimi-cli#2621
+    # Moonshot's own client leaves the content out.
     refuse_when(
         lambda body: any(one["role"] == "assistant" and one.get("content") == "" for one in body["messages"]),
         "Invalid request: text content is empty",
@@ -661,14 +660,12 @@ KIMI: tuple[Rule, ...] = (
 
 OPENROUTER_KIMI: tuple[Rule, ...] = (
     demand_key,
-    # gh:earendil-works/pi#4251
     return_thinking(
         "reasoning_content",
         "thinking is enabled but reasoning_content is missing in assistant tool call message at index {index}",
         empty=False,
     ),
     answer_calls(),
-    # gh:earendil-works/pi#4138
     take_kimi_schemas,
     name_tools(
         r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}", "Invalid request: function name is invalid, must start with a letter"

@@ -12,7 +12,7 @@ from anthropic import AsyncAnthropic
 from botocore.session import Session
 from google.genai import Client, types
 from mistralai.client import Mistral
-from mistralai.client.models import ThinkChunk, ToolCall
+from mistralai.client.models import TextChunk, ThinkChunk, ToolCall
 from openai import AsyncOpenAI
 
 from tests.providers import bedrock_api
@@ -643,8 +643,9 @@ async def test_the_official_client_reads_mistrals_stream(servers: dict[str, Stri
                     text += content
                 for part in content if isinstance(content, list) else ():
                     assert isinstance(part, ThinkChunk)
-                    thinking += "".join(piece.text for piece in part.thinking if piece.type == "text")
-                calls += choice.delta.tool_calls or []
+                    thinking += "".join(piece.text for piece in part.thinking if isinstance(piece, TextChunk))
+                if isinstance(choice.delta.tool_calls, list):
+                    calls += choice.delta.tool_calls
     server.check()
     assert text == "I add."
     assert thinking == server.sent[0].thinking

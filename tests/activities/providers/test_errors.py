@@ -157,6 +157,12 @@ def test_the_lengths_are_read_in_each_servers_words(message: str, limit: int, ac
         ({"error": {"message": "insufficient balance", "code": 1008}}, "insufficient_quota"),
         ({"error": {"message": "invalid params", "code": 2013}}, "bad_request"),
         ({"error": {"message": "busy", "code": "3505"}}, "provider_unavailable"),
+        ({"error": {"message": "filtered", "type": None, "code": "content_filter"}}, "content_refused"),
+        # Servers between pass on what OpenAI's client says.
+        ({"error": {"message": "Error code: 400 - {'error': 'content management policy'}"}}, "content_refused"),
+        ({"error": {"message": "Error code: 400 - {'error': 'no'}"}}, "bad_request"),
+        ({"error": {"message": "Error code: 429 - {'error': 'slower'}"}}, "rate_limited"),
+        ({"error": {"message": "the log says Error code: 400"}}, "provider_unavailable"),
     ],
 )
 def test_an_error_inside_a_stream_goes_by_the_same_table(payload: dict[str, object], kind: str) -> None:
