@@ -219,7 +219,7 @@ class Intake:
         """Have a worker check that blobs are stored as they are described; else the arrival is refused."""
         state = self._runtime.state
         family = state.archive.family if state.archive else state.session_id
-        answer = await execution.carry_out(CheckBlobs(family=family, blobs=blobs), None, state)
+        answer = await execution.carry_out(CheckBlobs.make(family, blobs), None, state)
         arrival.checked = True
         if isinstance(answer, Failure):
             arrival.refusal = (
