@@ -363,3 +363,37 @@ async def test_the_server_keeps_no_history_of_an_upload(stack: Stack) -> None:
             await wait_until(list_services)
             await clew.delete(session.id)
             await wait_until(is_forgotten)
+
+
+async def test_an_upload_leaves_no_history(stack: Stack) -> None:
+    """The workflow of a chunk has its bytes once and says in its id which it is. It is deleted, also if replaced."""
+    session, data = await stack.open(), make_png(118, 119, size=2_500_000)
+    blobs: Any = session._blobs
+    digest = hashlib.sha256(data).hexdigest()
+    await blobs._send(data[:MAX_CHUNK_BYTES], upload_id=digest, part=0, last=False)
+    prefix = f"clew-service-putblob-{session.id}-{digest[:12]}"
+    temporal = stack.clew.temporal
+
+    async def list_uploads() -> list[str]:
+        query = f'WorkflowType = "PutBlob" AND WorkflowId STARTS_WITH "clew-service-putblob-{session.id}"'
+        return [workflow.id async for workflow in temporal.list_workflows(query)]
+
+    await wait_until(list_uploads)
+    (first,) = await list_uploads()
+    assert first.startswith(f"{prefix}-0-")
+    history = await read_history_bytes(temporal.get_workflow_handle(first))
+    assert len(history) < 1.4 * MAX_CHUNK_BYTES
+    await session.put_blob(data)
+
+    async def has_none() -> bool:
+        return not await list_uploads()
+
+    await wait_until(has_none)
+
+
+async def test_an_upload_writes_no_warning(stack: Stack, capfd: pytest.CaptureFixture[str]) -> None:
+    """The SDK writes nothing to standard error about the size of a chunk: people upload from terminals."""
+    session = await stack.open()
+    data = make_png(120, 121, size=1_000_000)
+    assert await session.read_blob(await session.put_blob(data)) == data
+    assert "payloads with size" not in capfd.readouterr().err

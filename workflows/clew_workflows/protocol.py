@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PlainSerializer, SkipValidation, field_serializer
 
@@ -853,11 +853,17 @@ class CheckBlobs(Value):
 
     Attributes:
         family: The family of the session's archive.
-        blobs: The blobs.
+        blobs: The blobs. Their names are not checked.
     """
 
     family: str
     blobs: tuple[Blob, ...]
+
+    @classmethod
+    def make(cls, family: str, blobs: Iterable[Blob]) -> Self:
+        """Make the request without the names of files: the history has them in the message."""
+        unnamed: Iterable[Any] = ({key: blob[key] for key in blob if key != "name"} for blob in map(dict, blobs))
+        return cls(family=family, blobs=tuple(unnamed))
 
 
 class BlobProblem(Value):

@@ -387,13 +387,18 @@ class Archive:
         """
         return await self._store.get(self._make_description_path(family, digest))
 
-    async def put_chunk(self, family: str, upload: str, part: int, source: tuple[str, str], data: bytes) -> None:
-        """Store a chunk of an upload; one of the same number is replaced. `source`: the workflow that has brought it.
+    async def put_chunk(
+        self, family: str, upload: str, part: int, source: tuple[str, str], data: bytes
+    ) -> tuple[str, str] | None:
+        """Store a chunk of an upload, in place of one of the same number. Returns the source of that one.
 
-        The object begins with a line for the source, the id of the workflow and that of its run.
+        The object begins with a line for the `source`: the id of the workflow that has brought it, and of its run.
         """
-        head = json.dumps(source).encode() + b"\n"
-        await self._store.put(self._make_chunk_path(family, upload, part), head + data)
+        path, replaced = self._make_chunk_path(family, upload, part), None
+        with suppress(ObjectDamaged, ObjectMissing):
+            replaced = await self.get_chunk_source(path)
+        await self._store.put(path, json.dumps(source).encode() + b"\n" + data)
+        return replaced
 
     async def get_chunk(self, family: str, upload: str, part: int) -> bytes:
         """Read the bytes of a chunk of an upload.

@@ -11,13 +11,15 @@ from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 from temporalio import activity
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, GetWorkflowExecutionHistoryRequest
+from temporalio.converter import WorkflowSerializationContext
 from temporalio.service import RPCError
 
 from clew_activities.archive.archive import Archive
@@ -42,6 +44,10 @@ CHECKED_AT_ONCE = 8
 """Blobs of a message that a worker looks up at the same time."""
 MAX_AT_ONCE = 2
 """Uploads that a worker has in memory, and blobs that it reads into memory, at the same time; others wait."""
+MAX_DELETIONS = 8
+"""Chunks of an upload that are deleted at the same time."""
+READ_TIMEOUT = timedelta(seconds=20)
+"""Time within which the server must answer with the first event of a history."""
 _MEASURED = ("width", "height", "pages", "seconds")
 _blob: TypeAdapter[Blob] = TypeAdapter(Blob)
 
@@ -247,16 +253,21 @@ class BlobActivities:
 
     @activity.defn(name="put_blob")
     async def put_blob(self, request: PutBlobInput) -> dict[str, Any]:
-        """Store a chunk; with the last one put the blob together and store it. A retry stores the same again."""
+        """Store the chunk that the workflow was started with; with the last one put the blob together and store it.
+
+        `request` has no bytes. A retry stores the same again.
+        """
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
-            data = _decode(request.data)
+            data = await _read_chunk()
             family = await self._blobs.find_family(request.session_id)
             if request.upload_id is None:
                 return await self._finish(family, request, data)
             if not request.last:
                 info = activity.info()
                 source = info.workflow_id or "", info.workflow_run_id or ""
-                await self._archive.put_chunk(family, request.upload_id, request.part, source, data)
+                replaced = await self._archive.put_chunk(family, request.upload_id, request.part, source, data)
+                if replaced and replaced != source:
+                    await _delete_history(*replaced)
                 return BlobReceipt().as_dict()
             async with self._blobs.assembling:
                 return await self._finish(family, request, await self._join(family, request.upload_id, request, data))
@@ -266,11 +277,12 @@ class BlobActivities:
         """Delete the chunks of an upload, and the event histories of the workflows that have brought them."""
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
             family = await self._blobs.find_family(request.session_id)
-            async for path in self._archive.list_chunks(family, request.upload_id):
-                # The histories first: the chunk says which.
-                with suppress(ObjectDamaged, ObjectMissing):
-                    await _delete_history(*await self._archive.get_chunk_source(path))
-                await self._archive.delete_chunk(path)
+            free = asyncio.Semaphore(MAX_DELETIONS)
+            async with asyncio.TaskGroup() as tasks:
+                async for path in self._archive.list_chunks(family, request.upload_id):
+                    await free.acquire()
+                    deletion = tasks.create_task(self._delete_chunk(path))
+                    deletion.add_done_callback(lambda _: free.release())
             return {}
 
     @activity.defn(name="get_blob")
@@ -299,6 +311,12 @@ class BlobActivities:
                     for number, refusal in problems.items()
                 )
             )
+
+    async def _delete_chunk(self, path: str) -> None:
+        # The history first: the chunk says which.
+        with suppress(ObjectDamaged, ObjectMissing):
+            await _delete_history(*await self._archive.get_chunk_source(path))
+        await self._archive.delete_chunk(path)
 
     async def _finish(self, family: str, request: PutBlobInput, data: bytes) -> dict[str, Any]:
         digest = hash_bytes(data)
@@ -330,9 +348,26 @@ class BlobActivities:
         return bytes(joined + last)
 
 
-def _decode(text: str) -> bytes:
+async def _read_chunk() -> bytes:
+    """Read the bytes that the activity's workflow was started with, from the first event of its history.
+
+    Raises:
+        InvalidInput: They are not base64.
+        TooLarge: They are more than a chunk may have.
+    """
+    client, info = activity.client(), activity.info()
+    workflow_id = info.workflow_id or ""
+    request = GetWorkflowExecutionHistoryRequest(
+        namespace=client.namespace,
+        execution=WorkflowExecution(workflow_id=workflow_id, run_id=info.workflow_run_id or ""),
+        maximum_page_size=1,
+    )
+    page = await client.workflow_service.get_workflow_execution_history(request, retry=True, timeout=READ_TIMEOUT)
+    payloads = page.history.events[0].workflow_execution_started_event_attributes.input.payloads
+    converter = client.data_converter.with_context(WorkflowSerializationContext(client.namespace, workflow_id))
+    (started,) = await converter.decode(payloads, [PutBlobInput])
     try:
-        data = b64decode(text, validate=True)
+        data = b64decode(started.data, validate=True)
     except ValueError:
         raise InvalidInput("data: it is not base64") from None
     if len(data) > MAX_CHUNK_BYTES:

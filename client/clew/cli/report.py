@@ -5,6 +5,7 @@ Both read the entries of a session, or of a file that `clew export` wrote.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -32,6 +33,9 @@ from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.context.comparison import Trial, compare_policies, compute_share
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
+
+BLOBS_AT_ONCE = 4
+"""Blobs that are read for a page at the same time."""
 
 
 @command(json_help="Print the report as JSON, for scripts, and write no page.")
@@ -98,11 +102,10 @@ def report(
 def _collect_media(
     invocation: Invocation, collector: MediaCollector, session: str | None, from_file: Path | None
 ) -> list[str]:
-    """Read the blobs that a page needs, one at a time. Returns a line for each that could not be read."""
-    unread = list[str]()
+    """Read the blobs that a page needs. Returns a line for each that could not be read."""
     wanted = collector.digests
     if not wanted:
-        return unread
+        return []
 
     def take(digest: str, data: bytes) -> None:
         try:
@@ -110,19 +113,24 @@ def _collect_media(
         except OSError as error:
             raise Misconfigured(f"{error.filename}: {error.strerror}") from None
 
-    async def read(reached: Session) -> None:
-        for digest in wanted:
-            try:
-                take(digest, await reached.read_blob(digest))
-            except (UnknownBlob, ArchiveDamaged) as error:
-                unread.append(f"not shown: {error}")
+    async def read(reached: Session) -> list[str]:
+        free = asyncio.Semaphore(BLOBS_AT_ONCE)
+
+        async def read_one(digest: str) -> str:
+            async with free:
+                try:
+                    take(digest, await reached.read_blob(digest))
+                except (UnknownBlob, ArchiveDamaged) as error:
+                    return f"not shown: {error}"
+                return ""
+
+        return list(filter(None, await asyncio.gather(*map(read_one, wanted))))
 
     if from_file is None:
-        invocation.ask_any(session or "", read)
-    else:
-        for digest, data in offline.read_exported_blobs(from_file):
-            take(digest, data)
-    return unread
+        return invocation.ask_any(session or "", read)
+    for digest, data in offline.read_exported_blobs(from_file):
+        take(digest, data)
+    return []
 
 
 def _read_entries(invocation: Invocation, session: str | None, from_file: Path | None) -> list[Entry]:

@@ -12,6 +12,7 @@ import secrets
 import urllib.error
 import urllib.request
 from base64 import b64decode, b64encode
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -45,6 +46,10 @@ from clew_workflows.encryption import find_sealer
 
 AT_ONCE = 4
 """Chunks that a session's handle sends at the same time; others wait."""
+LABEL_CHARACTERS = 12
+"""Characters of a digest or an upload's id in the id of a workflow that brings or reads a chunk."""
+PAGES_AHEAD = 3
+"""Pages of a blob that are read at the same time."""
 MAX_KNOWN = 10_000
 """Most blobs that a handle remembers to have stored."""
 UPLOAD_TIMEOUT = 60.0
@@ -97,25 +102,37 @@ class SessionBlobs:
         return _get_blob(BlobReceipt.model_validate(answer))
 
     async def read(self, blob: Blob | str) -> AsyncGenerator[bytes, None]:
-        """Read a blob in pieces, and verify its digest at the end."""
+        """Read a blob in pieces, some ahead of the caller, and verify its digest at the end."""
         digest = blob if isinstance(blob, str) else blob["digest"]
-        hashed, offset = hashlib.sha256(), 0
-        while True:
-            query = {"session_id": self._handle.session_id, "digest": digest, "offset": offset}
-            answer = await self._handle.run_service(
-                GET_BLOB_WORKFLOW, make_input(GetBlobInput, query), keeps_history=False
-            )
-            page = BlobPage.model_validate(answer)
-            data = b64decode(page.data)
-            hashed.update(data)
-            yield data
-            if page.next_offset is None:
-                break
-            if page.next_offset <= offset:
-                raise ArchiveDamaged(f"blob {digest[:12]}: its pages do not follow one another")
-            offset = page.next_offset
+        first, total = await self._read_page(digest, 0)
+        hashed = hashlib.sha256(first)
+        yield first
+        later: deque[asyncio.Task[tuple[bytes, int]]] = deque()
+        try:
+            offset = len(first)
+            while offset < total or later:
+                while offset < total and len(later) < PAGES_AHEAD:
+                    later.append(asyncio.create_task(self._read_page(digest, offset)))
+                    offset += len(first)
+                data, _ = await later.popleft()
+                hashed.update(data)
+                yield data
+        finally:
+            for task in later:
+                task.cancel()
+            await asyncio.gather(*later, return_exceptions=True)
         if hashed.hexdigest() != digest:
             raise ArchiveDamaged(f"blob {digest[:12]}: the bytes that were read do not have its digest")
+
+    async def _read_page(self, digest: str, offset: int) -> tuple[bytes, int]:
+        """Read a page of a blob. Returns its bytes, and how many the blob has in all."""
+        query = {"session_id": self._handle.session_id, "digest": digest, "offset": offset}
+        label = f"{digest[:LABEL_CHARACTERS]}-{offset}"
+        answer = await self._handle.run_service(
+            GET_BLOB_WORKFLOW, make_input(GetBlobInput, query), keeps_history=False, label=label
+        )
+        page = BlobPage.model_validate(answer)
+        return b64decode(page.data), page.blob["bytes"]
 
     async def make_content(self, content: AnyContent) -> Content:
         """Make the content of a message, after storing what it has of bytes."""
@@ -217,9 +234,18 @@ class SessionBlobs:
         async with self._free:
             # The worker deletes the histories of the other chunks with the last one.
             answer = await self._handle.run_service(
-                PUT_BLOB_WORKFLOW, make_input(PutBlobInput, fields), keeps_history=not fields["last"]
+                PUT_BLOB_WORKFLOW,
+                make_input(PutBlobInput, fields),
+                keeps_history=not fields["last"],
+                label=_make_label(fields),
             )
         return BlobReceipt.model_validate(answer)
+
+
+def _make_label(chunk: Mapping[str, Any]) -> str:
+    """Name a chunk in the id of its workflow: by its upload or the blob's digest, and its number."""
+    upload: str = chunk.get("upload_id") or chunk.get("digest") or ""
+    return f"{upload[:LABEL_CHARACTERS]}-{chunk.get('part', 0)}"
 
 
 def _get_blob(receipt: BlobReceipt) -> Blob:

@@ -63,17 +63,20 @@ async def run_service(
     *,
     time_limit: timedelta = TIMEOUT,
     keeps_history: bool = True,
+    label: str = "",
 ) -> dict[str, Any]:
     """Run a service workflow for a session and return its answer.
 
-    Without `keeps_history` the server deletes the workflow's history afterwards, if it lets this client do that.
+    Without `keeps_history` the server deletes the workflow's history afterwards, if it lets this client do that. The
+    `label` is a part of the workflow's id, which tells it from others in lists.
 
     Raises:
         Refusal: The workflow refused its input, or failed with a word of the contract.
         WorkerUnavailable: No worker ran it in time.
     """
     verb = re.sub("(Session|Thread|Context)$", "", name).lower()
-    workflow_id = f"{SERVICE_PREFIX}{verb}-{session_id}-{uuid.uuid4().hex}"
+    about = f"{session_id}-{label}" if label else session_id
+    workflow_id = f"{SERVICE_PREFIX}{verb}-{about}-{uuid.uuid4().hex}"
     try:
         async with translate_errors(session_id):
             answer: dict[str, Any] = await client.execute_workflow(
@@ -218,8 +221,10 @@ class SessionHandle:
         entries = tuple(map(Entry.from_json, page["entries"]))
         return LivePage(entries, page.get("next_seq"), page.get("archived_before", 0))
 
-    async def run_service(self, name: str, argument: BaseModel, *, keeps_history: bool = True) -> dict[str, Any]:
-        """Run a service workflow for the session and return its answer. `keeps_history`: as in `run_service`.
+    async def run_service(
+        self, name: str, argument: BaseModel, *, keeps_history: bool = True, label: str = ""
+    ) -> dict[str, Any]:
+        """Run a service workflow for the session and return its answer. The options are those of `run_service`.
 
         Raises:
             Refusal: The workflow refused its input, or failed with a word of the contract; or the start of the
@@ -227,7 +232,13 @@ class SessionHandle:
         """
         try:
             return await run_service(
-                self.client, self.task_queue, name, argument, self.session_id, keeps_history=keeps_history
+                self.client,
+                self.task_queue,
+                name,
+                argument,
+                self.session_id,
+                keeps_history=keeps_history,
+                label=label,
             )
         except NotFound as absent:
             raise await self.find_failure() or absent from None

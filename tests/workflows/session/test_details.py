@@ -135,10 +135,11 @@ def test_parts_are_named_by_markers() -> None:
     marker = "&#91;file&#58; &#60;b&#62;a&#60;b&#62;.pdf, application&#47;pdf, 10 bytes&#93;"
     assert f"- **user** What is &#42;this&#42;? {marker}" in describe(session)
     assert "file" not in describe(session, texts=False).partition("Everything")[0]
+    # The session prepares the tool with which the model sees media again.
     session.answer_preparation()
     label = ui.label_run(session.state)
     assert label
-    assert "What is *this*? [1 media]" in label
+    assert "What is *this*? [file: <b>a<b>.pdf]" in label
     session.reply("fine")
     assert ui.find_title(session.state) == "What is *this*?"
     session = SessionHarness()

@@ -235,7 +235,7 @@ class ToolCalls:
         try:
             media.check_result(state, planned.call, answer.content)
             family = planned.call.family or state.session_id
-            checked = await execution.carry_out(CheckBlobs(family=family, blobs=blobs), None, state)
+            checked = await execution.carry_out(CheckBlobs.make(family, blobs), None, state)
         except Refusal as refusal:
             checked = Failure(type=refusal.type, message=refusal.message)
         wrong = (checked,) if isinstance(checked, Failure) else checked.problems

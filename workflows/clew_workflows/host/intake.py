@@ -243,7 +243,7 @@ class Intake:
         state = self._runtime.state
         family = state.archive.family if state.archive else state.session_id
         owners = [arrival for arrival, blobs in listed for _ in blobs]
-        checked = CheckBlobs(family=family, blobs=tuple(blob for _, blobs in listed for blob in blobs))
+        checked = CheckBlobs.make(family, (blob for _, blobs in listed for blob in blobs))
         answer = await execution.carry_out(checked, None, state)
         for arrival, _ in listed:
             arrival.checked = True

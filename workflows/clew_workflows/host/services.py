@@ -198,7 +198,8 @@ class PutBlob:
         """Store the chunk. The answer has the blob's description once the blob is complete."""
         fields = decode(argument, PutBlobInput, MAX_CHUNK_ARGUMENT_BYTES)
         try:
-            receipt = await run_activity("put_blob", fields, BLOB_TIMEOUT)
+            # The activity reads the bytes from this workflow's first event. The history has them once.
+            receipt = await run_activity("put_blob", fields.model_copy(update={"data": ""}), BLOB_TIMEOUT)
         except ApplicationError as error:
             if error.type in _FINAL_FOR_BLOBS:
                 await _end_upload(fields)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from pydantic_core import to_json
 
-from clew_workflows.contract.content import Content, describe_part, list_media
+from clew_workflows.contract.content import Content, Part, describe_part, get_blob, list_media
 from clew_workflows.contract.lists import (
     AttributeValue,
     ListedStatus,
@@ -66,19 +66,26 @@ def shorten(text: str, limit: int) -> str:
 def quote_content(content: Content, limit: int) -> str:
     """Put a content on one line of at most `limit` characters: its texts, and behind them markers of its other parts.
 
-    Markers that have no room are counted: the names of files may be long.
+    A marker that has no room is a name, and one whose name has none is counted: the names of files may be long.
     """
     if isinstance(content, str):
         return shorten(content, limit)
-    markers = [shorten(describe_part(part), MAX_MARKER) for part in list_media(content)]
+    media = list_media(content)
     texts = [part["text"][: 2 * limit] for part in content if part["type"] == "text"]
-    line = shorten("\n".join(texts), limit - MAX_COUNT if markers else limit)
-    while markers:
-        needed = len(line) + 1 + len(markers[0]) + (MAX_COUNT if len(markers) > 1 else 0)
-        if needed > limit:
-            return f"{line} [{len(markers)} media]".strip()
-        line = f"{line} {markers.pop(0)}".strip()
+    line = shorten("\n".join(texts), limit - MAX_COUNT if media else limit)
+    for number, part in enumerate(media):
+        room = limit - len(line) - 1 - (MAX_COUNT if number + 1 < len(media) else 0)
+        markers = (shorten(marker, MAX_MARKER) for marker in (describe_part(part), _name_part(part)))
+        marker = next((marker for marker in markers if len(marker) <= room), None)
+        if marker is None:
+            return f"{line} [{len(media) - number} media]".strip()
+        line = f"{line} {marker}".strip()
     return line
+
+
+def _name_part(part: Part) -> str:
+    blob = get_blob(part)
+    return f"[{part['type']}: {blob.get('name') or blob['digest'][:12]}]" if blob else describe_part(part)
 
 
 def escape(text: str, limit: int) -> str:
@@ -167,7 +174,7 @@ def _describe(effect: Effect, state: State) -> str:
         case SignCheckpoint():
             return f"checkpoint {effect.number}"
         case CheckBlobs():
-            return f"{len(effect.blobs)} of a message"
+            return f"{len(effect.blobs)} blob{'s' * (len(effect.blobs) != 1)} of a message"
 
 
 def _label_call(effect: CallModel, state: State) -> tuple[str, ...]:
