@@ -13,7 +13,7 @@ from clew_audit.differences import Difference
 from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.thread.entries import Entry
 from tests.chaos.effects import Effect, check_effects
-from tests.chaos.oracle import Oracle, Origin, Promises, Reader
+from tests.chaos.oracle import ExternalResult, Oracle, Origin, Promises, Reader
 from tests.support.session_harness import SessionHarness
 
 SESSION = "s-1"
@@ -182,7 +182,7 @@ def test_decisions_results_and_forks_must_be_in_the_thread() -> None:
     entries = make_thread()
     oracle, promises = keep_promises(entries)
     promises.decisions["c-1"] = "approve"
-    promises.results["c-2"] = 1
+    promises.results["c-2"] = ExternalResult(1, "shipped", is_error=False)
     promises.forks["s-2"] = 3
     oracle.check_thread(SESSION, entries, None)
     text = "\n".join(find(oracle))
