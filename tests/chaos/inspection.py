@@ -118,9 +118,7 @@ class Inspection:
             return
         left = [path async for path in self._archive.list_paths()]
         for path in left[:MAX_LEFT]:
-            self._oracle.report(
-                "thread", "", f"all sessions were deleted, but {path} and {len(left) - 1} others are left"
-            )
+            self._oracle.report("thread", "", f"all sessions were deleted, but {path} is left, one of {len(left)}")
 
     def _check_thread(self, callers: Callers) -> None:
         origin, ledger = callers.promises.origin, callers.promises.ledger

@@ -231,7 +231,7 @@ def _check(promises: Promises, entries: Sequence[Entry], parent: Sequence[Entry]
             continue
         content = said.text if isinstance(result.content, str) else json.loads(said.text)
         if (content, said.is_error) != (result.content, result.is_error):
-            yield f"the result of {call} is {said.text[:100]!r}, and not what was sent"
+            yield f"the result of {call} is not what was sent, but {said.text[:100]!r}"
     yield from check_hooks(entries)
     yield from check_models(entries)
     yield from check_images(entries)

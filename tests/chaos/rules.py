@@ -65,7 +65,7 @@ def check_models(entries: Sequence[Entry]) -> Iterator[str]:
                 models[run] = model
             case RunPayload(status="completed", fallback=fallback) if run in models:
                 if fallback != (SPARE if models[run] == SPARE else None):
-                    yield f"the outcome at {entry.seq} has the fallback {fallback}, but {models[run]} wrote the answer"
+                    yield f"the outcome at {entry.seq} names the fallback {fallback}, after a reply by {models[run]}"
 
 
 def check_images(entries: Sequence[Entry]) -> Iterator[str]:
