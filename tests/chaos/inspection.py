@@ -99,7 +99,8 @@ class Inspection:
             self._oracle.report("audit", "", f"rekey: {problem}")
         async for path in self._archive.list_paths():
             try:
-                await newest.get(path)
+                if await newest.get_size(path):  # markers are empty
+                    await newest.get(path)
             except ArchiveError as error:
                 self._oracle.report("audit", "", f"the newest key does not open {path}: {error}")
 

@@ -37,15 +37,13 @@ from tests.chaos.plan import SESSIONS, Action, Plan
 from tests.chaos.processes import MAX_RESIDENT_BYTES, Server, Workers, run_bucket
 from tests.chaos.provider import FaultyProvider
 from tests.chaos.rest import come_to_rest
-from tests.chaos.store import FaultyStore
+from tests.chaos.store import NAMESPACE, STORE, FaultyStore
 from tests.chaos.tools import EFFECTS
 from tests.support.encrypted import write_keys
 from tests.support.s3 import make_s3_env
 
 CLIENTS = 3
 """Connections that the callers share."""
-STORE = "s3://clew/chaos"
-NAMESPACE = "default"
 EFFECTS_FILE = "effects.jsonl"
 LEAVE_SECONDS = 45.0
 """Seconds after the last fault in which actions may end by themselves."""
@@ -70,17 +68,16 @@ class Result:
 async def run_round(plan: Plan) -> Result:
     """Carry a plan out on processes of its own."""
     with tempfile.TemporaryDirectory(prefix="clew-round-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+        folder, keys = Path(name), Keys(*FIRST_KEYS) if plan.encrypts else Keys()
         async with (
             scripted_model(reply_as_instructed) as model,
             run_bucket() as bucket,
             FaultyProvider(model.base_url.removeprefix("http://").removesuffix("/v1"), plan.seed).serve() as provider,
-            FaultyStore(bucket, plan.seed).serve() as store,
+            FaultyStore(bucket, plan.seed, KeySealer(keys)).serve() as store,
             Server(folder) as server,
         ):
             env = _make_env(folder, provider.address, model.base_url, store.address, encrypts=plan.encrypts)
             workers = Workers(server.address, env, folder)
-            keys = Keys(*FIRST_KEYS) if plan.encrypts else Keys()
             async with workers:
                 converter = keys.make_converter()
                 clients = [await Clew.connect(server.address, data_converter=converter) for _ in range(CLIENTS)]
