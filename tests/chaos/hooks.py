@@ -17,7 +17,7 @@ from clew.hooks import (
 )
 from tests.chaos.model import SECRET, find_behaviour
 
-FAILURE_SHARE = 0.05
+FAILURE_SHARE = 0.02
 """Share of the checks of calls and answers that fail, and are repeated."""
 
 

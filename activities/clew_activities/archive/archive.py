@@ -443,6 +443,18 @@ class Archive:
         await self._store.delete(self._make_head_path(session_id))
         return sum("/segments/" in path for path in unneeded)
 
+    async def delete_rest(self, session_id: str) -> bool:
+        """Delete the objects of a family that no session has, or has any more. Returns whether there were any.
+
+        Repeat an interrupted deletion to finish it.
+        """
+        if await self._find_siblings(Head(session_id=session_id, family=session_id)) != []:
+            return False
+        paths = [path async for path in self._store.list(self._make_folder(session_id))]
+        for path in paths:
+            await self._store.delete(path)
+        return bool(paths)
+
     async def list_objects(self, family: str, root: str | None, *, skip_broken: bool = False) -> dict[str, int]:
         """List the paths of all objects that a root leads to, each with its rank in the order of deletion.
 
