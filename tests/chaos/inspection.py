@@ -76,8 +76,16 @@ class Inspection:
                 self._oracle.report("audit", name, f"it cannot be read: {error!r}")
             # They are read, too.
             names += list_subagents(self.threads.get(name, ()))
-        for name in self._callers.keys() - deleted:
-            self._check_thread(self._callers[name])
+        # A fork has what its parent was promised before it, in part. Parents come before their forks.
+        for callers in self._callers.values():
+            if origin := callers.promises.origin:
+                above, ledger = self._oracle.promises[origin.session].ledger, callers.promises.ledger
+                ledger.uncertain = {**above.uncertain, **above.requests, **ledger.uncertain}
+        for name, callers in self._callers.items():
+            if name in self.threads:
+                origin = callers.promises.origin
+                parent = self.threads.get(origin.session) if origin else None
+                self._oracle.check_thread(name, self.threads[name], parent)
         inherited = {
             name: callers.promises.origin.seq + 1
             for name, callers in self._callers.items()
@@ -120,16 +128,6 @@ class Inspection:
         left = [path async for path in self._archive.list_paths()]
         for path in left[:MAX_LEFT]:
             self._oracle.report("thread", "", f"all sessions were deleted, but {path} is left, one of {len(left)}")
-
-    def _check_thread(self, callers: Callers) -> None:
-        origin, ledger = callers.promises.origin, callers.promises.ledger
-        if origin:
-            # A fork has what its parent was promised before it, in part.
-            above = self._callers[origin.session].promises.ledger
-            ledger.uncertain = {**above.uncertain, **above.requests, **ledger.uncertain}
-        if callers.name in self.threads:
-            parent = self.threads.get(origin.session) if origin else None
-            self._oracle.check_thread(callers.name, self.threads[callers.name], parent)
 
     async def _check_deleted(self, name: str) -> None:
         with suppress(NotFound):
