@@ -74,8 +74,9 @@ class Inspection:
                 await self._read(name)
             except ClewError as error:
                 self._oracle.report("audit", name, f"it cannot be read: {error!r}")
-            # They are read, too.
-            names += list_subagents(self.threads.get(name, ()))
+            # A fork names the subagents of its parent, which are deleted with it.
+            subagents = list_subagents(self.threads.get(name, ()))
+            names += [subagent for subagent in subagents if _find_root(subagent) not in deleted]
         # A fork has what its parent was promised before it, in part. Parents come before their forks.
         for callers in self._callers.values():
             if origin := callers.promises.origin:

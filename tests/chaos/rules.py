@@ -138,7 +138,7 @@ def check_subagents(
 
 
 def list_subagents(entries: Sequence[Entry]) -> list[str]:
-    """List the sessions that a thread names as subagents."""
+    """List the sessions that a thread names as its subagents."""
     results = (entry.body for entry in entries)
     return [said.subagent.session_id for said in results if isinstance(said, ToolMessage) and said.subagent]
 
