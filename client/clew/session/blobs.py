@@ -16,7 +16,7 @@ from clew.session.handle import SessionHandle
 from clew.session.transport import make_input
 from clew_workflows.contract import GET_BLOB_WORKFLOW, PUT_BLOB_WORKFLOW, GetBlobInput, PutBlobInput
 from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob, Content, Part
-from clew_workflows.contract.errors import ArchiveDamaged, InvalidInput, TooLarge
+from clew_workflows.contract.errors import ArchiveDamaged, ClewError, InvalidInput, TooLarge
 from clew_workflows.contract.names import MAX_CHUNK_BYTES
 from clew_workflows.contract.outputs import BlobPage, BlobReceipt
 
@@ -113,9 +113,13 @@ class SessionBlobs:
         chunks = [data[start : start + MAX_CHUNK_BYTES] for start in range(0, len(data), MAX_CHUNK_BYTES)] or [b""]
         # The same bytes have the same upload: one that was interrupted leaves nothing that the next does not replace.
         upload_id = digest if len(chunks) > 1 else None
-        async with asyncio.TaskGroup() as tasks:
-            for part, chunk in enumerate(chunks[:-1]):
-                tasks.create_task(self._send(chunk, upload_id=upload_id, part=part, last=False))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part, chunk in enumerate(chunks[:-1]):
+                    tasks.create_task(self._send(chunk, upload_id=upload_id, part=part, last=False))
+        except* ClewError as failed:
+            # Callers know the errors of the contract, and no groups.
+            raise failed.exceptions[0] from None
         last = await self._send(
             chunks[-1], upload_id=upload_id, part=len(chunks) - 1, last=True, media_type=media_type, digest=digest
         )
