@@ -17,8 +17,8 @@ CALLS = {
 """What callers do, by how often."""
 BEHAVIOURS = {
     "say": 20, "note": 10, "charge": 10, "both": 8, "flaky": 4, "wire": 6, "order": 6, "nap": 5, "big": 3, "slow": 8,
-    "loop": 3, "break": 2, "odd": 3, "delegate": 6, "rude": 3, "unchecked": 1, "leak": 3, "down": 4, "form": 3,
-    "misform": 4, "look": 6,
+    "loop": 3, "break": 2, "odd": 3, "delegate": 6, "rude": 3, "unchecked": 1, "leak": 3, "down": 6, "form": 3,
+    "misform": 4, "look": 12,
 }  # fmt: skip
 """What a message asks of the scripted model, or of the hooks, by how often."""
 WITH_SETTINGS = ("loop", "down", "form", "misform")

@@ -33,7 +33,7 @@ from tests.chaos.inspection import Figures, Inspection
 from tests.chaos.keys import FIRST_KEYS, MARKER, NEWEST_KEYS, ROTATION, Keys
 from tests.chaos.model import FIRST, SECOND, SPARE, reply_as_instructed
 from tests.chaos.oracle import Oracle, Violation
-from tests.chaos.plan import SESSIONS, Action, Plan
+from tests.chaos.plan import ROTATE, SESSIONS, Action, Plan
 from tests.chaos.processes import MAX_RESIDENT_BYTES, Server, Workers, run_bucket
 from tests.chaos.provider import FaultyProvider
 from tests.chaos.rest import come_to_rest
@@ -131,13 +131,15 @@ class _Round:
             for action in self._plan.actions:
                 await asyncio.sleep(began + action.at - time.monotonic())
                 work = self._fail(action, server, workers, provider, store) if action.is_fault else self._call(action)
-                tasks.add(asyncio.create_task(work))
+                tasks.add(asyncio.create_task(work, name=action.kind))
                 requests.clear()
                 workers.measure()
             await asyncio.sleep(began + self._plan.seconds - time.monotonic())
             provider.end_faults()
             store.end_faults()
             await asyncio.wait(tasks, timeout=LEAVE_SECONDS) if tasks else None
+            # Operators carry a rotation out to its end.
+            await asyncio.gather(*(task for task in tasks if task.get_name() == ROTATE))
         finally:
             for task in tasks:
                 task.cancel()
