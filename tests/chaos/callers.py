@@ -77,7 +77,8 @@ class Callers:
     async def open(self) -> None:
         """Open the session, or open it again."""
         own = BOSS if self.name.startswith("boss") else PLAIN
-        await self.clew.open(self.name, **(own if self.name in SESSIONS else {}))
+        fields: dict[str, Any] = own if self.name in SESSIONS else {}
+        await self.clew.open(self.name, **fields)
 
     def call_offspring(self, name: str, origin: Origin | None = None) -> Callers:
         """Make the callers of a session that was made of this one."""

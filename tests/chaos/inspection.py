@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from clew_activities.archive import Store
 from clew_activities.archive.blobs import list_blobs
 from clew_activities.archive.errors import ArchiveError
 from clew_workflows.thread.entries import Entry
-from tests.chaos.callers import Callers
+from tests.chaos.callers import PAUSE_SECONDS, Callers
 from tests.chaos.effects import Effect, check_effects
 from tests.chaos.oracle import Oracle
 from tests.chaos.rest import REST_SECONDS
@@ -96,8 +97,7 @@ class Inspection:
             self._oracle.report("effect", name, problem)
         for name, problem in check_subagents(self.threads, inherited):
             self._oracle.report("thread", name, problem)
-        for name in deleted:
-            await self._check_deleted(name)
+        await asyncio.gather(*map(self._check_deleted, deleted))
         self._figures.counts["effects"] = len(effects)
 
     async def check_rotation(self, newest: Store) -> None:
@@ -131,8 +131,12 @@ class Inspection:
             self._oracle.report("thread", "", f"all sessions were deleted, but {path} is left, one of {len(left)}")
 
     async def _check_deleted(self, name: str) -> None:
+        """Check that a deleted session cannot be read. The server deletes its histories in the background."""
+        give_up_at = time.monotonic() + REST_SECONDS
         with suppress(NotFound):
-            status = await self._clew.session(name).status()
+            while time.monotonic() < give_up_at:
+                status = await self._clew.session(name).status()
+                await asyncio.sleep(PAUSE_SECONDS)
             self._oracle.report("thread", name, f"it was deleted, but has {status.rev} entries")
         self._figures.counts["deleted sessions"] += 1
 
