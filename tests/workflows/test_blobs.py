@@ -16,6 +16,7 @@ import pytest
 
 from clew import Clew, Entry, File, Image
 from clew.local import temporal_server
+from clew.session.handle import SessionHandle
 from clew_activities.archive import Archive
 from clew_audit.exports import export_session, import_session
 from clew_audit.verification import verify_archive
@@ -24,6 +25,7 @@ from clew_workflows.contract.errors import (
     ArchiveDamaged,
     ContentMismatch,
     InvalidInput,
+    ServerUnreachable,
     TooLarge,
     UnknownBlob,
     UnsupportedContent,
@@ -32,6 +34,7 @@ from clew_workflows.contract.errors import (
 from tests.support.archives import list_objects
 from tests.support.encrypted import make_encryption, read_history_bytes, run_worker
 from tests.support.media import make_pdf, make_png, make_wav
+from tests.support.rolling import make_id
 from tests.support.stack import Stack, serve
 from tests.support.waiting import wait_until
 
@@ -133,6 +136,21 @@ async def test_an_upload_without_one_of_its_chunks_is_refused_and_can_be_repeate
         await blobs._send(data[:MAX_CHUNK_BYTES], upload_id="mine", part=0, last=False)
     receipt = await blobs._send(data[MAX_CHUNK_BYTES:], upload_id="mine", part=1, last=True)
     assert receipt.blob["digest"] == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("size", [1, MAX_CHUNK_BYTES + 1, 3 * MAX_CHUNK_BYTES])
+async def test_an_upload_that_fails_raises_the_error_of_the_contract(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Also if the blob has several chunks, which are sent at the same time."""
+
+    async def fail(_handle: SessionHandle, *_arguments: Any, **_options: Any) -> None:
+        raise ServerUnreachable("it is away")
+
+    monkeypatch.setattr(SessionHandle, "run_service", fail)
+    session = stack.clew.session(make_id())
+    with pytest.raises(ServerUnreachable):
+        await session.put_blob(b"x" * size)
 
 
 async def test_a_wrong_digest_is_refused(stack: Stack) -> None:
@@ -371,7 +389,7 @@ async def test_an_upload_leaves_no_history(stack: Stack) -> None:
     blobs: Any = session._blobs
     digest = hashlib.sha256(data).hexdigest()
     await blobs._send(data[:MAX_CHUNK_BYTES], upload_id=digest, part=0, last=False)
-    prefix = f"clew-service-putblob-{session.id}-{digest[:12]}"
+    prefix = f"clew-service-putblob-{session.id}/{digest[:12]}"
     temporal = stack.clew.temporal
 
     async def list_uploads() -> list[str]:

@@ -505,22 +505,36 @@ class Archive:
                 await self._store.delete(path)
         else:
             unneeded = [path async for path in self._store.list(self._make_folder(head.family))]
-            # In any order: nothing leads to them but the head. A session may have thousands of blobs.
-            for start in range(0, len(unneeded), DELETED_AT_ONCE):
-                await asyncio.gather(*map(self._store.delete, unneeded[start : start + DELETED_AT_ONCE]))
-        async for path in self._store.list(self._make_staging_folder(session_id)):
-            await self._discard(path)
+            # Nothing leads to them but the head.
+            await self._delete_in_any_order(unneeded)
+        await self._delete_staged(session_id)
         await self._store.delete(self._make_head_path(session_id))
         return sum("/segments/" in path for path in unneeded)
 
-    async def has_only_blobs(self, session_id: str) -> bool:
-        """Whether blobs, or chunks of them, were stored for a session that has archived nothing and has no fork."""
-        has_some = False
-        async for path in self._store.list(self._make_folder(session_id)):
-            if "/blobs/" not in path and "/uploads/" not in path:
-                return False
-            has_some = True
-        return has_some
+    async def delete_rest(self, session_id: str) -> bool:
+        """Delete the objects of a family that no session has, or has any more. Returns whether there were any.
+
+        Repeat an interrupted deletion to finish it.
+        """
+        staged = await self._delete_staged(session_id)
+        if await self._find_siblings(Head(session_id=session_id, family=session_id)) != []:
+            return staged
+        paths = [path async for path in self._store.list(self._make_folder(session_id))]
+        await self._delete_in_any_order(paths)
+        return staged or bool(paths)
+
+    async def _delete_in_any_order(self, paths: list[str]) -> None:
+        """Delete objects to which nothing leads. A session may have thousands of blobs."""
+        for start in range(0, len(paths), DELETED_AT_ONCE):
+            await asyncio.gather(*map(self._store.delete, paths[start : start + DELETED_AT_ONCE]))
+
+    async def _delete_staged(self, session_id: str) -> bool:
+        """Delete what was uploaded for a session and never became a blob. Returns whether there was anything."""
+        found = False
+        async for path in self._store.list(self._make_staging_folder(session_id)):
+            await self._discard(path)
+            found = True
+        return found
 
     async def list_objects(self, family: str, root: str | None, *, skip_broken: bool = False) -> dict[str, int]:
         """List the paths of all objects that a root leads to, each with its rank in the order of deletion.

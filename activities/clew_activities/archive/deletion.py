@@ -19,9 +19,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew.session.handle import SERVICE_PREFIX
 from clew_activities.archive import Archive, ObjectDamaged, ObjectMissing
 from clew_activities.archive.errors import translate_archive_errors
-from clew_activities.archive.thread_source import ThreadLocation, Threads, find_last_attempt
+from clew_activities.archive.thread_source import ThreadLocation, Threads, find_last_attempt, make_not_found
 from clew_activities.heartbeats import send_heartbeats
-from clew_workflows.contract import DeleteSessionInput
+from clew_workflows.contract import WORKFLOW_TYPE, DeleteSessionInput
 from clew_workflows.contract.errors import WorkerUnavailable
 from clew_workflows.contract.outputs import DeleteReceipt
 from clew_workflows.contract.payloads import ToolMessage
@@ -47,19 +47,24 @@ class DeletionActivities:
     async def delete_session(self, request: DeleteSessionInput) -> dict[str, Any]:
         """Close the session, delete its subagents, its archive and its event histories.
 
-        A retry finishes an interrupted deletion.
+        A retry, or another call, finishes an interrupted deletion.
         """
-        session_id = request.session_id
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
-            location = await self._threads.look_up(session_id)
-            # Blobs may have been stored for a session that never started, or that was deleted meanwhile.
-            has_blobs = location is None and await self._archive.has_only_blobs(session_id)
-            if has_blobs:
-                await self._archive.delete(session_id)
-            if location is None and (has_blobs or activity.info().attempt > 1):
-                await _delete_histories(session_id)
-                return DeleteReceipt(deleted_segments=0).as_dict()
-            return (await self._delete(location or await self._threads.find(session_id))).as_dict()
+            location = await self._threads.look_up(request.session_id)
+            receipt = await (self._delete(location) if location else self._delete_rest(request.session_id))
+            return receipt.as_dict()
+
+    async def _delete_rest(self, session_id: str) -> DeleteReceipt:
+        """Delete what is left of no session: by an interrupted deletion, a failed import, or uploads for a new one.
+
+        Raises:
+            ApplicationError: `not_found`: there is nothing, and no earlier attempt has deleted it.
+        """
+        found = await self._archive.delete_rest(session_id)
+        await _delete_histories(session_id)
+        if not found and activity.info().attempt == 1:
+            raise make_not_found(session_id)
+        return DeleteReceipt(deleted_segments=0)
 
     async def _delete(self, location: ThreadLocation) -> DeleteReceipt:
         """Delete a session. Its subagents come first: an interrupted deletion still finds them by the session."""
@@ -159,18 +164,28 @@ async def _end(handle: WorkflowHandle[Any, Any]) -> None:
 
 
 async def _delete_histories(session_id: str) -> None:
-    """Delete the event histories of all its workflow runs that the server still has, and those of its uploads."""
+    """Delete the event histories of all its workflow runs that the server still has, and those of its uploads.
+
+    Another workflow may have the id: it is none of Clew's.
+    """
     client = activity.client()
+    runs = []
+    try:
+        newest = await client.get_workflow_handle(session_id).describe()
+        runs += [(newest.run_id, session_id)] if newest.workflow_type == WORKFLOW_TYPE else []
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
     # A session id contains no quotes.
-    runs = [("", session_id)]
-    runs += [(run.run_id, run.id) async for run in client.list_workflows(f'WorkflowId = "{session_id}"')]
+    query = f'WorkflowId = "{session_id}" AND WorkflowType = "{WORKFLOW_TYPE}"'
+    runs += [(run.run_id, run.id) async for run in client.list_workflows(query)]
     # Others that begin like that are those of sessions whose ids begin alike.
     for verb in _UPLOADS:
-        uploads = f"{SERVICE_PREFIX}{verb}-{session_id}-"
+        uploads = f"{SERVICE_PREFIX}{verb}-{session_id}"
         runs += [
             (run.run_id, run.id)
             async for run in client.list_workflows(f'WorkflowId STARTS_WITH "{uploads}"')
-            if re.fullmatch("[0-9a-f]{32}", run.id.removeprefix(uploads))
+            if re.fullmatch("(/[^/]+)?-[0-9a-f]{32}", run.id.removeprefix(uploads))
         ]
     for run_id, workflow_id in runs:
         named = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)

@@ -19,6 +19,8 @@ from clew.local.child import LOOPBACK
 from clew_workflows.contract.messages import Citation, ProviderCall
 
 _MAX_HEADER_BYTES = 64 * 1024
+_MEDIA = re.compile(r'(?<=")data:[a-z]+/[^"]*;base64,[^"]*|(?<="data": ")[^"]*')
+"""The bytes of an image, a recording or a file in a request. No provider counts a token for four of them."""
 
 
 @dataclass(frozen=True)
@@ -240,8 +242,9 @@ def _finish(reply: Reply) -> str:
 
 
 def _count(reply: Reply, tokens: Sequence[str], body: dict[str, Any]) -> dict[str, int]:
-    """Make the usage: a word is a token of the reply, four bytes are one of the request."""
-    prompt, completion = len(json.dumps(body["messages"])) // 4, len(tokens) + 10 * len(reply.tool_calls)
+    """Make the usage: a word is a token of the reply, four bytes are one of the request, without those of media."""
+    texts = _MEDIA.sub("", json.dumps(body["messages"]))
+    prompt, completion = len(texts) // 4, len(tokens) + 10 * len(reply.tool_calls)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 

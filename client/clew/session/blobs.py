@@ -36,6 +36,7 @@ from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob, Content, Part
 from clew_workflows.contract.errors import (
     ArchiveDamaged,
     ArchiveUnavailable,
+    ClewError,
     InvalidInput,
     TooLarge,
     UnsupportedContent,
@@ -183,9 +184,13 @@ class SessionBlobs:
         chunks = [data[start : start + MAX_CHUNK_BYTES] for start in range(0, len(data), MAX_CHUNK_BYTES)] or [b""]
         # The same bytes have the same upload: one that was interrupted leaves nothing that the next does not replace.
         upload_id = digest if len(chunks) > 1 else None
-        async with asyncio.TaskGroup() as tasks:
-            for part, chunk in enumerate(chunks[:-1]):
-                tasks.create_task(self._send(chunk, upload_id=upload_id, part=part, last=False))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part, chunk in enumerate(chunks[:-1]):
+                    tasks.create_task(self._send(chunk, upload_id=upload_id, part=part, last=False))
+        except* ClewError as failed:
+            # Callers know the errors of the contract, and no groups.
+            raise failed.exceptions[0] from None
         last = await self._send(
             chunks[-1], upload_id=upload_id, part=len(chunks) - 1, last=True, media_type=media_type, digest=digest
         )

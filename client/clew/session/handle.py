@@ -75,7 +75,8 @@ async def run_service(
         WorkerUnavailable: No worker ran it in time.
     """
     verb = re.sub("(Session|Thread|Context)$", "", name).lower()
-    about = f"{session_id}-{label}" if label else session_id
+    # No session id has a slash: the workflows of a session can be told from those of one whose id begins alike.
+    about = f"{session_id}/{label}" if label else session_id
     workflow_id = f"{SERVICE_PREFIX}{verb}-{about}-{uuid.uuid4().hex}"
     try:
         async with translate_errors(session_id):

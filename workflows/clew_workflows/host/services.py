@@ -171,7 +171,7 @@ class DeleteSession:
 
     @workflow.run
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
-        """Delete the session. Returns when nothing of it can be read any more."""
+        """Delete the session. The server deletes its histories in the background, which may take a minute or two."""
         return await run_activity("delete_session", decode(argument, DeleteSessionInput), CHANGE_TIMEOUT)
 
 
