@@ -862,7 +862,7 @@ class CheckBlobs(Value):
     @classmethod
     def make(cls, family: str, blobs: Iterable[Blob]) -> Self:
         """Make the request without the names of files: the history has them in the message."""
-        unnamed: Iterable[Any] = ({key: blob[key] for key in blob if key != "name"} for blob in map(dict, blobs))
+        unnamed: list[Any] = [{key: value for key, value in blob.items() if key != "name"} for blob in blobs]
         return cls(family=family, blobs=tuple(unnamed))
 
 
