@@ -84,7 +84,7 @@ async def send_heartbeats(
 
 
 def compute_shown_interval(sent: int, followed: int) -> float:
-    """Compute the time until an activity may show more. It has `sent` such heartbeats, and `followed` are followed."""
+    """Compute the time until an activity may show more. It has `sent` such heartbeats, `followed` are followed."""
     own = SHOWN_SECONDS if sent < QUICK_HEARTBEATS else LATER_SHOWN_SECONDS
     return max(own, min(followed / BEATS_PER_SECOND, MAX_SHOWN_SECONDS))
 

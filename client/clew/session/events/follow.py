@@ -50,7 +50,7 @@ QUIET_HEARTBEAT_SECONDS = 1.0
 QUIET_AFTER_SECONDS = 10.0
 """Seconds without a change after which the heartbeats are read less often."""
 RENEWAL_SECONDS = 20.0
-"""Seconds until the query `follow` is repeated while calls are in flight: workers take viewers without one as gone."""
+"""Seconds until the query `follow` is repeated while calls are in flight: without it workers take viewers as gone."""
 REST_SECONDS = 20.0
 """Longest time between two looks for a hibernated session's next workflow run, in seconds."""
 RECENT_ENTRIES = 1000
