@@ -73,7 +73,7 @@ class TimeLimits:
         store_timeout: The time for the archive's store to answer while the session can continue without it.
         store_retry_interval: The time between two attempts, after the store did not answer.
         caller_patience: The time after which a caller that waits for an outcome gives way to another one.
-        lists_interval: The time between two updates of the session in lists, of what can wait.
+        lists_interval: The time in which lists get a few updates of a session, and after which a run counts as long.
     """
 
     store_timeout: timedelta = timedelta(seconds=15)
