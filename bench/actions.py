@@ -5,8 +5,8 @@
     python -m bench.actions clew clew-viewer clew-apart --seconds 0.5 3 20
 
 A model server writes a reply that takes some seconds. Each turn is one message; the last turn calls one tool, and its
-two replies take half a second each. A pause of more than ten seconds follows each turn and counts as a part of it, with
-the timers and the updates of lists that come then. The first turn, which opens the conversation, is not counted.
+two replies take half a second each. A pause of more than ten seconds follows each turn and is a part of it, with the
+timers and the updates of lists that come then. The first turn, which opens the conversation, is not counted.
 
 The server counts: the development server has the counter `action`, by kind, which names what Temporal Cloud's page of
 actions lists. What that page does not list is not counted: updates of the memo, and calls that only read.

@@ -132,6 +132,11 @@ async def test_a_long_run_is_shown_at_its_next_step(stack: Stack) -> None:
     model = SlowModel(lambda _body: replies.pop(0))
     async with run_rolling_worker(stack, workflows=UNHURRIED, thresholds=RolloverThresholds()) as clew:
         session = await clew.open(make_id(), model=stack.add_model(model), tools=["add"])
+
+        async def is_shown() -> bool:
+            return "ClewStatus" in await read_attributes(session)
+
+        await wait_until(is_shown)
         asking = asyncio.create_task(session.ask("add"))
         await model.wait_for_call()
         assert (await read_attributes(session)).get("ClewStatus") != "working"

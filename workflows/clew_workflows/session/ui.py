@@ -481,7 +481,7 @@ def is_update_due(
     if state.busy:
         before, status = shown.get("ClewStatus"), find_status(state)
         # People look for sessions that wait for them: these come at once, and go at once.
-        changes = before != status and (is_long or "working" not in (before, status) or before in WAITING)
+        changes = before != status and (status != "working" or is_long or before in WAITING)
         return changes or (has_finished and not is_recent)
     if state.phase != "idle":
         return has_finished
