@@ -90,7 +90,8 @@ async def follow_request(handle: SessionHandle, request_id: str) -> AsyncGenerat
     hub = get_hub(handle)
     selection = _RequestEvents(request_id)
     with hub.join():
-        from_seq = await hub.share(("request", request_id), lambda: _find_start(handle, request_id))
+        known = (await hub.wait_for_snapshot()).status
+        from_seq = await hub.share(("request", request_id), lambda: _find_start(handle, request_id, known))
         async with aclosing(_view(hub, from_seq)) as events:
             async for event in events:
                 if selection.includes(event):
@@ -138,11 +139,16 @@ class _RequestEvents:
         )
 
 
-async def _find_start(handle: SessionHandle, request_id: str) -> int:
-    """Find the seq of a request's first entry; for a request without one, the seq of the next entry."""
+async def _find_start(handle: SessionHandle, request_id: str, status: LiveStatus | None) -> int:
+    """Find the seq of a request's first entry; for a request without one, the seq of the next entry.
+
+    `status`: the newest that is known. Each query costs money, so that it is asked for only if it lacks the request.
+    """
     query = EntriesQuery(request_id=request_id, limit=1)
     try:
-        status = LiveStatus.model_validate((await handle.query("follow", FollowQuery(), only_open=True))["status"])
+        if status is None or request_id not in status.unfinished_request_ids:
+            answer = await handle.query("follow", FollowQuery(), only_open=True)
+            status = LiveStatus.model_validate(answer["status"])
         page = await handle.query_entries(query, only_open=True)
     except (Closed, NotFound):
         page = status = None
