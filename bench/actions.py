@@ -3,6 +3,7 @@
     python -m bench.actions                      # the floor, Clew, and the peers whose environments are there
     python -m bench.actions floor clew           # some of them
     python -m bench.actions clew clew-viewer clew-apart --seconds 0.5 3 20
+    python -m bench.actions --session            # all of a session: ten turns, with pauses and without
 
 A model server writes a reply that takes some seconds. Each turn is one message; the last turn calls one tool, and its
 two replies take half a second each. A pause of more than ten seconds follows each turn and is a part of it, with the
@@ -35,6 +36,8 @@ from bench.peers.conversation import ANSWER, INSTRUCTIONS, QUESTION, TOOL
 from bench.peers.process import Setting, find_python, peer_process
 from bench.peers.rows import FLOOR, ROWS
 from bench.peers.script import read_text
+from bench.peers.service import Size
+from bench.peers.temporal import measure_runs
 from clew import Clew
 from clew.local import Reply, TemporalServer, ToolCall, scripted_model, temporal_server, worker_process
 
@@ -44,6 +47,7 @@ Turn = Callable[[str], Awaitable[object]]
 SECONDS = (0.5, 3.0, 60.0)
 PAUSE_SECONDS = 11.0
 """Pause after each turn. Lists get what has changed within ten seconds."""
+SESSION_TURNS = 10
 CLEW_ROWS = ("clew", "clew-viewer", "clew-apart", "clew-apart-viewer")
 SERVED = ("sessions", "models", "tools")
 KINDS = {
@@ -149,6 +153,23 @@ async def measure_row(row: str, seconds: Sequence[float]) -> dict[str, Counter[s
     return counted
 
 
+async def measure_session(turns: int, pause_seconds: float) -> tuple[Counter[str], Size]:
+    """Count the actions of a session from its start until it hibernates, and measure its history."""
+    with tempfile.TemporaryDirectory(prefix="clew-actions-", ignore_cleanup_errors=True) as name:
+        async with temporal_server(ui=False) as server, scripted_model(answer) as model:
+            env = {"CLEW_STORE": Path(name).as_uri(), "CLEW_PROVIDER_BENCH_BASE_URL": model.base_url}
+            async with worker_process(server.address, env=env):
+                clew = await Clew.connect(server.address)
+                before = await read_actions(server)
+                session = await clew.open("session", model="bench:any", system_prompt=INSTRUCTIONS)
+                for number in range(turns):
+                    await asyncio.sleep(pause_seconds)
+                    await session.ask(f"{number} {QUESTION}")
+                await asyncio.sleep(pause_seconds)
+                await session.hibernate()
+                return await read_actions(server) - before, await measure_runs(clew.temporal, session.id)
+
+
 def list_rows() -> list[str]:
     """List the rows that can be measured here: peers on Temporal whose environments are there."""
     peers = [
@@ -176,8 +197,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("rows", nargs="*", choices=[*CLEW_ROWS, *ROWS, []], help="default: all that can run here")
     parser.add_argument("--seconds", nargs="+", type=float, default=SECONDS, help="seconds of the model calls")
+    parser.add_argument("--session", action="store_true", help="measure whole sessions of Clew instead of turns")
     chosen = parser.parse_args()
     console = Console(width=118)
+    for pause in (PAUSE_SECONDS, 0.0) if chosen.session else ():
+        counts, size = asyncio.run(measure_session(SESSION_TURNS, pause))
+        title = f"a session of {SESSION_TURNS} turns, {pause:g} s apart: {size.events} events, {size.bytes:,} bytes"
+        show(title, {"all": counts}, console)
+    if chosen.session:
+        return
     for row in chosen.rows or list_rows():
         show(row, asyncio.run(measure_row(row, chosen.seconds)), console)
 
