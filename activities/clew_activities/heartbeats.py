@@ -51,6 +51,8 @@ STOP_SECONDS = (0.04, 0.3, 0.7, 1.5)
 task."""
 CHECK_SECONDS = 1.2
 """Seconds between two descriptions of a session that another process serves."""
+MAX_CHECK_SECONDS = 1.8
+"""The same of a worker with many calls of such sessions."""
 FIRST_QUESTION_SECONDS = 0.4
 """Seconds after the start of an activity in which it does not ask another process for viewers: they may only just
 come."""
@@ -89,12 +91,18 @@ def compute_shown_interval(sent: int, followed: int) -> float:
     return max(own, min(followed / BEATS_PER_SECOND, MAX_SHOWN_SECONDS))
 
 
+def compute_check_interval(asking: int) -> float:
+    """Compute the time between two descriptions of a session, when so many activities describe theirs."""
+    return min(max(CHECK_SECONDS, asking / BEATS_PER_SECOND), MAX_CHECK_SECONDS)
+
+
 def compute_rest_interval(timeout: timedelta | None) -> float:
     """Compute the time between two heartbeats that nobody waits for."""
     return min(REST_SECONDS, timeout.total_seconds() / 2) if timeout else REST_SECONDS
 
 
 _followed: set[_Beat] = set()
+_asking: set[_Beat] = set()
 
 
 class _Beat:
@@ -134,6 +142,7 @@ class _Beat:
         """Send no more heartbeats."""
         self._has_ended = True
         _followed.discard(self)
+        _asking.discard(self)
         for timer in filter(None, (self._timer, *self._stops)):
             timer.cancel()
         for task in self._tasks:
@@ -169,7 +178,11 @@ class _Beat:
         if self.is_followed:
             due = min(due, now + self._shown_interval)
         if self._asks:
-            due = min(due, self._checked_at + CHECK_SECONDS, max(self._ask_at, now + SHOWN_SECONDS))
+            _asking.add(self)
+            checked, looked = compute_check_interval(len(_asking)), compute_shown_interval(0, len(_asking))
+            due = min(due, self._checked_at + checked, max(self._ask_at, now + looked))
+        else:
+            _asking.discard(self)
         self._timer = self._loop.call_at(max(due, now), self._tick, context=self._context)
 
     @property
@@ -204,7 +217,7 @@ class _Beat:
 
     def _ask(self, now: float, *, has_news: bool) -> None:
         """Ask the server and the session what a session in this process would tell."""
-        if now - self._checked_at >= CHECK_SECONDS:
+        if now - self._checked_at >= compute_check_interval(len(_asking)) - 0.001:
             self._checked_at = now
             self._start(self._check())
         if has_news and now >= self._ask_at and not self.is_followed:

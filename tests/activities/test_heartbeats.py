@@ -18,6 +18,7 @@ from clew_activities.heartbeats import (
     MAX_SHOWN_SECONDS,
     QUICK_HEARTBEATS,
     REST_SECONDS,
+    compute_check_interval,
     compute_rest_interval,
     compute_shown_interval,
     send_heartbeats,
@@ -33,6 +34,11 @@ def test_few_activities_show_much_and_many_share_what_there_is() -> None:
     for number in range(50, 200):
         assert number / compute_shown_interval(QUICK_HEARTBEATS, number) <= BEATS_PER_SECOND + 1e-6
     assert compute_shown_interval(0, 100_000) == MAX_SHOWN_SECONDS
+
+
+def test_a_cancellation_is_found_within_two_seconds() -> None:
+    """However many sessions of other processes a worker describes."""
+    assert compute_check_interval(1) < compute_check_interval(100_000) < 2
 
 
 def test_no_activity_is_taken_for_lost() -> None:
