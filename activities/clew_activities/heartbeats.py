@@ -4,8 +4,8 @@ If heartbeats stop, the server retries the activity on another worker. Their det
 progress, and their answers bring cancellations. Temporal Cloud charges for each heartbeat. So an activity sends one
 every 4 seconds, and more where somebody has use of them:
 
-- While a viewer follows the session, what is new is sent at once, at most every 0.2 seconds, and after a second of it
-  every 0.5 seconds.
+- While a viewer follows the session, what is new is sent at once, at first every 0.2 seconds. Readers of a long reply
+  are behind it anyway: it comes every 0.5 seconds after the first of it, and every second after six.
 - When the session cancels its calls, the next heartbeats follow at once: the first answer after the server knows of
   it brings the cancellation.
 
@@ -38,7 +38,10 @@ SHOWN_SECONDS = 0.2
 """Seconds between two heartbeats that show something new, at first; the worker's throttle, too."""
 LATER_SHOWN_SECONDS = 0.5
 """The same after the first `QUICK_HEARTBEATS`."""
+LONG_SHOWN_SECONDS = 1.0
+"""The same after the first `PROMPT_HEARTBEATS`."""
 QUICK_HEARTBEATS = 5
+PROMPT_HEARTBEATS = 15
 MAX_SHOWN_SECONDS = 2.0
 """Longest time between two of them in a worker with many activities that are followed."""
 BEATS_PER_SECOND = 100
@@ -87,8 +90,10 @@ async def send_heartbeats(
 
 def compute_shown_interval(sent: int, followed: int) -> float:
     """Compute the time until an activity may show more. It has `sent` such heartbeats, `followed` are followed."""
-    own = SHOWN_SECONDS if sent < QUICK_HEARTBEATS else LATER_SHOWN_SECONDS
-    return max(own, min(followed / BEATS_PER_SECOND, MAX_SHOWN_SECONDS))
+    later = LATER_SHOWN_SECONDS if sent < PROMPT_HEARTBEATS else LONG_SHOWN_SECONDS
+    return max(
+        SHOWN_SECONDS if sent < QUICK_HEARTBEATS else later, min(followed / BEATS_PER_SECOND, MAX_SHOWN_SECONDS)
+    )
 
 
 def compute_check_interval(asking: int) -> float:

@@ -16,6 +16,7 @@ from temporalio.testing import ActivityEnvironment
 from clew_activities.heartbeats import (
     BEATS_PER_SECOND,
     MAX_SHOWN_SECONDS,
+    PROMPT_HEARTBEATS,
     QUICK_HEARTBEATS,
     REST_SECONDS,
     compute_check_interval,
@@ -30,7 +31,7 @@ from clew_workflows.host.local_runs import LOCAL_RUNS
 def test_few_activities_show_much_and_many_share_what_there_is() -> None:
     """A reply begins quickly; many replies that are followed at once share the worker's heartbeats."""
     assert [compute_shown_interval(0, number) for number in (1, 20)] == [0.2, 0.2]
-    assert compute_shown_interval(QUICK_HEARTBEATS, 1) == 0.5
+    assert [compute_shown_interval(sent, 1) for sent in (QUICK_HEARTBEATS, PROMPT_HEARTBEATS)] == [0.5, 1]
     for number in range(50, 200):
         assert number / compute_shown_interval(QUICK_HEARTBEATS, number) <= BEATS_PER_SECOND + 1e-6
     assert compute_shown_interval(0, 100_000) == MAX_SHOWN_SECONDS
