@@ -47,6 +47,8 @@ Turn = Callable[[str], Awaitable[object]]
 SECONDS = (0.5, 3.0, 60.0)
 PAUSE_SECONDS = 11.0
 """Pause after each turn. Lists get what has changed within ten seconds."""
+REPORT_SECONDS = 3.0
+"""Time within which the server's metrics have what it has counted."""
 SESSION_TURNS = 10
 CLEW_ROWS = ("clew", "clew-viewer", "clew-apart", "clew-apart-viewer")
 SERVED = ("sessions", "models", "tools")
@@ -167,6 +169,7 @@ async def measure_session(turns: int, pause_seconds: float) -> tuple[Counter[str
                     await session.ask(f"{number} {QUESTION}")
                 await asyncio.sleep(pause_seconds)
                 await session.hibernate()
+                await asyncio.sleep(REPORT_SECONDS)
                 return await read_actions(server) - before, await measure_runs(clew.temporal, session.id)
 
 
