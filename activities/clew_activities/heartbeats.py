@@ -162,14 +162,19 @@ class _Beat:
     def _take(self, news: News) -> None:
         if self._has_ended:
             return
-        if news == "followed":
-            self._follow()
-            self._tick()
-        else:
-            now = self._loop.time()
-            self._stops += [
-                self._loop.call_at(now + seconds, self._send, context=self._context) for seconds in STOP_SECONDS
-            ]
+        now = self._loop.time()
+        match news:
+            case "followed":
+                self._follow()
+                self._tick()
+            case "stopping":
+                self._stops += [
+                    self._loop.call_at(now + seconds, self._send, context=self._context) for seconds in STOP_SECONDS
+                ]
+            case "left":
+                # From now on it asks.
+                self._checked_at = now
+                self._schedule()
 
     def _follow(self) -> None:
         self._followed_until = self._loop.time() + FOLLOWED_SECONDS

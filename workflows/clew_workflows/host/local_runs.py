@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Literal
 
-News = Literal["followed", "stopping"]
-"""`followed`: a viewer has sent the query `follow`. `stopping`: the session has cancelled calls in this task."""
+News = Literal["followed", "stopping", "left"]
+"""`followed`: a viewer has sent the query `follow`. `stopping`: the session has cancelled calls in this task. `left`:
+this process serves the workflow run no more."""
 Listener = Callable[[News], None]
 
 
@@ -35,6 +36,7 @@ class LocalRuns:
         finally:
             with self._lock:
                 self._follows.pop(run_id, None)
+            self.tell(run_id, "left")
 
     def is_served(self, run_id: str) -> bool:
         """Whether this process serves a workflow run."""
