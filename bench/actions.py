@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import re
 import tempfile
 from collections import Counter
@@ -32,7 +33,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from bench.peers.conversation import ANSWER, INSTRUCTIONS, QUESTION, TOOL
+from bench.peers.conversation import ANSWER, INSTRUCTIONS, MODEL_CALL_SECONDS, QUESTION, TOOL
 from bench.peers.process import Setting, find_python, peer_process
 from bench.peers.rows import FLOOR, ROWS
 from bench.peers.script import read_text
@@ -47,6 +48,8 @@ Turn = Callable[[str], Awaitable[object]]
 SECONDS = (0.5, 3.0, 60.0)
 PAUSE_SECONDS = 11.0
 """Pause after each turn. Lists get what has changed within ten seconds."""
+PEER_MARGIN_SECONDS = 10
+"""Seconds less than the longest model call of peers that a call of theirs takes at most."""
 REPORT_SECONDS = 3.0
 """Time within which the server's metrics have what it has counted."""
 SESSION_TURNS = 10
@@ -138,7 +141,8 @@ async def open_clew_turn(row: str, server: TemporalServer, model: str, folder: P
 
 async def measure_row(row: str, seconds: Sequence[float]) -> dict[str, Counter[str]]:
     """Count the actions of a row's turns."""
-    messages = {f"{number:g} s": f"[seconds {number}] {QUESTION}" for number in seconds}
+    bound = math.inf if row in CLEW_ROWS else MODEL_CALL_SECONDS - PEER_MARGIN_SECONDS
+    messages = {f"{number:g} s": f"[seconds {number}] {QUESTION}" for number in (min(s, bound) for s in seconds)}
     messages["0.5 s, one tool"] = f"[tool] [seconds 0.5] {QUESTION}"
     counted: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="clew-actions-", ignore_cleanup_errors=True) as name:
