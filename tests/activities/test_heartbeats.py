@@ -120,18 +120,6 @@ async def test_a_viewer_sees_what_is_new_at_once() -> None:
         assert running.beats.empty()
 
 
-async def test_a_viewer_who_came_before_the_call_is_known() -> None:
-    """The query may be answered before the activity begins; one from before the call was scheduled does not count."""
-    run_id = uuid.uuid4().hex
-    with LOCAL_RUNS.serve(run_id):
-        LOCAL_RUNS.tell(run_id, "followed")
-        assert LOCAL_RUNS.count_follows(run_id) == 1
-        LOCAL_RUNS.note_call(run_id)
-        assert LOCAL_RUNS.count_follows(run_id) == 0
-    LOCAL_RUNS.tell(run_id, "followed")
-    assert LOCAL_RUNS.count_follows(run_id) == 0
-
-
 @pytest.mark.parametrize("shows", [True, False])
 async def test_a_cancellation_is_asked_for_at_once(shows: bool) -> None:
     """Several times: the server knows of it when the session's workflow task has ended."""
