@@ -97,7 +97,9 @@ def answer(body: dict[str, Any]) -> Reply:
     text = read_text(messages[newest])
     seconds = float(text.partition("[seconds ")[2].partition("]")[0] or 0)
     delay = 0.0 if body.get("stream") else seconds
-    if "[tool]" in text and not any(message["role"] == "tool" for message in messages[newest:]):
+    has_called = any(message["role"] == "tool" for message in messages[newest:])
+    # The floor has no tool.
+    if "[tool]" in text and not has_called and body.get("tools"):
         (parameter,) = body["tools"][0]["function"]["parameters"]["properties"]
         return Reply(tool_calls=(ToolCall(TOOL, {parameter: 1}),), delay_seconds=seconds)
     pace = len(ANSWER.split()) / seconds if seconds and not delay else None
