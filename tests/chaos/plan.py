@@ -170,7 +170,7 @@ def _choose_fault(chance: random.Random, kind: str) -> dict[str, Any]:
         case "kill":
             return {"worker": chance.randrange(WORKERS), "seconds": round(chance.uniform(0, 6), 1)}
         case "stop":
-            # Workers' heartbeats are missed after 5 seconds, workflow tasks after 10.
+            # Workers' heartbeats are missed after 8 seconds, workflow tasks after 10.
             return {"worker": chance.randrange(WORKERS), "seconds": round(chance.uniform(1, 14), 1)}
         case "server":
             return {"seconds": round(chance.uniform(0, 4), 1)}

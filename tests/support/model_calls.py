@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
@@ -131,7 +132,9 @@ class Worker:
         client.get_workflow_handle.return_value = self.session
         self.environment = ActivityEnvironment(client=client)
         info = self.environment.info
-        self.environment.info = replace(info, workflow_id="session-1", attempt=attempt)
+        # The time between two heartbeats is half of it.
+        beats = timedelta(seconds=0.4)
+        self.environment.info = replace(info, workflow_id="session-1", attempt=attempt, heartbeat_timeout=beats)
         self.heartbeats: list[dict[str, str]] = []
         self.environment.on_heartbeat = self.heartbeats.append
         archive = Archive(Store.from_url("memory://"), "default")

@@ -33,6 +33,7 @@ from tests.support.archives import read_files
 from tests.support.encrypted import Reversing, connect, make_encryption, read_history_bytes, run_worker
 from tests.support.rolling import wait_for_failed_task
 from tests.support.stack import Stack
+from tests.support.viewers import watch
 from tests.support.waiting import wait_until
 
 ACCEPTED = WorkflowUpdateStage.ACCEPTED
@@ -80,7 +81,9 @@ async def test_heartbeats_and_answers_of_queries_are_encrypted(encrypted: Stack)
             beats.extend(pending.heartbeat_details.payloads)
         return bool(beats)
 
-    await wait_until(has_heartbeat)
+    # While a viewer follows, heartbeats show the reply soon.
+    async with watch(session):
+        await wait_until(has_heartbeat)
     query = QueryWorkflowRequest(namespace=client.namespace, execution=WorkflowExecution(workflow_id=session.id))
     query.query.query_type = "status"
     answer = await client.workflow_service.query_workflow(query)

@@ -133,7 +133,7 @@ class ModelActivities:
             asyncio.CancelledError: The session has cancelled the call before the reply began, or the worker stops.
         """
         reading = ReplyInProgress(call, find_prices(call.model, self._own_models))
-        async with send_heartbeats(reading.describe):
+        async with send_heartbeats(reading.describe, reading.measure):
             if call.hooks is not None and call.hooks != self._hooks:
                 return Outdated(deployment="", hooks=self._hooks)
             if call.checks is not None and not set(self._hooks) <= set(call.checks):
@@ -344,7 +344,7 @@ class CallSlots:
             ApplicationError: As `ModelActivities.call_model`.
             asyncio.CancelledError: As `ModelActivities.call_model`.
         """
-        async with send_heartbeats():
+        async with send_heartbeats(shows=lambda: None):
             await self._slots.acquire()
         try:
             return await self._models.call_model(call)

@@ -97,6 +97,11 @@ class ReplyInProgress:
         answer = answer.model_copy(update={"truncated_tool_results": None, "fitting": None})
         return progress, answer.model_dump(mode="json", exclude_defaults=True), *earlier
 
+    def measure(self) -> tuple[object, ...]:
+        """Measure what heartbeats show: another value says that they show something new."""
+        decoder = self.decoder
+        return (len(decoder.text), len(decoder.thinking), decoder.tool_name) if decoder else (0, 0, None)
+
     async def interrupt(self, *, keeps_text: bool = True) -> ModelAnswered | None:
         """Make the answer from what was read so far, and count it; None: nothing was read or paid for.
 

@@ -57,6 +57,11 @@ class Progress:
             name=call.name,
         )
 
+    @property
+    def newest(self) -> ToolProgress:
+        """The newest report."""
+        return self._progress
+
     def make_details(self) -> dict[str, Any]:
         """Make the details of a heartbeat."""
         details: dict[str, Any] = self._progress.as_dict()
@@ -104,7 +109,7 @@ class ToolActivities:
     async def run_tool(self, call: RunTool) -> ToolAnswered:
         """Make one attempt of a tool call. Every failure of the tool becomes a result that the model reads."""
         progress = Progress(call)
-        async with send_heartbeats(lambda: [progress.make_details()]):
+        async with send_heartbeats(lambda: [progress.make_details()], lambda: progress.newest):
             answer = await self._answer(call, progress)
             details = activity.cancellation_details()
             if details and (details.cancel_requested or details.not_found) and not answer.in_doubt:

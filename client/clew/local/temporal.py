@@ -86,6 +86,8 @@ class TemporalServer:
     log: Path
     store: str
     """A folder for the sessions' archives, which lasts as long as the server's state."""
+    metrics_address: str
+    """`host:port` of the server's metrics, in Prometheus' format."""
     _child: Child
 
     @property
@@ -175,7 +177,8 @@ async def temporal_server(
                     raise
         store = child.log.parent / "store" if db_filename is None else db_filename.with_suffix(".store")
         ui_address = f"http://{LOOPBACK}:{ui_at}" if ui_at else None
-        yield TemporalServer(address, "default", ui_address, child.log, str(store), child)
+        metrics = f"{LOOPBACK}:{metrics_port}"
+        yield TemporalServer(address, "default", ui_address, child.log, str(store), metrics, child)
 
 
 async def _is_ready(address: str, ui_port: int | None) -> bool:

@@ -218,7 +218,7 @@ class MortalWorker:
     async def kill(self) -> None:
         """Stop without reporting what runs, and let the server notice it.
 
-        The server notices a lost worker by its missing heartbeats, after 5 seconds. Here they are overdue at once.
+        The server notices a lost worker by its missing heartbeats, after 8 seconds. Here they are overdue at once.
         """
         self._calls.killed.set()
         await self.stop()

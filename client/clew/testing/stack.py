@@ -277,7 +277,7 @@ class Stack:
     async def kill_worker(self) -> None:
         """Let the worker die: nothing of what runs on it is reported to the server any more, as after SIGKILL.
 
-        The server takes the calls as lost at once, instead of after the heartbeat timeout of 5 seconds, and gives
+        The server takes the calls as lost at once, instead of after the heartbeat timeout of 8 seconds, and gives
         them to the next worker. Async code is cancelled. The threads of sync tools run on to their end, since threads
         cannot be killed, but their results are lost. `clew.local.worker_process` is a worker that SIGKILL does end.
         """

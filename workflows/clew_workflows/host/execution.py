@@ -22,6 +22,7 @@ from clew_workflows.contract.config import find_fairness_key
 from clew_workflows.contract.errors import ArchiveDamaged
 from clew_workflows.contract.names import choose_model_queue, name_tool_queue
 from clew_workflows.contract.outputs import ReplyProgress
+from clew_workflows.host.local_runs import LOCAL_RUNS
 from clew_workflows.protocol import (
     HOOK_SECONDS,
     STORING_SECONDS,
@@ -72,7 +73,7 @@ class TimeLimits:
         store_timeout: The time for the archive's store to answer while the session can continue without it.
         store_retry_interval: The time between two attempts, after the store did not answer.
         caller_patience: The time after which a caller that waits for an outcome gives way to another one.
-        lists_interval: The time between two updates of the session in lists, of what can wait.
+        lists_interval: The time in which lists get a few updates of a session, and after which a run counts as long.
     """
 
     store_timeout: timedelta = timedelta(seconds=15)
@@ -185,7 +186,9 @@ def _describe_timeout(error: ActivityError, cause: exceptions.TimeoutError) -> s
     return "the work was under way"
 
 
-HEARTBEAT_TIMEOUT = timedelta(seconds=5)
+HEARTBEAT_TIMEOUT = timedelta(seconds=8)
+"""Longest time between two heartbeats. Activities send one every 4 seconds, so that one may be late. Another worker
+begins a lost call after this time and the first wait between two attempts, a second."""
 PREPARE_TIMEOUT = timedelta(seconds=30)
 ARCHIVE_TIMEOUT = timedelta(minutes=5)
 SUMMARY_TIMEOUT = timedelta(minutes=10)
@@ -397,6 +400,8 @@ def start(effect: Effect, time_left: timedelta | None, state: State) -> workflow
     own_queue = workflow.info().task_queue
     plan = make_plan(effect, time_left, own_queue, state.settings.limited, calls_models=state.settings.calls_models)
     stopping = workflow.ActivityCancellationType
+    if plan.waits and not workflow.unsafe.is_replaying():
+        LOCAL_RUNS.note_call(workflow.info().run_id)
     return workflow.start_activity(
         plan.activity,
         plan.argument,

@@ -401,6 +401,8 @@ def _make_list(title: str, lines: list[str]) -> str:
 # The session in lists: its summary, its search attributes, its memo, and when they are to be updated.
 
 
+WAITING: frozenset[ListedStatus] = frozenset({"awaiting_approval", "awaiting_external"})
+"""Busy, and the session waits for people or for results from outside."""
 FIGURES = frozenset({"ClewTokens", "ClewCostUsd", "ClewLastActive"})
 """The search attributes that change with each turn."""
 
@@ -457,17 +459,25 @@ def select_attributes(state: State) -> dict[str, AttributeValue]:
     return {name: value for name, value in values.items() if name in state.settings.attributes}
 
 
-def is_update_due(state: State, shown: Mapping[str, AttributeValue], finished: int, *, is_recent: bool) -> bool:
-    """Whether the search attributes are to be updated now.
+def is_update_due(
+    state: State,
+    shown: Mapping[str, AttributeValue],
+    finished: int,
+    *,
+    is_recent: bool = False,
+    is_long: bool = False,
+) -> bool:
+    """Whether the search attributes are to be updated now: when the session rests, or waits for people.
 
-    After a recent update, figures wait, and so does the status of a run that makes its first model call: quick turns
-    share an update. The end of the session is shown by its last workflow task.
+    Each update costs money, so that a run which is soon over is not shown as `working`. The end of the session is
+    shown by its last workflow task.
 
     Args:
         state: The session.
         shown: The attributes as they were last updated.
         finished: The number of requests that had ended by then.
-        is_recent: The last update was a moment ago: what can wait for the next one waits.
+        is_recent: There were some updates a moment ago: figures wait, so that quick turns share an update.
+        is_long: The session has worked for some time.
     """
     if not state.settings.attributes or state.phase in ("hibernating", "closed"):
         return False
@@ -476,10 +486,9 @@ def is_update_due(state: State, shown: Mapping[str, AttributeValue], finished: i
         return state.phase != "preparing"
     has_finished = state.listed.finished != finished
     if state.busy:
-        is_first_call = state.phase in ("preparing", "checking", "awaiting_model", "stopping", "summarizing") and (
-            state.run is None or state.run.iteration <= 1
-        )
-        changes = shown.get("ClewStatus") != find_status(state) and not (is_recent and is_first_call)
+        before, status = shown.get("ClewStatus"), find_status(state)
+        # People look for sessions that wait for them: these come at once, and go at once.
+        changes = before != status and (status != "working" or is_long or before in WAITING)
         return changes or (has_finished and not is_recent)
     if state.phase != "idle":
         return has_finished
