@@ -110,7 +110,7 @@ class Report:
         without: Those of the session without.
         stored: The store after the last turn.
         stored_after_fork: The store after the fork has sent images again.
-        uploads: Workflows of uploads that the server has not deleted yet: it was asked to, and takes minutes.
+        uploads: Workflows of uploads that the server has not deleted yet: it was asked to, and takes some seconds.
         memory: Peak memory of the worker before the first image, after the first quarter of them, and at the end.
         sent: Images in the largest request that the model has received.
     """
