@@ -742,16 +742,14 @@ BLOCK = JSON | st.fixed_dictionaries(
 )
 INDEX = JSON | st.integers(0, 2)
 REASONS = JSON | st.sampled_from(("end_turn", "tool_use", "max_tokens", "guardrail_intervened", "malformed_tool_use"))
-SOME_USAGE = JSON | st.fixed_dictionaries({}, optional=dict.fromkeys(("inputTokens", "outputTokens"), JSON))
+USAGES = JSON | st.fixed_dictionaries({}, optional=dict.fromkeys(("inputTokens", "outputTokens"), JSON))
 MESSAGE = JSON | st.fixed_dictionaries({"message": JSON | st.fixed_dictionaries({"content": st.lists(BLOCK)})})
 EVENTS = st.one_of(
     st.tuples(st.just("contentBlockStart"), st.fixed_dictionaries({"contentBlockIndex": INDEX, "start": BLOCK})),
     st.tuples(st.just("contentBlockDelta"), st.fixed_dictionaries({"contentBlockIndex": INDEX, "delta": BLOCK})),
     st.tuples(st.just("messageStop"), st.fixed_dictionaries({"stopReason": REASONS})),
-    st.tuples(st.just("metadata"), st.fixed_dictionaries({"usage": SOME_USAGE})),
-    st.tuples(
-        st.just("message"), st.fixed_dictionaries({"output": MESSAGE, "stopReason": REASONS, "usage": SOME_USAGE})
-    ),
+    st.tuples(st.just("metadata"), st.fixed_dictionaries({"usage": USAGES})),
+    st.tuples(st.just("message"), st.fixed_dictionaries({"output": MESSAGE, "stopReason": REASONS, "usage": USAGES})),
     st.tuples(st.sampled_from((EXCEPTION, "messageStart", "x")), JSON),
 )
 
