@@ -1,7 +1,7 @@
 """Install the programs of the local cluster: run it with `make deploy-servers`.
 
-Temporal's server and SeaweedFS are built from Go modules. `temporal/` and `seaweedfs/` pin each module with its hashes,
-in `go.mod` and `go.sum`. A build is kept by the hash of these two files and of Go's version, outside of the checkout, so
+Temporal's server and SeaweedFS are built from Go modules. `temporal/` and `seaweedfs/` pin each module with its hash, in
+`go.mod` and `go.sum`. A build is kept by the hash of these two files and of Go's version, outside of the checkout, so
 that another checkout finds it. PostgreSQL comes from the system's packages.
 """
 
