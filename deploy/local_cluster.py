@@ -28,10 +28,11 @@ import yaml  # type: ignore[import-untyped]
 
 from clew.local import StartFailed, TemporalServer, Worker, model_server, worker_process
 from clew.local.child import LOOPBACK, Child, accepts_connections, child_process, free_ports
+from clew_activities.worker.assembly import ALL_WORK
 from deploy.servers.programs import Programs, find_programs
 
 COMPOSE = Path(__file__).with_name("compose.yaml")
-PARTS = ("sessions", "models", "tools")
+PARTS = ALL_WORK
 """What the workers serve, each in processes of its own."""
 LOCAL_MODEL = "local:smollm2"
 """The embedded model."""
