@@ -17,9 +17,9 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,11 +58,17 @@ class LocalCluster:
         server: Temporal's server. Its `store` is the URL of the archive.
         settings: The environment variables of a worker of this cluster.
         workers: The workers, by what they serve.
+        database: The URL of PostgreSQL, for `psql`.
+        folder: Holds the data of PostgreSQL (`postgresql`) and SeaweedFS (`s3`).
+        prepare: Runs again what compose.yaml prepares at each start: tables, namespace, search attributes and bucket.
     """
 
     server: TemporalServer
     settings: Mapping[str, str]
-    workers: Mapping[str, Worker] = field(default_factory=dict)
+    workers: Mapping[str, Worker]
+    database: str
+    folder: Path
+    prepare: Callable[[], Awaitable[None]]
 
     @property
     def s3_address(self) -> str:
@@ -146,7 +152,7 @@ async def local_cluster(
         await starter.prepare_store()
         settings = {**starter.make_worker_settings(), **(env or {})}
         workers = await _start_workers(stack, settings, tools, parts)
-        yield LocalCluster(starter.server, settings, workers)
+        yield LocalCluster(starter.server, settings, workers, starter.database_address, folder, starter.prepare_again)
 
 
 class _Starter:
@@ -211,6 +217,17 @@ class _Starter:
             command += ["-c", f"{name}={value}"]
         child = await self._start("postgresql", command, folder=folder, grace_seconds=_DATABASE_STOP_SECONDS)
         await child.wait_until(partial(accepts_connections, self._database_port), _START_SECONDS)
+        await self.prepare_database()
+
+    @property
+    def database_address(self) -> str:
+        """The URL of PostgreSQL."""
+        settings = self._compose.read_environment("postgresql")
+        user, password = settings["POSTGRES_USER"], settings["POSTGRES_PASSWORD"]
+        return f"postgresql://{user}:{password}@{LOOPBACK}:{self._database_port}"
+
+    async def prepare_database(self) -> None:
+        """Make the tables of Temporal that are not there."""
         await self._run_script("temporal-schema", {"SQL_HOST": LOOPBACK, "SQL_PORT": str(self._database_port)})
 
     async def start_temporal(self, dynamic_config: Mapping[str, object]) -> None:
@@ -232,8 +249,18 @@ class _Starter:
         port = self._temporal_ports["FRONTEND_GRPC_PORT"]
         await child.wait_until(partial(accepts_connections, port), _START_SECONDS)
         address, store = f"{LOOPBACK}:{port}", self._compose.read_environment("worker")["CLEW_STORE"]
-        await self._run_script("temporal-namespace", {"TEMPORAL_ADDRESS": address})
         self.server = TemporalServer(address, "default", None, child.log, store, child)
+        await self.prepare_namespace()
+
+    async def prepare_namespace(self) -> None:
+        """Make the namespace and its search attributes, if they are not there."""
+        await self._run_script("temporal-namespace", {"TEMPORAL_ADDRESS": self.server.address})
+
+    async def prepare_again(self) -> None:
+        """Run again what compose.yaml prepares at each start."""
+        await self.prepare_database()
+        await self.prepare_namespace()
+        await self.prepare_store()
 
     def make_worker_settings(self) -> dict[str, str]:
         """Make the environment variables of a worker; those that compose.yaml leaves to the user are not there."""

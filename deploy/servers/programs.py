@@ -1,8 +1,8 @@
 """Install the programs of the local cluster: run it with `make deploy-servers`.
 
 Temporal's server and SeaweedFS are built from Go modules: `go.mod` and `go.sum` in `temporal/` and `seaweedfs/` pin
-every module with its hash. A build is kept by the hash of these two files and of Go's version, outside of the checkout,
-so that another checkout finds it. PostgreSQL comes from the system's packages.
+every module with its hash. A build is kept by the hash of these two files and of Go's version, outside of the
+checkout, so that another checkout finds it. PostgreSQL comes from the system's packages.
 """
 
 from __future__ import annotations
