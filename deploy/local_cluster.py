@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
+from temporalio.client import Client
+from temporalio.service import RPCError
 
 from clew.local import StartFailed, TemporalServer, Worker, model_server, worker_process
-from clew.local.child import LOOPBACK, Child, accepts_connections, child_process, free_ports
+from clew.local.child import LOOPBACK, Child, accepts_connections, child_process, free_ports, is_taken
 from clew_activities.worker.assembly import ALL_WORK
 from deploy.servers.programs import Programs, find_programs
 
@@ -46,6 +48,8 @@ _TEMPORAL_PORTS = (
     "WORKER_MEMBERSHIP_PORT",
 )
 """The variables with which Temporal's server takes its ports."""
+_LOW_PORTS = range(10_000, 32_768)
+"""Temporal stores its ports in PostgreSQL as `smallint`: the ports that the system gives out are too large."""
 _STORE_PORTS = ("master.port", "volume.port", "filer.port", "s3.port")
 """The options with which SeaweedFS takes its ports; each has one for gRPC beside it."""
 
@@ -167,9 +171,9 @@ class _Starter:
     def __init__(self, stack: AsyncExitStack, programs: Programs, folder: Path) -> None:
         self._stack, self._programs, self._folder = stack, programs, folder
         self._compose = Compose({"POSTGRES_PASSWORD": secrets.token_hex(), "S3_SECRET_KEY": secrets.token_hex()})
-        ports = iter(free_ports(1 + len(_TEMPORAL_PORTS) + 2 * len(_STORE_PORTS)))
+        ports = iter(free_ports(1 + 2 * len(_STORE_PORTS)))
         self._database_port = next(ports)
-        self._temporal_ports = {name: next(ports) for name in _TEMPORAL_PORTS}
+        self._temporal_ports = dict(zip(_TEMPORAL_PORTS, _pick_low_ports(len(_TEMPORAL_PORTS)), strict=True))
         self._store_ports = {name: (next(ports), next(ports)) for name in _STORE_PORTS}
         self._store: Child
 
@@ -179,7 +183,7 @@ class _Starter:
         command: list[str | Path] = [self._programs.weed, "-logtostderr=true", *self._compose.read_command("s3")]
         # The last one of two options holds.
         command += [f"-dir={folder}", f"-ip={LOOPBACK}", f"-ip.bind={LOOPBACK}"]
-        command += [f"-s3.config={self._compose.write_config('s3', self._folder)}"]
+        command += [f"-s3.config={self._compose.write_config('s3', folder)}"]
         command += [f"-{part}.localSocket={folder}/{part}.sock" for part in ("filer", "s3")]
         for name, (port, grpc_port) in self._store_ports.items():
             command += [f"-{name}={port}", f"-{name}.grpc={grpc_port}"]
@@ -247,7 +251,7 @@ class _Starter:
         command = [self._programs.temporal_server, "--allow-no-auth", "start"]
         child = await self._start("temporal-server", command, env=environ, grace_seconds=0.0)
         port = self._temporal_ports["FRONTEND_GRPC_PORT"]
-        await child.wait_until(partial(accepts_connections, port), _START_SECONDS)
+        await child.wait_until(partial(_serves, f"{LOOPBACK}:{port}"), _START_SECONDS)
         address, store = f"{LOOPBACK}:{port}", self._compose.read_environment("worker")["CLEW_STORE"]
         self.server = TemporalServer(address, "default", None, child.log, store, child)
         await self.prepare_namespace()
@@ -312,6 +316,27 @@ class _Starter:
             if status != 0:
                 ended = "has not ended" if status is None else f"ended with {status}"
                 raise StartFailed(f"{name} {ended}:\n{child.read_log_tail()}")
+
+
+def _pick_low_ports(count: int) -> list[int]:
+    """Pick free ports at random from `_LOW_PORTS`."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = secrets.choice(_LOW_PORTS)
+        if not is_taken(port):
+            ports.add(port)
+    return list(ports)
+
+
+async def _serves(address: str) -> bool:
+    """Whether Temporal's frontend answers."""
+    if not await accepts_connections(int(address.rpartition(":")[2])):
+        return False
+    try:
+        await Client.connect(address)
+    except (RPCError, RuntimeError):
+        return False
+    return True
 
 
 async def _start_workers(
