@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from asyncio.subprocess import PIPE, STDOUT
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from temporalio.api.enums.v1 import EventType
 from clew import Clew, Session
 from clew.local import Reply, StartFailed, ToolCall, scripted_model, worker_process
 from clew_activities.archive import Archive, ObjectChanged, Store
+from clew_activities.archive.errors import KeyMissing
 from clew_workflows.contract.lists import SEARCH_ATTRIBUTES
 from deploy.local_cluster import COMPOSE, LocalCluster, local_cluster
 from deploy.servers.programs import find_programs
@@ -119,7 +121,7 @@ async def test_each_worker_makes_the_calls_that_it_serves(cluster: LocalCluster,
     assert await session.ask("add") == "3"
     pids = {part: worker.pid for part, worker in cluster.workers.items()}
     assert await list_pids(session, "call_model") == {pids["models"]}
-    assert await list_pids(session, "call_tool") == {pids["tools"]}
+    assert await list_pids(session, "run_tool") == {pids["tools"]}
 
 
 async def test_sessions_are_spread_over_several_shards(cluster: LocalCluster, clew: Clew) -> None:
@@ -212,10 +214,12 @@ async def test_writers_of_one_object_do_not_lose_each_others_writes(store: Store
     assert refused > 0
 
 
-async def test_no_text_of_an_encrypted_session_is_on_a_disk(cluster: LocalCluster, clew: Clew) -> None:
-    """Neither in PostgreSQL's files nor in SeaweedFS's, while those of another session are in both."""
+async def test_an_encrypted_session_is_encrypted_in_the_database_and_in_the_store(
+    cluster: LocalCluster, clew: Clew, store: Store
+) -> None:
+    """PostgreSQL's files hold no text of it, as they do of another session; its archive cannot be read without a key."""
     encryption = make_encryption("k1")
-    queue = make_id()
+    queue, ids = make_id(), list[str]()
     env = {**cluster.settings, "CLEW_ENCRYPTION_KEYS": write_keys("k1")}
     async with worker_process(cluster.server.address, env=env, task_queue=queue):
         encrypted = await Clew.connect(cluster.server.address, task_queue=queue, encryption=encryption)
@@ -223,10 +227,14 @@ async def test_no_text_of_an_encrypted_session_is_on_a_disk(cluster: LocalCluste
             session = await client.open(make_id(), model=MODEL, metadata={"title": text})
             assert await session.ask(text) == text
             await session.hibernate()
+            ids.append(session.id)
     query_database(cluster, "temporal", "CHECKPOINT")
-    for folder in ("postgresql", "s3"):
-        assert find_in_files(cluster.folder / folder, b"glockenspiel")
-        assert not find_in_files(cluster.folder / folder, b"xylophone")
+    assert find_in_files(cluster.folder / "postgresql", b"glockenspiel")
+    assert not find_in_files(cluster.folder / "postgresql", b"xylophone")
+    archive, (encrypted_id, plain_id) = Archive(store, "default"), ids
+    assert await archive.read_head(plain_id)
+    with pytest.raises(KeyMissing):
+        await archive.read_head(encrypted_id)
 
 
 async def test_what_is_prepared_at_each_start_changes_nothing_the_next_time(
@@ -249,7 +257,15 @@ def test_the_store_is_that_of_the_image(cluster: LocalCluster) -> None:
     assert f" {image} " in shown
 
 
-async def test_an_interrupt_stops_all_of_it(tmp_path: Path) -> None:
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Make a folder that PostgreSQL's user may enter, which it may not with `tmp_path`."""
+    with tempfile.TemporaryDirectory(prefix="clew-interrupt-") as made:
+        Path(made).chmod(0o711)
+        yield Path(made)
+
+
+async def test_an_interrupt_stops_all_of_it(folder: Path) -> None:
     """`make local-cluster` says where everything is; after Ctrl-C no process and no file is left."""
     try:
         find_programs()
@@ -258,7 +274,7 @@ async def test_an_interrupt_stops_all_of_it(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "deploy.local_cluster"),
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"},
         stdout=PIPE,
         stderr=STDOUT,
     )
@@ -270,7 +286,7 @@ async def test_an_interrupt_stops_all_of_it(tmp_path: Path) -> None:
                 line = await process.stdout.readline()
                 assert line, shown.decode()
                 shown += line
-        started = list_processes(tmp_path)
+        started = list_processes(folder)
         assert len(started) > 3
         process.send_signal(signal.SIGINT)
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -280,7 +296,7 @@ async def test_an_interrupt_stops_all_of_it(tmp_path: Path) -> None:
             process.kill()
             await process.wait()
     await wait_until(lambda: not any(is_running(pid) for pid in started))
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(folder) == []
 
 
 def list_processes(folder: Path) -> list[str]:
