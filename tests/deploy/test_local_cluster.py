@@ -217,7 +217,7 @@ async def test_writers_of_one_object_do_not_lose_each_others_writes(store: Store
 async def test_an_encrypted_session_is_encrypted_in_the_database_and_in_the_store(
     cluster: LocalCluster, clew: Clew, store: Store
 ) -> None:
-    """PostgreSQL's files hold no text of it, as they do of another session; its archive cannot be read without a key."""
+    """PostgreSQL's files hold texts of other sessions, and none of it; its archive is not read without the key."""
     encryption = make_encryption("k1")
     queue, ids = make_id(), list[str]()
     env = {**cluster.settings, "CLEW_ENCRYPTION_KEYS": write_keys("k1")}
