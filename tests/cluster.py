@@ -39,6 +39,9 @@ TESTS = (
     "tests/workflows/test_visibility.py",
 )
 
+LOG_CHARACTERS = 20_000
+"""Most characters of the server's log that a failure shows."""
+
 
 async def main(arguments: list[str]) -> int:
     """Start the cluster without workers, run the tests, and return pytest's exit status."""
@@ -46,7 +49,10 @@ async def main(arguments: list[str]) -> int:
         env = {**os.environ, **write_environment(cluster)}
         names = [] if any(argument.startswith("tests/") for argument in arguments) else TESTS
         process = await asyncio.create_subprocess_exec(*(sys.executable, "-m", "pytest", *names, *arguments), env=env)
-        return await process.wait()
+        status = await process.wait()
+        if status:
+            print(f"The end of the log of Temporal's server:\n{cluster.server.log.read_text()[-LOG_CHARACTERS:]}")
+        return status
 
 
 if __name__ == "__main__":
