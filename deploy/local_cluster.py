@@ -64,6 +64,7 @@ class LocalCluster:
         workers: The workers, by what they serve.
         database: The URL of PostgreSQL, for `psql`.
         folder: Holds the data of PostgreSQL (`postgresql`) and SeaweedFS (`s3`).
+        logs: The log files of PostgreSQL, Temporal's server and SeaweedFS, by the program's name.
         prepare: Runs again what compose.yaml prepares at each start: tables, namespace, search attributes and bucket.
     """
 
@@ -72,6 +73,7 @@ class LocalCluster:
     workers: Mapping[str, Worker]
     database: str
     folder: Path
+    logs: Mapping[str, Path]
     prepare: Callable[[], Awaitable[None]]
 
     @property
@@ -156,7 +158,9 @@ async def local_cluster(
         await starter.prepare_store()
         settings = {**starter.make_worker_settings(), **(env or {})}
         workers = await _start_workers(stack, settings, tools, parts)
-        yield LocalCluster(starter.server, settings, workers, starter.database_address, folder, starter.prepare_again)
+        yield LocalCluster(
+            starter.server, settings, workers, starter.database_address, folder, starter.logs, starter.prepare_again
+        )
 
 
 class _Starter:
@@ -164,6 +168,7 @@ class _Starter:
 
     Attributes:
         server: Temporal's server, once it has been started.
+        logs: The log files of what has been started.
     """
 
     server: TemporalServer
@@ -175,6 +180,7 @@ class _Starter:
         self._database_port = next(ports)
         self._temporal_ports = dict(zip(_TEMPORAL_PORTS, _pick_low_ports(len(_TEMPORAL_PORTS)), strict=True))
         self._store_ports = {name: (next(ports), next(ports)) for name in _STORE_PORTS}
+        self.logs: dict[str, Path] = {}
         self._store: Child
 
     async def start_store(self) -> None:
@@ -282,7 +288,9 @@ class _Starter:
         return folder
 
     async def _start(self, name: str, command: Sequence[str | Path], **options: Any) -> Child:
-        return await self._stack.enter_async_context(child_process(name, command, **options))
+        child = await self._stack.enter_async_context(child_process(name, command, **options))
+        self.logs[name] = child.log
+        return child
 
     async def _run_script(self, service: str, environ: Mapping[str, str]) -> None:
         """Run what a service of compose.yaml prepares, until it succeeds, as often as compose.yaml says."""

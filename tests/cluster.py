@@ -40,7 +40,7 @@ TESTS = (
 )
 
 LOG_CHARACTERS = 20_000
-"""Most characters of the server's log that a failure shows."""
+"""Most characters of a log that a failure shows."""
 
 
 async def main(arguments: list[str]) -> int:
@@ -51,7 +51,8 @@ async def main(arguments: list[str]) -> int:
         process = await asyncio.create_subprocess_exec(*(sys.executable, "-m", "pytest", *names, *arguments), env=env)
         status = await process.wait()
         if status:
-            print(f"The end of the log of Temporal's server:\n{cluster.server.log.read_text()[-LOG_CHARACTERS:]}")
+            for name, log in cluster.logs.items():
+                sys.stderr.write(f"The end of the log of {name}:\n{log.read_text()[-LOG_CHARACTERS:]}\n")
         return status
 
 
