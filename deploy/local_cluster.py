@@ -220,7 +220,7 @@ class _Starter:
         create = [*prefix, self._programs.initdb, f"--pgdata={data}", "--encoding=UTF8", "--locale=C.UTF-8"]
         create += [f"--username={settings['POSTGRES_USER']}", f"--pwfile={password}", "--auth=scram-sha-256"]
         await self._run("initdb", [*create, "--no-sync"])
-        command = [*prefix, self._programs.postgres, "-D", data, "-p", str(self._database_port)]
+        command: list[str | Path] = [*prefix, self._programs.postgres, "-D", data, "-p", str(self._database_port)]
         # Shared memory as files: nothing of it stays if the processes are killed.
         options = {"listen_addresses": LOOPBACK, "unix_socket_directories": "", "fsync": "off"}
         for name, value in {**options, "dynamic_shared_memory_type": "mmap"}.items():
