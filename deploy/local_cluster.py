@@ -254,7 +254,7 @@ class _Starter:
             "DYNAMIC_CONFIG_FILE_PATH": str(file),
             "LOG_LEVEL": "warn",
         }
-        command = [self._programs.temporal_server, "--allow-no-auth", "start"]
+        command: list[str | Path] = [self._programs.temporal_server, "--allow-no-auth", "start"]
         child = await self._start("temporal-server", command, env=environ, grace_seconds=0.0)
         port = self._temporal_ports["FRONTEND_GRPC_PORT"]
         await child.wait_until(partial(_serves, f"{LOOPBACK}:{port}"), _START_SECONDS)
