@@ -259,7 +259,7 @@ class _Starter:
         port = self._temporal_ports["FRONTEND_GRPC_PORT"]
         await child.wait_until(partial(_serves, f"{LOOPBACK}:{port}"), _START_SECONDS)
         address, store = f"{LOOPBACK}:{port}", self._compose.read_environment("worker")["CLEW_STORE"]
-        self.server = TemporalServer(address, "default", None, child.log, store, child)
+        self.server = TemporalServer(address, "default", None, child.log, store, None, child)
         await self.prepare_namespace()
 
     async def prepare_namespace(self) -> None:

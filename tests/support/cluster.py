@@ -35,4 +35,5 @@ def find_cluster() -> TemporalServer | None:
     if (address := os.environ.get(_ADDRESS)) is None:
         return None
     # Another process runs it: these tests do not kill it.
-    return TemporalServer(address, "default", None, Path(os.devnull), os.environ["CLEW_STORE"], cast("Child", None))
+    store, child = os.environ["CLEW_STORE"], cast("Child", None)
+    return TemporalServer(address, "default", None, Path(os.devnull), store, None, child)

@@ -86,8 +86,8 @@ class TemporalServer:
     log: Path
     store: str
     """A folder for the sessions' archives, which lasts as long as the server's state."""
-    metrics_address: str
-    """`host:port` of the server's metrics, in Prometheus' format."""
+    metrics_address: str | None
+    """`host:port` of the server's metrics, in Prometheus' format; None: it shows none."""
     _child: Child
 
     @property
