@@ -134,9 +134,10 @@ class Inspection:
         """Check that a deleted session cannot be read. The server deletes its histories in the background."""
         give_up_at = time.monotonic() + REST_SECONDS
         with suppress(NotFound):
+            status = await self._clew.session(name).status()
             while time.monotonic() < give_up_at:
-                status = await self._clew.session(name).status()
                 await asyncio.sleep(PAUSE_SECONDS)
+                status = await self._clew.session(name).status()
             self._oracle.report("thread", name, f"it was deleted, but has {status.rev} entries")
         self._figures.counts["deleted sessions"] += 1
 
