@@ -179,7 +179,9 @@ async def test_only_images_are_shown(address: str, data: bytes) -> None:
 async def test_a_polyglot_is_an_image_and_nothing_else(address: str) -> None:
     """A file that begins like a PNG and goes on as a page is served as a PNG, within a sandbox."""
     async with sign_in(address, "ann") as http:
-        uploaded = await http.post("/chats/shown/files?name=a.html", content=make_png() + HTML)
+        refused = await http.post("/chats/shown/files?name=a.html", content=make_png() + HTML)
+        assert (refused.status_code, refused.json()["type"]) == (409, "content_mismatch")
+        uploaded = await http.post("/chats/shown/files?name=a.png", content=make_png() + HTML)
         assert uploaded.json()["media_type"] == "image/png"
         read = await http.get(f"/chats/shown/files/{uploaded.json()['digest']}")
         assert read.headers["content-type"] == "image/png"
