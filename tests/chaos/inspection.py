@@ -134,11 +134,15 @@ class Inspection:
         """Check that a deleted session cannot be read. The server deletes its histories in the background."""
         self._figures.counts["deleted sessions"] += 1
         give_up_at, rev = time.monotonic() + REST_SECONDS, 0
-        with suppress(NotFound):
-            while time.monotonic() < give_up_at:
+        while time.monotonic() < give_up_at:
+            try:
                 rev = (await self._clew.session(name).status()).rev
-                await asyncio.sleep(PAUSE_SECONDS)
-            self._oracle.report("thread", name, f"it was deleted, but has {rev} entries")
+            except NotFound:
+                return
+            except ClewError as error:
+                self._figures.errors[f"status of a deleted session: {type(error).__name__}"] += 1
+            await asyncio.sleep(PAUSE_SECONDS)
+        self._oracle.report("thread", name, f"it was deleted, but has {rev} entries")
 
     async def _read(self, name: str) -> None:
         counts, session = self._figures.counts, self._clew.session(name)
