@@ -132,14 +132,17 @@ class Inspection:
 
     async def _check_deleted(self, name: str) -> None:
         """Check that a deleted session cannot be read. The server deletes its histories in the background."""
-        give_up_at = time.monotonic() + REST_SECONDS
-        with suppress(NotFound):
-            status = await self._clew.session(name).status()
-            while time.monotonic() < give_up_at:
-                await asyncio.sleep(PAUSE_SECONDS)
-                status = await self._clew.session(name).status()
-            self._oracle.report("thread", name, f"it was deleted, but has {status.rev} entries")
         self._figures.counts["deleted sessions"] += 1
+        give_up_at, rev = time.monotonic() + REST_SECONDS, 0
+        while time.monotonic() < give_up_at:
+            try:
+                rev = (await self._clew.session(name).status()).rev
+            except NotFound:
+                return
+            except ClewError as error:
+                self._figures.errors[f"status of a deleted session: {type(error).__name__}"] += 1
+            await asyncio.sleep(PAUSE_SECONDS)
+        self._oracle.report("thread", name, f"it was deleted, but has {rev} entries")
 
     async def _read(self, name: str) -> None:
         counts, session = self._figures.counts, self._clew.session(name)

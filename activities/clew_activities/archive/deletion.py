@@ -169,10 +169,11 @@ async def _delete_histories(session_id: str) -> None:
     Another workflow may have the id: it is none of Clew's.
     """
     client = activity.client()
-    runs = []
+    runs: list[tuple[str, str]] = []
     try:
         newest = await client.get_workflow_handle(session_id).describe()
-        runs += [(newest.run_id, session_id)] if newest.workflow_type == WORKFLOW_TYPE else []
+        if newest.workflow_type == WORKFLOW_TYPE:
+            runs.append((newest.run_id, session_id))
     except RPCError as error:
         if error.status != RPCStatusCode.NOT_FOUND:
             raise

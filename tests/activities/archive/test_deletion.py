@@ -370,7 +370,7 @@ async def test_another_workflow_of_that_id_is_left_alone(stack: Stack, monkeypat
 
     async def fail_once(archive: Archive, session_id: str) -> Head | None:
         if session_id == other.id and next(calls) == 0:
-            raise StoreUnavailable("a head", "it is away")
+            raise StoreUnavailable("sessions", "it is away")
         return await read_head(archive, session_id)
 
     monkeypatch.setattr(Archive, "read_head", fail_once)
