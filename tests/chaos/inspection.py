@@ -113,12 +113,15 @@ class Inspection:
             except ArchiveError as error:
                 self._oracle.report("audit", "", f"the newest key does not open {path}: {error}")
 
-    async def check_deletion(self) -> None:
-        """Delete all sessions. Nothing of them is left in the store."""
-        made = [summary.session_id async for summary in self._clew.sessions()]
+    async def check_deletion(self, offspring: Iterable[str]) -> None:
+        """Delete all sessions. Nothing of them is left in the store.
+
+        Args:
+            offspring: The sessions that callers may have made. One without an answer may be there; an import that
+                failed has left objects.
+        """
         known = next(iter(self._callers.values()))
-        # A fork or an import without an answer may be there.
-        others = {_find_root(name) for name in made} - self._callers.keys()
+        others = set(offspring) - self._callers.keys()
         callers = [*self._callers.values(), *map(known.call_offspring, others)]
         try:
             async with asyncio.timeout(REST_SECONDS):

@@ -33,7 +33,7 @@ from tests.chaos.inspection import Figures, Inspection
 from tests.chaos.keys import FIRST_KEYS, MARKER, NEWEST_KEYS, ROTATION, Keys
 from tests.chaos.model import FIRST, SECOND, SPARE, reply_as_instructed
 from tests.chaos.oracle import Oracle, Violation
-from tests.chaos.plan import ROTATE, SESSIONS, Action, Plan
+from tests.chaos.plan import OFFSPRING, ROTATE, SESSIONS, Action, Plan, name_offspring
 from tests.chaos.processes import MAX_RESIDENT_BYTES, Server, Workers, run_bucket
 from tests.chaos.provider import FaultyProvider
 from tests.chaos.rest import come_to_rest
@@ -151,7 +151,8 @@ class _Round:
         if self._keys.kid in NEWEST_KEYS:
             await self._inspection.check_rotation(self._newest_store)
         if not self.oracle.violations:
-            await self._inspection.check_deletion()
+            offspring = [name_offspring(action) for action in self._plan.actions if action.kind in OFFSPRING]
+            await self._inspection.check_deletion(offspring)
 
     async def _call(self, action: Action) -> None:
         callers = self._callers.get(action.session)
@@ -191,7 +192,7 @@ class _Round:
             try:
                 await rekey_archive(self._archive)
             except ArchiveUnavailable as error:
-                self.figures.errors[f"rekey: {error}"] += 1
+                self.figures.errors[f"rekey: {type(error).__name__}"] += 1
                 await asyncio.sleep(PAUSE_SECONDS)
             else:
                 return
