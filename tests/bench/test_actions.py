@@ -30,7 +30,7 @@ def test_the_model_takes_its_time_and_calls_the_tool_once() -> None:
     assert streamed.tokens_per_second == len(ANSWER.split()) / 3
     assert answer(ask).delay_seconds == 3
     call = {"messages": [{"role": "user", "content": "[tool] [seconds 0.5] go"}]}
-    tool = {"function": {"parameters": {"properties": {"order": {}}}}}
+    tool: dict[str, Any] = {"function": {"parameters": {"properties": {"order": {}}}}}
     assert not answer(call).tool_calls
     (called,) = answer({**call, "tools": [tool]}).tool_calls
     assert called.arguments == {"order": 1}
