@@ -16,25 +16,11 @@ from deploy.local_cluster import local_cluster
 from tests.support.cluster import DYNAMIC_CONFIG, write_environment
 
 TESTS = (
-    "tests/activities/archive/test_archive.py",
-    "tests/activities/archive/test_deletion.py",
     "tests/activities/archive/test_store.py",
-    "tests/clew/session/test_handle.py",
     "tests/clew/session/test_listing.py",
-    "tests/clew/session/test_request.py",
-    "tests/contract",
-    "tests/workflows/host/test_hibernation.py",
-    "tests/workflows/host/test_ingress.py",
-    "tests/workflows/host/test_rollover.py",
-    "tests/workflows/test_control.py",
-    "tests/workflows/test_encryption.py",
     "tests/workflows/test_fairness.py",
     "tests/workflows/test_forking.py",
-    "tests/workflows/test_history_size.py",
-    "tests/workflows/test_rate_limits.py",
     "tests/workflows/test_session.py",
-    "tests/workflows/test_subagents.py",
-    "tests/workflows/test_version_routes.py",
     "tests/workflows/test_versions.py",
     "tests/workflows/test_visibility.py",
 )

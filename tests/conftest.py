@@ -6,6 +6,7 @@ import asyncio
 import gc
 import signal
 import time
+import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from temporalio.worker import _workflow
 
 from clew import Clew
+from clew.contract import TASK_QUEUE
 from clew.local import TemporalServer, scripted_model, temporal_server
 from clew.local.scripted import Script
 from clew_activities.archive import Store
@@ -100,7 +102,11 @@ async def stack(server: TemporalServer) -> AsyncIterator[Stack]:
     scripts: dict[str, Script] = {}
     store = "memory://" if find_cluster() is None else server.store
     async with scripted_model(lambda body: scripts[body["model"]](body)) as provider:
-        stack = Stack(await Clew.connect(server.address), server, provider, scripts, Store.from_url(store))
+        # Processes that share a cluster have models with the same names.
+        queue = TASK_QUEUE if find_cluster() is None else f"queue-{uuid.uuid4().hex}"
+        stack = Stack(
+            await Clew.connect(server.address, task_queue=queue), server, provider, scripts, Store.from_url(store)
+        )
         environ = {**stack.environ, "CLEW_PROVIDER_UNREACHABLE_BASE_URL": "http://127.0.0.1:1/v1"}
         async with serve(stack.clew, environ, store=stack.store):
             yield stack

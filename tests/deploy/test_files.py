@@ -16,6 +16,10 @@ CONSTRAINTS = sorted((ROOT / "constraints").glob("*.txt"))
 REQUIREMENT = re.compile(r"(?m)^([a-z0-9-]+)==(\S+)(.*?)(?=^\S|\Z)", re.DOTALL)
 
 
+ENDED_POLLS = {"frontend.enableCancelWorkerPollsOnShutdown": True}
+"""What a server needs beside that, so that a worker's stop loses no tasks."""
+
+
 def read_pins(file: Path) -> dict[str, tuple[str, int]]:
     """Name to version and number of hashes."""
     return {
@@ -81,7 +85,9 @@ def test_compose_has_the_dynamic_configuration_of_the_development_server() -> No
     """What the tests rely on is what a deployment has."""
     configs = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["configs"]
     values = yaml.safe_load(configs["dynamicconfig"]["content"])
-    assert values == {name: [{"value": value}] for name, value in {**FAIRNESS, **QUICK_TRANSFERS}.items()}
+    assert values == {
+        name: [{"value": value}] for name, value in {**FAIRNESS, **QUICK_TRANSFERS, **ENDED_POLLS}.items()
+    }
 
 
 def test_kubernetes_and_compose_give_workers_the_same_settings() -> None:

@@ -9,6 +9,7 @@ import re
 import shutil
 from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,12 @@ async def test_a_worker_in_go_runs_a_remote_tool(stack: Stack, tmp_path: Path) -
 async def test_a_client_in_go_starts_a_session_and_goes_on_with_it(stack: Stack, tmp_path: Path) -> None:
     """The program of the client's page gets an answer of a new session, and of the same session again."""
     program = await build("client.md", tmp_path, clew=stack.clew.task_queue)
-    model = stack.add_model(lambda body: Reply(f"{len(body['messages'])}: {get_last_message(body)['content']}"))
+
+    def script(body: dict[str, Any]) -> Reply:
+        text = get_last_message(body)["content"]
+        return Reply("fine" if text == "still there?" else f"{len(body['messages'])}: {text}")
+
+    model = stack.add_model(script)
     session_id = make_id()
     for text, answer in (("Dzień dobry", "1: Dzień dobry"), ("again", "3: again")):
         process = await asyncio.create_subprocess_exec(
