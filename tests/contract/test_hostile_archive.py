@@ -106,6 +106,7 @@ async def test_a_forged_state_is_refused(stack: Stack, forge: Forgery) -> None:
     assert await (await stack.clew.open(session.id)).ask("two") == "fine"
 
 
+@pytest.mark.slow
 async def test_a_forged_entry_after_the_state_is_refused(stack: Stack) -> None:
     """As forks append entries to an archive, so may a hostile writer: a malformed one opens no session."""
     archive = Archive(stack.store, "default")

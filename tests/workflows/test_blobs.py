@@ -383,6 +383,7 @@ async def test_the_server_keeps_no_history_of_an_upload(stack: Stack) -> None:
             await wait_until(is_forgotten)
 
 
+@pytest.mark.slow
 async def test_an_upload_leaves_no_history(stack: Stack) -> None:
     """The workflow of a chunk has its bytes once and says in its id which it is. It is deleted, also if replaced."""
     session, data = await stack.open(), make_png(118, 119, size=2_500_000)

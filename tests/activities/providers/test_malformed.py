@@ -378,6 +378,7 @@ def test_many_sources_of_one_segment_take_a_bounded_time() -> None:
     assert time.process_time() - began < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "events"),
     [

@@ -31,7 +31,9 @@ class Service:
         self.pages: list[dict[str, Any]] = []
         self.running = self.most = 0
 
-    async def run_service(self, workflow: str, argument: BaseModel, *, keeps_history: bool = True) -> dict[str, Any]:
+    async def run_service(
+        self, workflow: str, argument: BaseModel, *, keeps_history: bool = True, label: str = ""
+    ) -> dict[str, Any]:
         """Answer a chunk with a description if it is the last one, and a query with the next page."""
         fields = argument.model_dump(exclude_unset=True)
         if workflow == GET_BLOB_WORKFLOW:
