@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from clew import Clew, Session
 from clew.session.events import TextAdded
 from tests.support.processes import run_worker_process

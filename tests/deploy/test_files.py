@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from clew.local.temporal import FAIRNESS, QUICK_TRANSFERS
+from clew.local.temporal import FAIRNESS, QUICK_DELETIONS, QUICK_TRANSFERS
 from clew_workflows.contract.lists import SEARCH_ATTRIBUTES
 from deploy.servers.programs import read_version
 from tests.support.processes import ROOT
@@ -86,7 +86,8 @@ def test_compose_has_the_dynamic_configuration_of_the_development_server() -> No
     configs = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["configs"]
     values = yaml.safe_load(configs["dynamicconfig"]["content"])
     assert values == {
-        name: [{"value": value}] for name, value in {**FAIRNESS, **QUICK_TRANSFERS, **ENDED_POLLS}.items()
+        name: [{"value": value}]
+        for name, value in {**FAIRNESS, **QUICK_TRANSFERS, **QUICK_DELETIONS, **ENDED_POLLS}.items()
     }
 
 

@@ -6,6 +6,8 @@ import hashlib
 import uuid
 from contextlib import AsyncExitStack
 
+import pytest
+
 from clew import Clew, Image, Session
 from clew.content import AnyContent
 from clew_activities.archive import Archive, Store

@@ -106,6 +106,8 @@ class SessionBlobs:
         """Read a blob in pieces, some ahead of the caller, and verify its digest at the end."""
         digest = blob if isinstance(blob, str) else blob["digest"]
         first, total = await self._read_page(digest, 0)
+        if not first:
+            raise ArchiveDamaged(f"blob {digest[:12]}: its first page is empty")
         hashed = hashlib.sha256(first)
         yield first
         later: deque[asyncio.Task[tuple[bytes, int]]] = deque()

@@ -28,7 +28,7 @@ class Service:
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
-        self.pages: list[dict[str, Any]] = []
+        self.pages: dict[int, dict[str, Any]] = {}
         self.running = self.most = 0
 
     async def run_service(
@@ -37,7 +37,7 @@ class Service:
         """Answer a chunk with a description if it is the last one, and a query with the next page."""
         fields = argument.model_dump(exclude_unset=True)
         if workflow == GET_BLOB_WORKFLOW:
-            return self.pages.pop(0)
+            return self.pages[fields["offset"]]
         self.running += 1
         self.most = max(self.most, self.running)
         await asyncio.sleep(0)
@@ -58,9 +58,10 @@ def blobs(service: Service) -> SessionBlobs:
     return SessionBlobs(cast("SessionHandle", service))
 
 
-def make_page(data: bytes, next_offset: int | None) -> dict[str, Any]:
-    page: dict[str, Any] = {"blob": {"digest": "0" * 64, "media_type": "image/png", "bytes": 7}}
-    return page | {"data": b64encode(data).decode()} | ({"next_offset": next_offset} if next_offset else {})
+def make_page(data: bytes) -> dict[str, Any]:
+    """A page of a blob of five bytes."""
+    blob = {"digest": "0" * 64, "media_type": "image/png", "bytes": 5}
+    return {"blob": blob, "data": b64encode(data).decode()}
 
 
 async def test_chunks_come_before_the_last_one(service: Service, blobs: SessionBlobs) -> None:
@@ -119,14 +120,15 @@ async def test_too_many_bytes_are_not_sent(service: Service, blobs: SessionBlobs
 @pytest.mark.parametrize(
     "pages",
     [
-        [make_page(b"other bytes", None)],
-        [make_page(b"by", 2), make_page(b"tes", 2)],
-        [make_page(b"by", 2), make_page(b"", 1)],
+        {0: make_page(b"other")},
+        {0: make_page(b"by"), 2: make_page(b"by"), 4: make_page(b"s")},
+        {0: make_page(b"by"), 2: make_page(b""), 4: make_page(b"s")},
+        {0: make_page(b"")},
     ],
-    ids=["other bytes", "the same page", "an earlier page"],
+    ids=["other bytes", "the same page", "an empty page", "no page"],
 )
 async def test_what_a_worker_answers_is_verified(
-    service: Service, blobs: SessionBlobs, pages: list[dict[str, Any]]
+    service: Service, blobs: SessionBlobs, pages: dict[int, dict[str, Any]]
 ) -> None:
     """Bytes without the digest, and pages that do not follow one another, are an error and no endless read."""
     service.pages = pages
@@ -136,8 +138,8 @@ async def test_what_a_worker_answers_is_verified(
 
 async def test_pages_are_joined(service: Service, blobs: SessionBlobs) -> None:
     """The pieces of a blob are its bytes."""
-    service.pages = [make_page(b"by", 2), make_page(b"tes", None)]
-    assert [piece async for piece in blobs.read(hashlib.sha256(b"bytes").hexdigest())] == [b"by", b"tes"]
+    service.pages = {0: make_page(b"by"), 2: make_page(b"te"), 4: make_page(b"s")}
+    assert [piece async for piece in blobs.read(hashlib.sha256(b"bytes").hexdigest())] == [b"by", b"te", b"s"]
 
 
 @pytest.mark.parametrize("part", [7, None, b"bytes", ["nested"], object()])
