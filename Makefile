@@ -31,7 +31,7 @@ test: $(READY) ## run the tests without the slow ones, with fewer generated exam
 	$(BIN)/python -m pytest -n 4 -m "not slow" --hypothesis-profile=few $(ARGS)
 
 test-all: $(READY) ## run all tests
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 3 $(ARGS)
 
 test-cluster: $(READY) ## run the tests that any server must pass on the local cluster (ARGS="-k word" selects some)
 	$(BIN)/python -m tests.cluster -n 2 $(ARGS)
