@@ -8,6 +8,7 @@ import io
 import uuid
 from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailed
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import PayloadCodec
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from clew import Clew, Session
@@ -359,15 +361,26 @@ async def test_a_child_that_is_not_encrypted_is_refused(encrypted: Stack) -> Non
     """A session that another workflow starts as its child needs the key like any other."""
     keyless, session_id = await connect(encrypted, make_encryption()), f"test-{uuid.uuid4().hex}"
     argument = {"config": {"model": encrypted.add_model("fine")}}
+    child = encrypted.clew.temporal.get_workflow_handle(session_id)
+
+    async def has_started() -> bool:
+        with suppress(RPCError):
+            return bool(await child.describe())
+        return False
+
     async with Worker(keyless.temporal, task_queue=session_id, workflows=[Intruder]):
-        await keyless.temporal.execute_workflow(
+        parent = await keyless.temporal.start_workflow(
             "Intruder",
             args=[session_id, encrypted.clew.task_queue, argument],
             id=f"{session_id}-parent",
             task_queue=session_id,
         )
+        await wait_until(has_started)
     with pytest.raises(WorkflowFailureError) as raised:
-        await encrypted.clew.temporal.get_workflow_handle(session_id).result()
+        await child.result()
+    # It cannot read how its child has failed, and waits for ever if it is told before it ends.
+    with suppress(RPCError):
+        await parent.terminate()
     assert isinstance(raised.value.cause, ApplicationError)
     assert raised.value.cause.type == "not_encrypted"
 

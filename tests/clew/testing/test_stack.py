@@ -19,6 +19,7 @@ from clew.testing import Reply, ScriptedRequest, Stack, ToolCall
 from clew.tools import external_tool
 from tests.support.media import make_pdf, make_png, make_wav
 from tests.support.scripts import FOUNDED, PAGE
+from tests.support.waiting import wait_until
 
 started = threading.Event()
 attempts: list[int] = []
@@ -118,6 +119,24 @@ async def test_a_worker_dies_within_a_tool_call(running: Stack) -> None:
     assert await request.answer() == "done"
     assert attempts == [1, 2]
     assert (await running.read(session)).calls[0].result == "2"
+
+
+@pytest.mark.slow
+async def test_the_next_attempt_has_the_time_that_calls_have(running: Stack) -> None:
+    """The short time in which a dead worker is noticed does not end a long reply of the worker after it."""
+    seen: list[str] = []
+
+    def script(request: ScriptedRequest) -> Reply:
+        seen.append(request.text)
+        return Reply("word " * 120, tokens_per_second=20)
+
+    session = await running.open(script)
+    request = await session.message("go")
+    await wait_until(lambda: bool(seen))
+    await running.kill_worker()
+    await running.restart_worker()
+    assert (await request.answer()).startswith("word word")
+    assert len(seen) == 2
 
 
 async def test_a_script_that_raises_fails_its_request(running: Stack) -> None:
