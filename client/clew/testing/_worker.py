@@ -180,7 +180,7 @@ FIRST_RETRY = timedelta(milliseconds=10)
 LAST_RETRY = timedelta(milliseconds=200)
 """Longest time before a retry. Each is twice as long as the one before."""
 OVERDUE = timedelta(milliseconds=400)
-"""Heartbeat timeout of an activity whose worker is dead, until the server has noticed."""
+"""Heartbeat timeout of an activity whose worker is dead, until its next attempt begins."""
 POLL_SECONDS = 0.02
 """Seconds between two looks at such an activity."""
 STOP_SECONDS = 3.0
@@ -196,7 +196,7 @@ class MortalWorker:
         self._client = client
         self._calls = _Calls()
         config = client.config()
-        config["interceptors"] = [*config["interceptors"], _Interceptor(self._calls)]
+        config["interceptors"] = [*config["interceptors"], _Interceptor(client, self._calls)]
         self._worker = make_worker(Client(**config))
 
     async def start(self) -> None:
@@ -225,12 +225,11 @@ class MortalWorker:
         await asyncio.gather(*map(self._await_timeout, self._calls.lost))
 
     async def _await_timeout(self, lost: activity.Info) -> None:
-        """Let an activity's heartbeats be overdue, until the server has noticed. The next attempt has its own time."""
+        """Let an activity's heartbeats be overdue, and return when the server has noticed."""
         try:
             await _set_heartbeat_timeout(self._client, lost, OVERDUE)
             while await self._still_runs(lost):  # noqa: ASYNC110 - the server sends no event
                 await asyncio.sleep(POLL_SECONDS)
-            await _set_heartbeat_timeout(self._client, lost, lost.heartbeat_timeout or HEARTBEAT_TIMEOUT)
         except RPCError as error:
             # The activity or its workflow has ended.
             if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION):
@@ -283,23 +282,28 @@ class _Interceptor(ClientInterceptor, Interceptor):
     A client passes an interceptor that is both kinds to its workers.
     """
 
-    def __init__(self, calls: _Calls) -> None:
+    def __init__(self, client: Client, calls: _Calls) -> None:
+        self._client = client
         self._calls = calls
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002 - the SDK's
-        return _WatchedActivity(next, self._calls)
+        return _WatchedActivity(next, self._client, self._calls)
 
     def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:  # noqa: A002, ARG002 - the SDK's
         return _Workflow
 
 
 class _WatchedActivity(ActivityInboundInterceptor):
-    def __init__(self, inner: ActivityInboundInterceptor, calls: _Calls) -> None:
+    def __init__(self, inner: ActivityInboundInterceptor, client: Client, calls: _Calls) -> None:
         super().__init__(inner)
+        self._client = client
         self._calls = calls
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002 - the SDK's
         """Run an activity; if the worker dies meanwhile, report no result."""
+        # The attempt before may have been lost, and its heartbeats overdue.
+        if activity.info().attempt > 1:
+            await _set_heartbeat_timeout(self._client, activity.info(), HEARTBEAT_TIMEOUT)
         call = asyncio.ensure_future(self.next.execute_activity(input))
         if await self._await_end(call):
             return await call
