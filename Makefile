@@ -13,11 +13,11 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # The tests start hundreds of processes, which load compiled modules if those may be written.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chat test test-all chaos check deploy-tools peers pages docs format record release-files \
-	release-check lock clean
+.PHONY: help setup demo chat test test-all test-cluster chaos check deploy-tools deploy-servers local-cluster peers \
+	pages docs format record release-files release-check lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## create .venv with all that the other targets need
 
@@ -28,10 +28,13 @@ chat: $(READY) ## chat in the terminal (SESSION=name, MODEL=provider:name)
 	@$(BIN)/python -m deploy.chat $(if $(SESSION),--session '$(SESSION)') $(if $(MODEL),--model '$(MODEL)')
 
 test: $(READY) ## run the tests without the slow ones, with fewer generated examples (ARGS="-k word" selects some)
-	$(BIN)/python -m pytest -n 2 -m "not slow" --hypothesis-profile=few $(ARGS)
+	$(BIN)/python -m pytest -n 4 -m "not slow" --hypothesis-profile=few $(ARGS)
 
 test-all: $(READY) ## run all tests
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 3 $(ARGS)
+
+test-cluster: $(READY) ## run the tests that any server must pass on the local cluster (ARGS="-k word" selects some)
+	$(BIN)/python -m tests.cluster -n 2 $(ARGS)
 
 chaos: $(READY) ## break everything at once and check what callers were promised (MINUTES=10 SEED=1)
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
@@ -51,6 +54,12 @@ $(VENV)/deploy/.ready: constraints/deploy.txt $(READY)
 	$(VENV)/deploy/bin/python -m pip --disable-pip-version-check install --require-hashes --only-binary :all: \
 		-r constraints/deploy.txt
 	@touch $@
+
+deploy-servers: $(READY) ## build Temporal's server and SeaweedFS from source, and install PostgreSQL (needs Go)
+	$(BIN)/python -m deploy.servers.programs
+
+local-cluster: $(READY) ## run Temporal on PostgreSQL, SeaweedFS and three workers as processes until Ctrl-C
+	@$(BIN)/python -m deploy.local_cluster $(if $(LOCAL_MODEL),--local-model)
 
 PEERS := $(notdir $(basename $(wildcard constraints/peers/*.txt)))
 

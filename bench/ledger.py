@@ -32,7 +32,7 @@ class Ledger:
     Contents are unique, so that a rejected signal is found by its content.
 
     Attributes:
-        requests: Contents of accepted messages, by request id.
+        requests: Texts of accepted messages, by request id, with the markers of images.
         outcomes: Outcomes that callers got, by request id.
         cancelled: Requests whose cancellation was accepted.
         inputs: Contents of accepted inputs, by input id.
@@ -84,20 +84,21 @@ class Traces:
             case UserMessage() as said:
                 if said.input_id is not None:
                     self.read[said.input_id] += 1
-                self.prompts[f"{request_id}: {said.content}"] += 1
+                self.prompts[f"{request_id}: {said.text}"] += 1
             case ErrorPayload(op_id=str(op_id)):
                 self.failed[op_id] += 1
             case OperationPayload(op_id=op_id):
                 self.applied.setdefault(op_id, []).append(entry.seq)
-            case InputPayload(event="rejected", content=content):
+            case InputPayload(event="rejected", input_id=None, request_id=None, content=content):
                 self.rejected.append(content)
             case InputPayload(op_id=str(op_id)):
                 self.superseded[op_id] += 1
-            case InputPayload(event="dropped") as dropped:
-                if dropped.input_id is not None:
-                    self.dropped[dropped.input_id] += 1
-                if dropped.request_id:
-                    self.never_ran[dropped.request_id] += 1
+            case InputPayload(event="dropped" | "rejected") as unread:
+                # Hooks reject what was accepted; the entry of an input then names the request of its run.
+                if unread.input_id is not None:
+                    self.dropped[unread.input_id] += 1
+                if unread.request_id and unread.kind == "message":
+                    self.never_ran[unread.request_id] += 1
 
     def count_input(self, input_id: str) -> int:
         """Count how often an input was read or dropped."""

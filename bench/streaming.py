@@ -39,7 +39,7 @@ from clew import Clew, Session
 from clew.local import temporal_server
 from clew.session.events import EntryCommitted, TextAdded
 from clew_activities.archive import Store
-from clew_activities.heartbeats import INTERVAL_SECONDS
+from clew_activities.heartbeats import LATER_SHOWN_SECONDS
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import make_worker
 
@@ -245,7 +245,7 @@ class Streamed:
 @activity.defn
 async def publish_words() -> None:
     """Publish the words of one reply to the stream of the activity's workflow."""
-    batches = timedelta(seconds=INTERVAL_SECONDS)
+    batches = timedelta(seconds=LATER_SHOWN_SECONDS)
     async with WorkflowStreamClient.from_within_activity(batch_interval=batches) as stream:
         topic = stream.topic(TOPIC, type=str)
         async for word in write_words():

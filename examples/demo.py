@@ -34,6 +34,7 @@ from clew.local import (
     worker_process,
 )
 from clew.session.events import EntryCommitted, SessionEvent, TextAdded
+from clew_workflows.contract.content import get_text
 
 SESSION = "demo"
 SYSTEM_PROMPT = "You are a friendly assistant. Answer in one or two short sentences."
@@ -194,7 +195,7 @@ async def report(clew: Clew, server: TemporalServer, session: Session) -> None:
     table = Table("seq", "role", "content", box=None, pad_edge=False, header_style="dim")
     for message in await session.transcript():
         calls = [f"→ {call['name']}({json.dumps(call['arguments'])})" for call in message.get("tool_calls", ())]
-        text = " ".join([message["content"], *calls])
+        text = " ".join([get_text(message["content"]), *calls])
         table.add_row(str(message["seq"]), message["role"], escape(_shorten(text, console.width - 20)))
     console.print(table)
 

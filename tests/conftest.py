@@ -6,6 +6,7 @@ import asyncio
 import gc
 import signal
 import time
+import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from temporalio.worker import _workflow
 
 from clew import Clew
+from clew.contract import TASK_QUEUE
 from clew.local import TemporalServer, scripted_model, temporal_server
 from clew.local.scripted import Script
 from clew_activities.archive import Store
+from tests.support.cluster import find_cluster
 from tests.support.examples import register_profiles
 from tests.support.rolling import QUICK_ROLLOVERS
 from tests.support.stack import Stack, serve
@@ -97,8 +100,13 @@ async def stack(server: TemporalServer) -> AsyncIterator[Stack]:
     Nothing listens at the address of its provider `unreachable`.
     """
     scripts: dict[str, Script] = {}
+    store = "memory://" if find_cluster() is None else server.store
     async with scripted_model(lambda body: scripts[body["model"]](body)) as provider:
-        stack = Stack(await Clew.connect(server.address), server, provider, scripts, Store.from_url("memory://"))
+        # Processes that share a cluster have models with the same names.
+        queue = TASK_QUEUE if find_cluster() is None else f"queue-{uuid.uuid4().hex}"
+        stack = Stack(
+            await Clew.connect(server.address, task_queue=queue), server, provider, scripts, Store.from_url(store)
+        )
         environ = {**stack.environ, "CLEW_PROVIDER_UNREACHABLE_BASE_URL": "http://127.0.0.1:1/v1"}
         async with serve(stack.clew, environ, store=stack.store):
             yield stack
@@ -106,7 +114,13 @@ async def stack(server: TemporalServer) -> AsyncIterator[Stack]:
 
 @pytest.fixture(scope="session")
 async def server() -> AsyncIterator[TemporalServer]:
-    """Run a Temporal server without its UI; `CLEW_STORE` points worker processes to its archive."""
+    """Run a Temporal server without its UI, or find the local cluster that these tests are to run on.
+
+    `CLEW_STORE` points worker processes to its archive.
+    """
+    if cluster := find_cluster():
+        yield cluster
+        return
     async with temporal_server(ui=False, dynamic_config=QUICK_ROLLOVERS | QUICK_DRAINS) as running:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CLEW_STORE", running.store)

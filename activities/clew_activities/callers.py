@@ -32,7 +32,7 @@ from clew_workflows.contract.errors import Closed, InvalidInput, NotFound
 
 T = TypeVar("T")
 
-BEAT_SECONDS = 2.0
+BEAT_SECONDS = 4.0
 """Seconds between two heartbeats. A cancellation arrives within them."""
 
 
@@ -118,11 +118,12 @@ async def _wait_with_heartbeats(work: Coroutine[Any, Any, T], seconds: float) ->
     give_up_at = asyncio.get_running_loop().time() + seconds
     try:
         while not task.done():
-            activity.heartbeat()
             left = give_up_at - asyncio.get_running_loop().time()
             if left <= 0:
                 return None
             await asyncio.wait([task], timeout=min(left, BEAT_SECONDS))
+            if not task.done():
+                activity.heartbeat()
         return task.result()
     finally:
         task.cancel()

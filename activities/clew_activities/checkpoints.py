@@ -22,6 +22,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from clew_activities.archive import Archive
+from clew_activities.archive.blobs import Blobs
 from clew_activities.archive.errors import translate_archive_errors, translate_refusals
 from clew_activities.archive.thread_source import get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
@@ -30,6 +31,7 @@ from clew_activities.tools.mcp.settings import McpUnavailable
 from clew_activities.tools.mcp.tools import McpTools, UnknownMcpTool
 from clew_activities.tools.registry import Registry
 from clew_workflows.contract import MAX_TOKEN_BYTES, SessionConfig, Snapshot
+from clew_workflows.contract.content import iterate_blobs
 from clew_workflows.contract.errors import (
     CheckpointUnavailable,
     InvalidInput,
@@ -125,10 +127,12 @@ class CheckpointActivities:
         mcp_tools: McpTools,
         *,
         own_models: OwnModels = NO_OWN_MODELS,
+        blobs: Blobs | None = None,
     ) -> None:
         self._keys = keys
         self._registry = registry
         self._archive = archive
+        self._blobs = blobs or Blobs(archive)
         self._namespace = namespace
         self._mcp_tools = mcp_tools
         self._own_models = own_models
@@ -167,6 +171,8 @@ class CheckpointActivities:
         async with send_heartbeats(), translate_refusals():
             payload = verify_token(request.token, self._keys, self._namespace, None)
             lane = payload["context_ref"]
+            async with translate_archive_errors(damage_is_final=True):
+                await self._copy_blobs(payload, request.session_id)
             await _apply_operation(request.session_id, make_restore_operation(payload, op_id))
             if lane != DEFAULT_LANE:
                 switch = {"type": "switch", "reason": "restore"}
@@ -174,6 +180,17 @@ class CheckpointActivities:
                     request.session_id, {"op_id": f"{op_id}-switch", "context_ref": lane, "operation": switch}
                 )
         return {}
+
+    async def _copy_blobs(self, payload: dict[str, Any], session_id: str) -> None:
+        """Copy the blobs that a checkpoint's context names from its session's archive to that of a new session.
+
+        Raises:
+            UnknownBlob: The archive of the checkpoint's session was deleted, or has lost a blob.
+        """
+        named = list(iterate_blobs(message["content"] for message in payload["context"]["messages"]))
+        if named:
+            source = await self._blobs.find_family(payload["session_id"])
+            await self._blobs.copy(source, await self._blobs.find_family(session_id), named)
 
 
 def read_keys(env: Mapping[str, str]) -> Keys:

@@ -1,70 +1,274 @@
 """Heartbeats in the background, for every activity.
 
 If heartbeats stop, the server retries the activity on another worker. Their details show clients the activity's
-progress, and their answers bring cancellations.
+progress, and their answers bring cancellations. Temporal Cloud charges for each heartbeat. So an activity sends one
+every 4 seconds, and more where somebody has use of them:
+
+- While a viewer follows the session, what is new is sent at once, at first every 0.2 seconds. Readers of a long reply
+  are behind it anyway: it comes every 0.5 seconds after the first of it, and every second after six.
+- When the session cancels its calls, the next heartbeats follow at once: the first answer after the server knows of
+  it brings the cancellation.
+
+A session in the same process tells both (`LOCAL_RUNS`). Otherwise the activity asks: it describes its workflow, which
+costs no heartbeat, and queries whether there are viewers once it has something to show.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import contextvars
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
+from temporalio.client import WorkflowQueryFailedError
+from temporalio.service import RPCError
 
-INTERVAL_SECONDS = 0.2
-"""Seconds between two heartbeats of one activity, and the worker's throttle. A cancellation arrives within it."""
-MAX_INTERVAL_SECONDS = 2.0
-"""Longest interval of a worker with many activities, in seconds. The session's heartbeat timeout is 5 s."""
+from clew_workflows.host.local_runs import LOCAL_RUNS, News
+
+REST_SECONDS = 4.0
+"""Seconds between two heartbeats of an activity that nobody follows; never more than half the heartbeat timeout."""
+SHOWN_SECONDS = 0.2
+"""Seconds between two heartbeats that show something new, at first; the worker's throttle, too."""
+LATER_SHOWN_SECONDS = 0.5
+"""The same after the first `QUICK_HEARTBEATS`."""
+LONG_SHOWN_SECONDS = 1.0
+"""The same after the first `PROMPT_HEARTBEATS`."""
+QUICK_HEARTBEATS = 5
+PROMPT_HEARTBEATS = 15
+MAX_SHOWN_SECONDS = 2.0
+"""Longest time between two of them in a worker with many activities that are followed."""
 BEATS_PER_SECOND = 100
-"""Most heartbeats a second of all activities of a process. 500 take about a sixth of a CPU core of the worker, and
-the server stores each of them."""
-
-_beating: set[object] = set()
+"""Most such heartbeats a second of all activities of a process. 500 take about a sixth of a CPU core of the worker,
+and the server stores each of them."""
+FOLLOWED_SECONDS = 30.0
+"""Seconds after a viewer's query in which an activity counts as followed. Viewers repeat it every 20 seconds."""
+STOP_SECONDS = (0.04, 0.3, 0.7, 1.5)
+"""Seconds after a session in this process has cancelled its calls: the server may know it only after the workflow
+task."""
+CHECK_SECONDS = 1.2
+"""Seconds between two descriptions of a session that another process serves."""
+MAX_CHECK_SECONDS = 1.8
+"""The same of a worker with many calls of such sessions."""
+FIRST_QUESTION_SECONDS = 0.4
+"""Seconds after the start of an activity in which it does not ask another process for viewers: they may only just
+come."""
+ASK_SECONDS = 5
+"""Time for an answer of the server or of the session."""
 
 
 @asynccontextmanager
-async def send_heartbeats(details: Callable[[], Sequence[Any]] = lambda: ()) -> AsyncIterator[None]:
+async def send_heartbeats(
+    details: Callable[[], Sequence[Any]] = lambda: (), shows: Callable[[], object] | None = None
+) -> AsyncIterator[None]:
     """Send heartbeats with `details()` while the body runs.
 
-    The first one follows after an interval, so that the server has no work with an activity that ends at once. A
-    repeated attempt sends one before the body starts: until then the server shows that of the attempt before.
+    The first one follows after 4 seconds, so that the server has no work with an activity that ends soon. A repeated
+    attempt sends one before the body starts: until then the server shows that of the attempt before.
+
+    Args:
+        details: Makes a heartbeat's details.
+        shows: Returns another value where the details have something new for viewers. None: viewers see nothing of
+            the activity, and no session waits for its end after a cancellation.
     """
     if activity.info().attempt > 1:
         activity.heartbeat(*details())
-    beat = _Beat(details)
-    _beating.add(beat)
-    beat.schedule()
+    beat = _Beat(details, shows)
     try:
-        yield
+        with LOCAL_RUNS.listen(activity.info().workflow_run_id or "", beat.hear):
+            beat.begin()
+            yield
     finally:
-        _beating.discard(beat)
-        beat.cancel()
+        beat.end()
 
 
-def compute_interval(activities: int) -> float:
-    """Compute the interval between two heartbeats of one activity, when `activities` of them run."""
-    return min(max(INTERVAL_SECONDS, activities / BEATS_PER_SECOND), MAX_INTERVAL_SECONDS)
+def compute_shown_interval(sent: int, followed: int) -> float:
+    """Compute the time until an activity may show more. It has `sent` such heartbeats, `followed` are followed."""
+    later = LATER_SHOWN_SECONDS if sent < PROMPT_HEARTBEATS else LONG_SHOWN_SECONDS
+    return max(
+        SHOWN_SECONDS if sent < QUICK_HEARTBEATS else later, min(followed / BEATS_PER_SECOND, MAX_SHOWN_SECONDS)
+    )
+
+
+def compute_check_interval(asking: int) -> float:
+    """Compute the time between two descriptions of a session, when so many activities describe theirs."""
+    return min(max(CHECK_SECONDS, asking / BEATS_PER_SECOND), MAX_CHECK_SECONDS)
+
+
+def compute_rest_interval(timeout: timedelta | None) -> float:
+    """Compute the time between two heartbeats that nobody waits for."""
+    return min(REST_SECONDS, timeout.total_seconds() / 2) if timeout else REST_SECONDS
+
+
+_followed: set[_Beat] = set()
+_asking: set[_Beat] = set()
 
 
 class _Beat:
-    """The next heartbeat of an activity. A timer, as most activities end before it is due: a task would run twice."""
+    """The heartbeats of one activity: timers, as most activities end before one is due. A task would run twice."""
 
-    def __init__(self, details: Callable[[], Sequence[Any]]) -> None:
-        self._details = details
+    def __init__(self, details: Callable[[], Sequence[Any]], shows: Callable[[], object] | None) -> None:
+        self._info = activity.info()
+        self._run_id = self._info.workflow_run_id or ""
+        self._details, self._shows = details, shows
+        self._loop, self._context = asyncio.get_running_loop(), contextvars.copy_context()
+        self._rest = compute_rest_interval(self._info.heartbeat_timeout)
+        self._begun_at = self._sent_at = self._checked_at = self._loop.time()
+        self._followed_until = -math.inf
+        self._shown: object = shows() if shows else None
+        self._shown_times = 0
+        # Of a session in another process: when viewers are asked for next, and the number of their queries.
+        self._ask_at = self._begun_at + FIRST_QUESTION_SECONDS
+        self._ask_pause = self._rest
+        self._follows = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._stops: list[asyncio.TimerHandle] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._has_ended = False
 
-    def schedule(self) -> None:
-        """Let the next heartbeat follow after the interval, in the context of the activity."""
-        interval = compute_interval(len(_beating))
-        self._timer = asyncio.get_running_loop().call_later(interval, self._send)
+    @property
+    def is_followed(self) -> bool:
+        """Whether viewers read the details."""
+        return self._shows is not None and self._loop.time() < self._followed_until
 
-    def cancel(self) -> None:
+    def begin(self) -> None:
+        """Begin to send."""
+        if LOCAL_RUNS.count_follows(self._run_id):
+            self._follow()
+        self._schedule()
+
+    def end(self) -> None:
         """Send no more heartbeats."""
+        self._has_ended = True
+        _followed.discard(self)
+        _asking.discard(self)
+        for timer in filter(None, (self._timer, *self._stops)):
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def hear(self, news: News) -> None:
+        """Take news of the session, in any thread."""
+        # The loop may be closed while a worker stops.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._take, news, context=self._context)
+
+    def _take(self, news: News) -> None:
+        if self._has_ended:
+            return
+        now = self._loop.time()
+        match news:
+            case "followed":
+                self._follow()
+                self._tick()
+            case "stopping":
+                self._stops += [
+                    self._loop.call_at(now + seconds, self._send, context=self._context) for seconds in STOP_SECONDS
+                ]
+            case "left":
+                # From now on it asks.
+                self._checked_at = now
+                self._schedule()
+
+    def _follow(self) -> None:
+        self._followed_until = self._loop.time() + FOLLOWED_SECONDS
+        _followed.add(self)
+
+    def _schedule(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        now = self._loop.time()
+        due = self._sent_at + self._rest
+        if self.is_followed:
+            due = min(due, now + self._shown_interval)
+        if self._asks:
+            _asking.add(self)
+            checked, looked = compute_check_interval(len(_asking)), compute_shown_interval(0, len(_asking))
+            due = min(due, self._checked_at + checked, max(self._ask_at, now + looked))
+        else:
+            _asking.discard(self)
+        self._timer = self._loop.call_at(max(due, now), self._tick, context=self._context)
+
+    @property
+    def _shown_interval(self) -> float:
+        return compute_shown_interval(self._shown_times, len(_followed))
+
+    @property
+    def _asks(self) -> bool:
+        """Whether another process serves the session, and matters to its viewers or its cancellations."""
+        return self._shows is not None and not LOCAL_RUNS.is_served(self._run_id)
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        has_news = self._shows is not None and self._shows() != self._shown
+        if not self.is_followed:
+            _followed.discard(self)
+        if self._asks:
+            self._ask(now, has_news=has_news)
+        if now - self._sent_at >= self._rest - 0.001:
+            self._send()
+        elif has_news and self.is_followed and now - self._sent_at >= self._shown_interval - 0.001:
+            self._shown_times += 1
+            self._send()
+        self._schedule()
 
     def _send(self) -> None:
+        if self._has_ended:
+            return
+        self._sent_at = self._loop.time()
+        self._shown = self._shows() if self._shows else None
         activity.heartbeat(*self._details())
-        self.schedule()
+
+    def _ask(self, now: float, *, has_news: bool) -> None:
+        """Ask the server and the session what a session in this process would tell."""
+        if now - self._checked_at >= compute_check_interval(len(_asking)) - 0.001:
+            self._checked_at = now
+            self._start(self._check())
+        if has_news and now >= self._ask_at and not self.is_followed:
+            # Each question costs as much as a heartbeat: of a long call they become rare.
+            self._ask_at, self._ask_pause = now + self._ask_pause, 2 * self._ask_pause
+            self._start(self._look_for_viewers())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work, context=self._context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _check(self) -> None:
+        """Send a heartbeat if the activity is to stop: its answer says so."""
+        client, info = activity.client(), self._info
+        request = DescribeWorkflowExecutionRequest(
+            namespace=client.namespace,
+            execution=WorkflowExecution(workflow_id=info.workflow_id or "", run_id=self._run_id),
+        )
+        # Without an answer a heartbeat is not missed: the next one follows anyway.
+        with suppress(RPCError):
+            answer = await client.workflow_service.describe_workflow_execution(
+                request, timeout=timedelta(seconds=ASK_SECONDS)
+            )
+            if not any(
+                pending.activity_id == info.activity_id
+                and pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+                for pending in answer.pending_activities
+            ):
+                self._send()
+
+    async def _look_for_viewers(self) -> None:
+        session = activity.client().get_workflow_handle(self._info.workflow_id or "", run_id=self._run_id)
+        # A session that does not answer has no viewers either.
+        with suppress(RPCError, WorkflowQueryFailedError):
+            answer = await session.query("followed", result_type=dict, rpc_timeout=timedelta(seconds=ASK_SECONDS))
+            queries = answer["queries"]
+            if queries and queries != self._follows:
+                self._follow()
+                self._ask_pause = self._rest
+                # Asked again when the time of this answer is over.
+                self._ask_at = self._followed_until
+                self._tick()
+            self._follows = queries

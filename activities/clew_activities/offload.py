@@ -1,4 +1,4 @@
-"""Work that grows with a text: in a thread if the text is long, so that the event loop is not blocked."""
+"""Work that would block the event loop: it runs in a thread if its text is long."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def offload(size: int, function: Callable[A, R], *args: A.args, **kwargs: 
 
 
 async def count_tokens(payload: P, encoding: str) -> tuple[P, int]:
-    """Count the tokens of an entry with this payload, as committing it would.
+    """Count the tokens of an entry with this payload as committing it would, without its media.
 
     Activities count, so that no workflow task has to: all sessions share a processor. Returns the payload, which
     records the tokens of its parts, and the tokens of the entry.

@@ -12,13 +12,14 @@ from temporalio.service import RPCError
 from clew import Clew
 from clew.session.session import Session
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
+from clew_activities.archive.blobs import Blobs
 from clew_audit import histories
 from clew_audit.differences import Calls, Difference, JoinedThread, Origin, verify_calls
 from clew_audit.histories import Run, SavedHistories, ServerHistories
 from clew_audit.json_lines import FileDamaged
 from clew_audit.replay import ReplayedRun, ReplayFailed, replay_run
 from clew_audit.verification import translate_store_errors
-from clew_workflows.contract.errors import ClewError, NotFound
+from clew_workflows.contract.errors import ClewError, NotFound, UnknownBlob
 from clew_workflows.session import carried
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Retained, Thread
@@ -117,7 +118,7 @@ async def audit_session(client: Client, archive: Archive, session_id: str, save:
         )
     audit.compare_live(live)
     await audit.compare_archive(head, is_complete=True)
-    return audit.finish()
+    return await audit.finish()
 
 
 async def audit_file(saved: SavedHistories, archive: Archive) -> Report:
@@ -130,7 +131,7 @@ async def audit_file(saved: SavedHistories, archive: Archive) -> Report:
     head = await audit.read_head()
     await audit.compare_histories(saved, saved.read_runs())
     await audit.compare_archive(head, is_complete=False)
-    return audit.finish()
+    return await audit.finish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,8 @@ class _Audit:
     def __init__(self, session_id: str, archive: Archive) -> None:
         self.report = Report(session_id)
         self._archive = archive
+        self._blobs = Blobs(archive)
+        self._family: str | None = None
         self._joined = JoinedThread()
         self._retained = Retained()
         self._complete = False
@@ -310,14 +313,24 @@ class _Audit:
             self._note("archive", "no history has this entry", name, entry.seq)
         self.report.differences += self._joined.add(entry, "archive", name)
 
-    def finish(self) -> Report:
+    async def _read_blob(self, digest: str) -> bytes | None:
+        """Read a blob of the session's family; None: it is missing or damaged."""
+        try:
+            async with translate_store_errors():
+                if self._family is None:
+                    self._family = await self._blobs.find_family(self.report.session_id)
+                return await self._blobs.read(self._family, digest)
+        except (ObjectDamaged, ObjectMissing, UnknownBlob):
+            return None
+
+    async def finish(self) -> Report:
         """Build the context of every model call again from the joined thread. Returns the report."""
         report, entries = self.report, self._joined.entries
         report.entries = len(entries)
         for first, last in self._joined.find_gaps():
             self._note("history", f"entries {first} to {last} are in no history and not archived", seq=first)
         thread = _make_thread(entries, self._retained)
-        report.differences += verify_calls(thread, report.calls)
+        report.differences += [one async for one in verify_calls(thread, report.calls, self._read_blob)]
         return report
 
     def _note(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from clew_activities.providers.encoders import compare_request, make_cache_key
+from clew_activities.providers.encoders import compare_request, list_needed_blobs, make_cache_key
 from clew_activities.providers.errors import ProviderError
 from clew_activities.providers.interface import ModelRequest
 from clew_workflows.contract import ModelOptions
@@ -129,7 +129,7 @@ class Calls:
         unverified: Ids of the calls whose entries are not all at hand.
         sent: Number of calls whose request, encoded again, is what the provider received, to the byte.
         other_encoders: Number of calls whose request could not be compared, by the reason: another version of the
-            encoder has written it, or one that is not Clew's own.
+            encoder has written it, or one that is not Clew's own, or the bytes of a blob are missing.
     """
 
     verified: int = 0
@@ -138,7 +138,15 @@ class Calls:
     other_encoders: Counter[str] = field(default_factory=Counter)
 
 
-def verify_calls(thread: Thread, calls: Calls) -> Iterator[Difference]:
+ReadBlob = Callable[[str], Awaitable[bytes | None]]
+"""Reads the bytes of a blob by its digest; None: they are missing or damaged."""
+
+
+async def read_no_blob(_digest: str) -> None:
+    """Read no blob: the requests that have some cannot be compared."""
+
+
+async def verify_calls(thread: Thread, calls: Calls, read_blob: ReadBlob = read_no_blob) -> AsyncIterator[Difference]:
     """Build the context of every model call again, encode its request again, and compare both with the recipe."""
     for entry in thread:
         recipe = entry.recipe
@@ -149,7 +157,7 @@ def verify_calls(thread: Thread, calls: Calls) -> Iterator[Difference]:
             projection = rebuild_context(thread, recipe, find_output_schema(thread, recipe))
             differences = [
                 *_compare_call(entry, recipe, call_id, projection),
-                *_compare_request(entry, recipe, call_id, projection, calls),
+                *await _compare_request(entry, recipe, call_id, projection, calls, read_blob=read_blob),
             ]
         except Archived:
             calls.unverified.append(call_id)
@@ -157,7 +165,8 @@ def verify_calls(thread: Thread, calls: Calls) -> Iterator[Difference]:
         except (ClewError, KeyError, IndexError, TypeError, ValueError) as error:
             differences = [Difference("call", f"its context cannot be built: {error!r}", call_id, entry.seq)]
         calls.verified += 1
-        yield from differences
+        for difference in differences:
+            yield difference
 
 
 def _compare_call(entry: Entry, recipe: Recipe, call_id: str, projection: Projection) -> Iterator[Difference]:
@@ -172,12 +181,12 @@ def _compare_call(entry: Entry, recipe: Recipe, call_id: str, projection: Projec
             yield Difference("call", problem, call_id, entry.seq, f"payload.recipe.{name}")
 
 
-def _compare_request(
-    entry: Entry, recipe: Recipe, call_id: str, projection: Projection, calls: Calls
-) -> Iterator[Difference]:
+async def _compare_request(
+    entry: Entry, recipe: Recipe, call_id: str, projection: Projection, calls: Calls, *, read_blob: ReadBlob
+) -> list[Difference]:
     """Encode a call's request again, and compare it with the digest of what the provider received."""
     if recipe.request is None:
-        return
+        return []
     provider, _, model = recipe.model.partition(":")
     request = ModelRequest(
         model=model,
@@ -187,15 +196,24 @@ def _compare_request(
         provider_tools=recipe.provider_tools,
         output_schema=projection.output_schema,
         cache_key=make_cache_key(entry.refs.get("session_id", ""), recipe.context_ref),
+        takes=frozenset(recipe.request.takes),
     )
+    blobs: dict[str, bytes] = {}
+    for digest in list_needed_blobs(request, provider, recipe.request):
+        if (data := await read_blob(digest)) is None:
+            calls.other_encoders[f"the blob {digest[:12]} is missing or damaged"] += 1
+            return []
+        blobs[digest] = data
+    request = replace(request, blobs=blobs)
     try:
         comparison = compare_request(request, provider, recipe.request)
     except ProviderError as error:
-        yield Difference("call", f"its request cannot be encoded: {error}", call_id, entry.seq)
-        return
+        return [Difference("call", f"its request cannot be encoded: {error}", call_id, entry.seq)]
     if comparison.status == "same":
         calls.sent += 1
     elif comparison.status == "other_encoder":
         calls.other_encoders[str(comparison.problem)] += 1
     else:
-        yield Difference("call", str(comparison.problem), call_id, entry.seq, "payload.recipe.request.digest")
+        problem = str(comparison.problem)
+        return [Difference("call", problem, call_id, entry.seq, "payload.recipe.request.digest")]
+    return []

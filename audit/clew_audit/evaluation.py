@@ -29,9 +29,10 @@ from clew_activities.providers import (
     stream,
 )
 from clew_activities.tools.registry import AgentsUnusable, Tools, ToolsUnusable, load_agents, load_tools
-from clew_workflows.contract import READ_RESULT, ModelOptions
+from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.errors import ContextOverflow, InvalidInput, Refusal
 from clew_workflows.contract.messages import ToolSpec
+from clew_workflows.contract.names import BUILT_IN_TOOLS
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import AssistantMessage, ConfigPayload, Recipe
 from clew_workflows.contract.policy import resolve
@@ -280,7 +281,7 @@ class _Caller:
         reply = await stream(self.http, provider, request, decoder)
         usage = add_cost(find_prices(self.model, self.own_models), reply.usage)
         calls = tuple((call.name, call.arguments) for call in reply.tool_calls)
-        return TurnReply(reply.content, calls, usage.model_copy(update={"model_calls": 1}))
+        return TurnReply(reply.text, calls, usage.model_copy(update={"model_calls": 1}))
 
 
 def _make_settings(
@@ -290,8 +291,7 @@ def _make_settings(
     recorded = _collect_recorded_tools(thread)
     known = recorded | {tool.name: tool.spec for tool in (*tools.values(), *agent.own_tools)}
     names = list(config.tools)
-    if READ_RESULT in recorded and names and READ_RESULT not in names:
-        names.append(READ_RESULT)
+    names += [name for name in BUILT_IN_TOOLS if name in recorded and names and name not in names]
     if unknown := [name for name in names if name not in known]:
         raise InvalidInput(f"agent {agent.name!r} has a tool {unknown[0]!r}, which is not defined here")
     return ModelSettings(
@@ -318,7 +318,7 @@ def _choose_options(agent: Agent, settings: ModelSettings) -> ModelOptions:
 def _read_reply(entry: Entry, recipe: Recipe) -> TurnReply:
     message = entry.read(AssistantMessage)
     calls = tuple((call["name"], call["arguments"]) for call in message.tool_calls or ())
-    return TurnReply(message.content, calls, recipe.call_usage)
+    return TurnReply(message.text, calls, recipe.call_usage)
 
 
 def _sum_usage(replies: Iterable[TurnReply]) -> Usage:

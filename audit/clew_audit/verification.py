@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,10 +17,19 @@ from clew_activities.archive import (
     StoreUnavailable,
     ThreadMismatch,
 )
+from clew_activities.archive.blobs import Blobs, list_blobs
 from clew_activities.archive.errors import KeyMissing
 from clew_activities.tools.stored_results import find_stored_result
 from clew_workflows.contract import errors
-from clew_workflows.contract.errors import ArchiveUnavailable, ClewError, NotFound, UnknownKey
+from clew_workflows.contract.errors import (
+    ArchiveUnavailable,
+    ClewError,
+    ContentMismatch,
+    NotFound,
+    UnknownBlob,
+    UnknownKey,
+)
+from clew_workflows.thread.entries import Entry
 
 # The archive's errors, raised as the client's errors.
 
@@ -59,6 +68,8 @@ async def translate_archive_errors() -> AsyncIterator[None]:
 
 AT_ONCE = 16
 """Objects that are read and written at the same time."""
+BLOBS_AT_ONCE = 2
+"""Blobs among them: each takes up to 150 MiB of memory."""
 MAX_PROBLEMS = 100
 """The most problems that a report lists."""
 
@@ -95,11 +106,12 @@ async def rekey_archive(archive: Archive) -> Rekeying:
     Raises:
         ArchiveUnavailable: The store cannot be reached.
     """
-    report, free = Rekeying(), asyncio.Semaphore(AT_ONCE)
+    report, free, room = Rekeying(), asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(BLOBS_AT_ONCE)
 
     async def rekey(path: str) -> None:
         try:
-            rewritten = await archive.rekey(path)
+            async with room if "/blobs/" in path else nullcontext():
+                rewritten = await archive.rekey(path)
         except (ObjectChanged, ObjectMissing):
             report.changed += 1
         except (KeyMissing, ObjectDamaged) as error:
@@ -135,6 +147,7 @@ class ArchiveReport:
         nodes: Number of nodes of the index.
         entries: Number of entries in undamaged segments.
         results: Number of large tool results that those entries refer to.
+        blobs: Number of images, recordings and files that they name.
         problems: Everything that is wrong with the archive.
     """
 
@@ -145,6 +158,7 @@ class ArchiveReport:
     nodes: int = 0
     entries: int = 0
     results: int = 0
+    blobs: int = 0
     problems: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -179,14 +193,7 @@ async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
             if check.problem:
                 report.problems.append(f"entries {check.from_seq} to {check.to_seq}: {check.problem}")
             for entry in check.entries:
-                try:
-                    stored = find_stored_result(entry)
-                    if stored and stored.digest not in read:
-                        read.add(stored.digest)
-                        report.results += 1
-                        await archive.get_result(head.family, stored.digest)
-                except (ObjectDamaged, ObjectMissing, ValueError) as error:
-                    report.problems.append(f"the result in entry {entry.seq}: {error}")
+                await _verify_named(archive, head.family, entry, read, report)
         if not report.problems and report.entries != head.last_seq + 1:
             report.problems.append(f"the head says {head.last_seq + 1} entries, but there are {report.entries}")
         try:
@@ -194,3 +201,25 @@ async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
         except (ObjectDamaged, ObjectMissing) as error:
             report.problems.append(str(error))
     return report
+
+
+async def _verify_named(archive: Archive, family: str, entry: Entry, read: set[str], report: ArchiveReport) -> None:
+    """Read what an entry names beside the thread, and was not `read` before: a large tool result, and blobs."""
+    try:
+        stored = find_stored_result(entry)
+        if stored and stored.digest not in read:
+            read.add(stored.digest)
+            report.results += 1
+            await archive.get_result(family, stored.digest)
+    except (ObjectDamaged, ObjectMissing, ValueError) as error:
+        report.problems.append(f"the result in entry {entry.seq}: {error}")
+    for blob in list_blobs(entry):
+        if blob["digest"] in read:
+            continue
+        read.add(blob["digest"])
+        report.blobs += 1
+        try:
+            await archive.get_blob(family, blob["digest"])
+            await Blobs(archive).check(family, (blob,))
+        except (ObjectDamaged, ObjectMissing, UnknownBlob, ContentMismatch) as error:
+            report.problems.append(f"the blob in entry {entry.seq}: {error}")

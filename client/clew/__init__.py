@@ -8,6 +8,7 @@ all errors. `clew.thread` and `clew.context` have threads and contexts, for prog
 """
 
 from clew.agents import Agent
+from clew.content import Audio, File, Image
 from clew.session import Clew, Request, Session
 from clew.tools import Tool, ToolContext, tool
 from clew_workflows.contract import ClearToolResults, ContextPolicy, Limits, ModelOptions, RequestOutcome
@@ -25,6 +26,7 @@ from clew_workflows.thread import Entry
 
 __all__ = [
     "Agent",
+    "Audio",
     "Busy",
     "ClearToolResults",
     "Clew",
@@ -32,6 +34,8 @@ __all__ = [
     "Closed",
     "ContextPolicy",
     "Entry",
+    "File",
+    "Image",
     "Limits",
     "ModelOptions",
     "NotFound",

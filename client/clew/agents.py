@@ -16,7 +16,6 @@ from clew.tools import ToolDefinition, make_tool
 from clew.tools.definition import EXTERNAL_TIMEOUT_SECONDS, WaitSettings, make_spec
 from clew_workflows.contract import (
     MAX_SYSTEM_PROMPT_BYTES,
-    READ_RESULT,
     AgentName,
     ApprovalScope,
     ContextPolicy,
@@ -27,7 +26,7 @@ from clew_workflows.contract import (
 )
 from clew_workflows.contract.config import ProviderTool, Steering
 from clew_workflows.contract.errors import Refusal
-from clew_workflows.contract.names import is_selected
+from clew_workflows.contract.names import BUILT_IN_TOOLS, is_selected
 from clew_workflows.contract.policy import resolve
 from clew_workflows.contract.validation import translate_validation_error
 
@@ -66,7 +65,8 @@ class Agent:
         system_prompt: The system prompt; at most 65 536 bytes.
         tools: The tools that the model may call: tools, or their JSON form. A worker that has the agent has them too.
             A string names a tool that the worker has from elsewhere.
-        provider_tools: The tools that the model's provider runs itself: `web_search`, `web_fetch`, `code_execution`.
+        provider_tools: The tools that the model's provider runs itself: `web_search`, `web_fetch`, `code_execution`,
+            `image_generation`.
         require_approval: The names of tools of the agent whose calls wait for approval, beside those that always do.
         approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
             (`round`).
@@ -128,7 +128,7 @@ class Agent:
         names = [tool if isinstance(tool, str) else tool.name for tool in tools]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise TypeError(f"agent {self.name!r}: the tool {repeated[0]!r} is listed twice")
-        unknown = [name for name in self.require_approval if not is_selected(name, (*names, READ_RESULT))]
+        unknown = [name for name in self.require_approval if not is_selected(name, (*names, *BUILT_IN_TOOLS))]
         if unknown:
             raise TypeError(
                 f"agent {self.name!r}: require_approval names {unknown[0]!r}, which is not a tool of the agent: its "

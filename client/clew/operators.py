@@ -13,7 +13,7 @@ try:
     from clew_audit.audit import Report, audit_file, audit_session
     from clew_audit.codec_server import CodecServer
     from clew_audit.evaluation import Evaluation, Turn, TurnReply, evaluate_thread, load_evaluation_settings
-    from clew_audit.exports import export_session, import_session, read_export
+    from clew_audit.exports import export_session, import_session, read_export, read_exported_blobs
     from clew_audit.histories import SavedHistories
     from clew_audit.recovery import recover
     from clew_audit.verification import rekey_archive, verify_archive
@@ -38,6 +38,7 @@ __all__ = [
     "load_evaluation_settings",
     "open_store",
     "read_export",
+    "read_exported_blobs",
     "read_own_models",
     "recover",
     "rekey_archive",

@@ -190,6 +190,15 @@ WORKFLOWS = (
     ),
     Exchange("DeleteSession", contract.DeleteSessionInput, contract.DeleteReceipt, ("not_found",)),
     Exchange("ListSessions", contract.ListSessionsInput, contract.SessionsPage),
+    Exchange("PutBlob", contract.PutBlobInput, contract.BlobReceipt, ("content_mismatch", "unsupported_content")),
+    Exchange("GetBlob", contract.GetBlobInput, contract.BlobPage, ("unknown_blob",)),
+    Exchange("StartUpload", contract.StartUploadInput, contract.UploadReceipt, ("upload_unavailable",)),
+    Exchange(
+        "FinishUpload",
+        contract.FinishUploadInput,
+        contract.BlobReceipt,
+        ("content_mismatch", "unknown_upload", "unsupported_content", "upload_expired"),
+    ),
 )
 
 HEARTBEATS = (

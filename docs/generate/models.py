@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from string import ascii_uppercase
 
+from clew_activities.providers.bedrock.provider import Bedrock
+from clew_activities.providers.dialects import ANTHROPIC, BEDROCK, GOOGLE, RESPONSES, VERTEX
 from clew_activities.providers.dialects import DIALECTS as SPOKEN
+from clew_activities.providers.encoders import get_forms
+from clew_activities.providers.google.provider import Google
+from clew_activities.providers.interface import Provider
+from clew_activities.providers.media import PDF
 from docs.generate.tables import table
 from tests.providers.dialects import DIALECTS
 from tests.providers.matrix import list_variables
-from tests.providers.scenarios import FALLBACK, SCENARIOS
+from tests.providers.scenarios import FALLBACK, FORK, SCENARIOS
 from tests.providers.strict_server import Dialect
 
-COLUMNS = {**SCENARIOS, "fallback": FALLBACK}
+COLUMNS = {**SCENARIOS, "fallback": FALLBACK, "fork": FORK}
 """The scenarios by their names, in the order of the columns."""
 
 _URLS = {
@@ -42,6 +49,30 @@ _URLS = {
 """The addresses of services, and of servers at home with their own ports."""
 _VARIABLES = {"bedrock": "`CLEW_BEDROCK_REGION`, and AWS credentials or `AWS_BEARER_TOKEN_BEDROCK`"}
 """The variables of providers that have others than an address and a key."""
+
+
+@dataclass(frozen=True)
+class _Other:
+    """Models of a dialect that take images elsewhere than its newest.
+
+    Attributes:
+        provider: The provider.
+        model: One of them.
+        models: What they are called.
+    """
+
+    provider: Provider
+    model: str
+    models: str
+
+
+_HOME = "http://localhost"
+_OTHERS = {
+    "google": _Other(Google("google", _HOME), "gemini-2.5-pro", "models before Gemini 3"),
+    "vertex": _Other(Google("google", _HOME, is_vertex=True), "gemini-2.5-pro", "models before Gemini 3"),
+    "bedrock": _Other(Bedrock("bedrock", _HOME), "amazon.nova-pro-v1:0", "models that are not Claude"),
+}
+"""The models of a dialect that have another place for images than its newest."""
 _BUILT_IN = ("openai", "anthropic", "google")
 """Providers whose address need not be named."""
 
@@ -65,6 +96,7 @@ def blocks() -> dict[str, str]:
             ("", "scenario", "what happens"),
             ([heads[name], name, _summarize(scenario.play.__doc__)] for name, scenario in COLUMNS.items()),
         ),
+        "media": table(("dialect", "images", "addresses", "recordings", "PDF", "in tools' results"), _list_media()),
         "providers": table(("provider", "variables", "example model"), _list_providers()),
     }
 
@@ -83,6 +115,33 @@ def _mark(row: Dialect, name: str, notes: dict[str, int]) -> str:
 
 def _summarize(docstring: str | None) -> str:
     return " ".join((docstring or "").split())
+
+
+def _list_media() -> Iterable[list[str]]:
+    """List the forms that each dialect has for images, recordings and files."""
+    for name, media in {
+        **{dialect.name: dialect.media for dialect in (ANTHROPIC, RESPONSES, GOOGLE, VERTEX)},
+        "bedrock": BEDROCK.media,
+        **{dialect.name: dialect.media for dialect in SPOKEN.values()},
+    }.items():
+        if not media.types:
+            continue
+        images, recordings = (
+            ", ".join(sorted(one.partition("/")[2] for one in media.types if one.startswith(kind)))
+            for kind in ("image/", "audio/")
+        )
+        inside = "inside" if "image" in media.in_results else "they follow"
+        # The provider's older models, or those of others, may take less than its newest.
+        if (other := _OTHERS.get(name)) and "image" not in get_forms(other.provider, other.model).in_results:
+            inside += f"; of {other.models} they follow"
+        yield [
+            f"`{name}`",
+            images,
+            "✓" if media.image_urls else "",
+            recordings,
+            "✓" if PDF in media.types else "",
+            inside,
+        ]
 
 
 def _list_providers() -> Iterable[list[str]]:

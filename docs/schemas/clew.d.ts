@@ -48,6 +48,10 @@ export interface Workflows {
   RestoreSession: { input: RestoreInput; output: RestoreReceipt };
   DeleteSession: { input: DeleteSessionInput; output: DeleteReceipt };
   ListSessions: { input: ListSessionsInput; output: SessionsPage };
+  PutBlob: { input: PutBlobInput; output: BlobReceipt };
+  GetBlob: { input: GetBlobInput; output: BlobPage };
+  StartUpload: { input: StartUploadInput; output: UploadReceipt };
+  FinishUpload: { input: FinishUploadInput; output: BlobReceipt };
 }
 
 /** An agent as a worker has resolved it. */
@@ -230,12 +234,14 @@ export interface AssistantMessage {
   context_ref: string;
   /** The speaker. */
   role: "assistant";
-  /** The text. */
-  content: string;
+  /** The text, or the parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The request that the message belongs to. */
   request_id?: string;
   /** The run that the message belongs to. */
   run_id?: string;
+  /** Tokens of each image, recording and file of `content`; absent where it has none. */
+  media_tokens?: Array<number>;
   /** The tool calls, with ids that are unique in the thread. */
   tool_calls?: Array<ToolCall>;
   /** The text of the model's reasoning; no context shows it. */
@@ -252,10 +258,54 @@ export interface AssistantMessage {
   recipe?: Recipe;
 }
 
+/** A recording. */
+export interface AudioPart {
+  /** Always `audio`. */
+  type: "audio";
+  /** The blob. */
+  blob: Blob;
+}
+
 /** The argument of the update `await_request`. */
 export interface AwaitRequestInput {
   /** The request. */
   request_id: string;
+}
+
+/** The description of bytes in the archive. The bytes are never in a message. */
+export interface Blob {
+  /** SHA-256 of the bytes, as 64 hexadecimal digits. */
+  digest: string;
+  /** The type of the bytes, such as `image/png`. */
+  media_type: string;
+  /** Their number. */
+  bytes: number;
+  /** The name of the file. */
+  name?: string;
+  /** Pixels of an image from left to right. */
+  width?: number;
+  /** Pixels of an image from top to bottom. */
+  height?: number;
+  /** Pages of a document. */
+  pages?: number;
+  /** Length of audio. */
+  seconds?: number;
+}
+
+/** A page of the bytes of a blob. */
+export interface BlobPage {
+  /** The description of the blob, without a name: messages name it. */
+  blob: Blob;
+  /** The bytes of the page in base64. */
+  data: string;
+  /** The `offset` of the next page; absent: there is none. */
+  next_offset?: number;
+}
+
+/** A chunk was stored, or an upload was finished. */
+export interface BlobReceipt {
+  /** The description of the blob, which a part of a message names; absent: the blob is not complete. */
+  blob?: Blob;
 }
 
 /** The argument of the update `cancel_request` and of the signal `cancel`. */
@@ -302,6 +352,18 @@ export interface Citation {
   start?: number;
   /** The character after the last one of that part. */
   end?: number;
+}
+
+/**
+ * Replace older images, recordings and files by markers. A part that is not larger than its marker stays.
+ *
+ * The messages that the next reply answers keep theirs.
+ */
+export interface ClearMedia {
+  /** The number of newest parts that stay. */
+  keep: number;
+  /** The fewest tokens that clearing must free; below that, all parts stay. */
+  min_tokens?: number;
 }
 
 /** Replace older tool results by a marker. A result that is not larger than the marker stays. */
@@ -388,7 +450,7 @@ export interface ConfigPayload {
   priority?: number;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
   approval_scope?: "call" | "round";
-  /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result`. */
+  /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result` and `view_blob`. */
   tool_names?: Array<string>;
   /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent. */
   own?: Record<string, unknown>;
@@ -419,7 +481,7 @@ export interface ConfigureInput {
   /** All tools that the model may call from then on. A worker resolves their schemas anew, also if the session is pinned. */
   tools?: Array<string> | null;
   /** The tools that the model's provider runs itself. A provider that has none of a name does not get it. */
-  provider_tools?: Array<"web_search" | "web_fetch" | "code_execution"> | null;
+  provider_tools?: Array<"web_search" | "web_fetch" | "code_execution" | "image_generation"> | null;
   /** The tools whose calls wait for a person's decision, beside those that always do. */
   require_approval?: Array<string> | null;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
@@ -480,6 +542,8 @@ export interface ContextMeta {
   shared_prefix_tokens?: number;
   /** Tool results that a marker replaces. */
   cleared_tool_results?: number;
+  /** Images, recordings and files that markers replace. */
+  cleared_media?: number;
   /** Tool results that were truncated, by the id of the tool call: the bytes that are left of the beginning and of the end. */
   truncated_tool_results?: Record<string, [number, number]>;
   /** SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`. */
@@ -566,6 +630,10 @@ export interface ContextPolicy {
   summarization_model?: string | null;
   /** The rule by which a marker replaces older tool results. */
   clear_tool_results?: ClearToolResults | null;
+  /** The rule by which markers replace older images, recordings and files. */
+  clear_media?: ClearMedia | null;
+  /** What becomes of an image, a recording or a file that the model does not take: `marker`: a text that names it stands for it; `refuse`: the call fails before it is sent. */
+  unsupported_content?: "marker" | "refuse";
 }
 
 /** The argument of the query `context`. */
@@ -677,6 +745,22 @@ export interface Expand {
   type: "expand";
 }
 
+/** A document or another file. */
+export interface FilePart {
+  /** Always `file`. */
+  type: "file";
+  /** The blob. */
+  blob: Blob;
+}
+
+/** The argument of the workflow `FinishUpload`, which verifies what was uploaded, and stores it as a blob. */
+export interface FinishUploadInput {
+  /** The session that the upload was started for. */
+  session_id: string;
+  /** The upload. */
+  upload_id: string;
+}
+
 /** The differences of a request from its context, because the provider refuses the context as it is. */
 export interface Fitting {
   /** Tools whose name, description or schema was changed, and how. */
@@ -685,6 +769,8 @@ export interface Fitting {
   tools_left_out?: Record<string, string>;
   /** Options that were changed or left out, and how; `output_schema` where the prompt describes it. */
   options?: Record<string, string>;
+  /** Images, recordings and files that are shown as markers or stand in another message, and why: by the first 12 digits of the digest, or by the address. `others`: the number of further ones. */
+  media?: Record<string, string>;
   /** The dialect that the request follows; `docs/models.md` lists them. */
   dialect: string;
   /** Messages that were joined to another one: system messages, and neighbours of one role. */
@@ -775,6 +861,16 @@ export interface ForkedInput {
   metadata?: Record<string, string> | null;
 }
 
+/** The argument of the workflow `GetBlob`. */
+export interface GetBlobInput {
+  /** The session. Its forks and their origins share their blobs. */
+  session_id: string;
+  /** The digest of the blob. */
+  digest: string;
+  /** Begin with this byte: the `next_offset` of the page before. */
+  offset?: number;
+}
+
 /** The argument of the update `hibernate`. */
 export interface HibernateInput {
   /** For people; the thread has it. */
@@ -785,6 +881,16 @@ export interface HibernateInput {
 export interface HibernateReceipt {
   /** The thread's last entry. */
   last_seq: number;
+}
+
+/** An image: a blob, or the address of an image that the provider fetches. */
+export interface ImagePart {
+  /** Always `image`. */
+  type: "image";
+  /** The blob. */
+  blob?: Blob;
+  /** The address, for providers that take one. Clew never fetches it, and cannot prove what it showed. */
+  url?: string;
 }
 
 /** An entry of the kind `input`. */
@@ -837,8 +943,8 @@ export interface InputReceipt {
 export interface LateResultInput {
   /** The call, whose result in the thread is in doubt. */
   tool_call_id: string;
-  /** The result; the part of it that a message has. */
-  content: string;
+  /** The result, or its parts; of a large text the part that a message has. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** Where the full result is stored, if `content` has a part of it. */
   result?: StoredResult | null;
   /** Whether the result describes a failure. */
@@ -856,6 +962,12 @@ export interface Limits {
   max_message_bytes?: number;
   /** The part of a tool result that a message has, in bytes of UTF-8; the archive has the rest. */
   max_tool_result_bytes?: number;
+  /** The largest image, recording or file of a message; absent: 50 MiB. */
+  max_blob_bytes?: number | null;
+  /** The most bytes of all those of one message, each counted once; absent: 100 MiB. */
+  max_message_blob_bytes?: number | null;
+  /** The most bytes of all those that the session's messages name; a blob counts once for each message. */
+  max_session_blob_bytes?: number | null;
   /** The most tokens of prompts and replies. */
   max_total_tokens?: number | null;
   /** The highest cost by list price, in USD. Models whose price the worker does not know are then not called: `CLEW_PRICES` gives prices. */
@@ -904,8 +1016,8 @@ export interface LiveStatus {
 export interface Message {
   /** The speaker. */
   role: "system" | "user" | "assistant" | "tool";
-  /** The text. */
-  content: string;
+  /** The text, or the parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The tool calls of an assistant message. */
   tool_calls?: Array<ToolCall>;
   /** The call that a tool message answers. */
@@ -918,8 +1030,8 @@ export interface Message {
 
 /** The argument of the update `message`. */
 export interface MessageInput {
-  /** The text of the user, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
-  content: string;
+  /** The text of the user, or parts. Leading and trailing white space is removed. Blobs that parts name are stored before. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The request's id: each is served once. Absent: the id of the Update, which has the same bounds. Ids that begin with `followup:` are reserved. */
   request_id?: string | null;
   /** How the session treats the message while it serves a request; absent: the session's setting. */
@@ -938,7 +1050,7 @@ export interface MessageInput {
   timeout_seconds?: number | null;
   /** The JSON Schema that the answer must follow (draft 2020-12, within bounds). */
   output_schema?: Record<string, unknown> | null;
-  /** The tools of this request: some of the session's, by the names that models read; `[]`: none. `read_result` stays beside others. */
+  /** The tools of this request: some of the session's, by the names that models read; `[]`: none. `read_result` and `view_blob` stay beside others. */
   tools?: Array<string> | null;
   /** The caller's own names and values; the message's entry has them. */
   metadata?: Record<string, string> | null;
@@ -1062,8 +1174,8 @@ export interface PendingExternalCall {
 export interface PendingMessage {
   /** Always `user`. */
   role: "user";
-  /** The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
-  content: string;
+  /** The text, or parts; leading and trailing white space is removed. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
 }
 
 /** A context operation that waits for the run to end. */
@@ -1110,7 +1222,7 @@ export interface Price {
 
 /** A call of a tool that the provider ran itself. */
 export interface ProviderCall {
-  /** The tool: `web_search`, `web_fetch`, `code_execution`, or the provider's own name of another one. */
+  /** The tool: `web_search`, `web_fetch`, `code_execution`, `image_generation`, or the provider's own name of another one. */
   tool: string;
   /** What it was called with: the query, the address or the code; at most 4 000 characters. */
   input?: string;
@@ -1132,6 +1244,31 @@ export interface ProviderData {
   calls?: Array<Record<string, unknown>>;
   /** The model that sent it, without its provider. Absent: any model of the provider takes it back. */
   model?: string;
+}
+
+/**
+ * The argument of the workflow `PutBlob`: a chunk of a blob, or all of it.
+ *
+ * A blob of several chunks is an upload: its chunks have one `upload_id` and are sent in any order, also at the same
+ * time, the `last` one when the others have been answered. A chunk may be repeated.
+ */
+export interface PutBlobInput {
+  /** The session. It need not exist yet. */
+  session_id: string;
+  /** The bytes of the chunk in base64, at most 1 000 000 bytes. */
+  data: string;
+  /** The upload; absent: the blob has one chunk. */
+  upload_id?: string | null;
+  /** The number of the chunk, from 0. */
+  part?: number;
+  /** Whether the blob is complete with this chunk. */
+  last?: boolean;
+  /** The type of the blob. Absent: the type that its first bytes have. Read with the last chunk. */
+  media_type?: string | null;
+  /** The name of the file. Read with the last chunk. */
+  name?: string | null;
+  /** The SHA-256 that the blob has. Read with the last chunk. */
+  digest?: string | null;
 }
 
 /** The argument of the workflow `ReadContext`: that of the query `context`, for any session, archived or not. */
@@ -1212,6 +1349,8 @@ export interface Recipe {
   shared_prefix_tokens?: number;
   /** Tool results that a marker replaces; absent where the policy clears none. */
   cleared_tool_results?: number;
+  /** Images, recordings and files that markers replace; absent where the policy clears none. */
+  cleared_media?: number;
   /** Tool results that were truncated, by the id of the tool call: the bytes that are left of the beginning and of the end. */
   truncated_tool_results?: Record<string, [number, number]>;
   /** The fields that the call's own context policy set; absent: the session's was in force. */
@@ -1396,6 +1535,8 @@ export interface SentRequest {
   encoder: string;
   /** The dialect, where the encoder has several. */
   dialect?: string;
+  /** What the worker knew the model to take of images, recordings and files, where the context has some. */
+  takes?: Array<"image" | "audio" | "pdf" | "text" | "other">;
 }
 
 /**
@@ -1416,7 +1557,7 @@ export interface SessionConfig {
   /** The names of the tools that the model may call, each once. */
   tools?: Array<string>;
   /** The tools that the model's provider runs itself. A provider that has none of a name does not get it. */
-  provider_tools?: Array<"web_search" | "web_fetch" | "code_execution">;
+  provider_tools?: Array<"web_search" | "web_fetch" | "code_execution" | "image_generation">;
   /** The tools whose calls wait for a person's decision, beside those that always do. */
   require_approval?: Array<string>;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
@@ -1601,8 +1742,8 @@ export interface Snapshot {
 export interface SnapshotMessage {
   /** The speaker; a snapshot has its `system_prompt` beside the messages. */
   role: "user" | "assistant" | "tool";
-  /** The text, without data URLs of 1 000 characters or more. */
-  content: string;
+  /** The text, or parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The tool calls of an assistant message. */
   tool_calls?: Array<SnapshotToolCall> | null;
   /** The call that a tool message answers. */
@@ -1645,10 +1786,28 @@ export interface Source {
   title?: string;
 }
 
+/** The argument of the workflow `StartUpload`, which signs a URL of the store for the bytes of one blob. */
+export interface StartUploadInput {
+  /** The session. It need not exist yet. */
+  session_id: string;
+  /** The number of bytes that will be uploaded. */
+  bytes: number;
+  /** The type that they will have. Absent: the type that their first bytes have. */
+  media_type?: string | null;
+  /** The name of the file. */
+  name?: string | null;
+  /** The SHA-256 that they will have. Absent: any. */
+  digest?: string | null;
+  /** Whether they will be encrypted with the keys of the session's workers, before they are uploaded. Must be true where encryption is on. `bytes` and `digest` are those before encryption. */
+  encrypted?: boolean;
+  /** The URL is valid for this many seconds. */
+  expires_seconds?: number;
+}
+
 /** The argument of the signals `steer` and `inject`: a message for the run in progress. */
 export interface SteerInput {
-  /** The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
-  content: string;
+  /** The text, or parts; leading and trailing white space is removed. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** When the input enters the run: with its answer (`terminal`) or before its next model call (`step`); absent: the session's `steering`. */
   at?: "terminal" | "step" | null;
   /** The input's id: each is accepted once. Absent: the id of the Update, which has the same bounds; a signal's input is `input-<n>`. Ids of that form are reserved. */
@@ -1667,8 +1826,8 @@ export interface SteerInput {
 export interface StoredMessage {
   /** The speaker. */
   role: "system" | "user" | "assistant" | "tool";
-  /** The text. */
-  content: string;
+  /** The text, or the parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The tool calls of an assistant message. */
   tool_calls?: Array<ToolCall>;
   /** The call that a tool message answers. */
@@ -1701,6 +1860,8 @@ export interface StoredSnapshot {
   tokens?: Array<number>;
   /** Tokens of the system prompt. */
   system_prompt_tokens?: number;
+  /** Tokens of the images, recordings and files of each message; absent where no message has any. */
+  media_tokens?: Array<Array<number>>;
 }
 
 /** The session that has worked on a tool call as a subagent. */
@@ -1733,8 +1894,8 @@ export interface SubagentResultInput {
 
 /** The argument of the update `submit_input`. */
 export interface SubmitInput {
-  /** The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed. */
-  content: string;
+  /** The text, or parts; leading and trailing white space is removed. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** When the input enters the run: with its answer (`terminal`) or before its next model call (`step`); absent: the session's `steering`. */
   at?: "terminal" | "step" | null;
   /** The input's id: each is accepted once. Absent: the id of the Update, which has the same bounds; a signal's input is `input-<n>`. Ids of that form are reserved. */
@@ -1851,6 +2012,14 @@ export interface Task {
   max_cost_usd?: number | null;
 }
 
+/** A text. */
+export interface TextPart {
+  /** Always `text`. */
+  type: "text";
+  /** The text. */
+  text: string;
+}
+
 /** A tool call by a model. */
 export interface ToolCall {
   /** Made by Clew: unique in its thread, at most 40 letters, digits, `_` or `-`. */
@@ -1867,12 +2036,14 @@ export interface ToolMessage {
   context_ref: string;
   /** The speaker. */
   role: "tool";
-  /** The text. */
-  content: string;
+  /** The text, or the parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The request that the message belongs to. */
   request_id?: string;
   /** The run that the message belongs to. */
   run_id?: string;
+  /** Tokens of each image, recording and file of `content`; absent where it has none. */
+  media_tokens?: Array<number>;
   /** The call that it answers. */
   tool_call_id: string;
   /** The tool. */
@@ -1893,7 +2064,7 @@ export interface ToolMessage {
   late?: boolean;
   /** Tokens of the note about the changed arguments. */
   note_tokens?: number;
-  /** Tokens of each piece of `content`, if it is long enough to be truncated. */
+  /** Tokens of each piece of the text, if it is long enough to be truncated, or has other parts. */
   pieces?: Array<number>;
 }
 
@@ -1921,7 +2092,7 @@ export interface ToolProgress {
 export interface ToolResultInput {
   /** The external call that waits. */
   tool_call_id: string;
-  /** The result: a text, or any other JSON value, whose JSON text the model reads. The text has at most `max_tool_result_bytes`. */
+  /** The result: a text; a list of parts, at least one of which is an image, a recording or a file; or any other JSON value, whose JSON text the model reads. The texts have at most `max_tool_result_bytes`. The session has the blobs of parts already: `PutBlob` stores them. */
   content: unknown;
   /** Whether the result describes a failure. */
   is_error?: boolean;
@@ -1951,8 +2122,8 @@ export interface ToolSpec {
 export interface TranscriptMessage {
   /** The speaker. */
   role: "system" | "user" | "assistant" | "tool";
-  /** The text. */
-  content: string;
+  /** The text, or the parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The tool calls of an assistant message. */
   tool_calls?: Array<ToolCall>;
   /** The call that a tool message answers. */
@@ -2005,6 +2176,22 @@ export interface Unpin {
   seqs: Array<number>;
 }
 
+/** A URL of the store was signed. `FinishUpload` makes a blob of what is uploaded to it. */
+export interface UploadReceipt {
+  /** The upload. */
+  upload_id: string;
+  /** The URL. It takes the bytes of this upload, and opens nothing else. It is a secret until it expires. */
+  url: string;
+  /** The method of the HTTP request whose body has the bytes. */
+  method: "PUT";
+  /** The headers that the request must have. */
+  headers: Record<string, string>;
+  /** When the URL expires, and until when the upload can be finished: RFC 3339 in UTC. */
+  expires_at: string;
+  /** The name under which the bytes are to be encrypted; absent: they are uploaded as they are. */
+  object_name?: string;
+}
+
 /**
  * Tokens as the providers reported them; what they did not report is estimated.
  *
@@ -2037,12 +2224,14 @@ export interface UserMessage {
   context_ref: string;
   /** The speaker. */
   role: "user";
-  /** The text. */
-  content: string;
+  /** The text, or the parts. */
+  content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
   /** The request that the message belongs to. */
   request_id?: string;
   /** The run that the message belongs to. */
   run_id?: string;
+  /** Tokens of each image, recording and file of `content`; absent where it has none. */
+  media_tokens?: Array<number>;
   /** The id of the input; absent for the message that opened the run. */
   input_id?: string;
   /** The sender of the input, or its kind; absent for the message that opened the run. */

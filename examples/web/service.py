@@ -5,18 +5,20 @@ uvicorn examples.web.service:app --port 8000
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path as File
 from typing import Annotated
 
 from ag_ui.core import RunAgentInput
-from fastapi import Cookie, Depends, FastAPI, Header, Path, Request
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi import Cookie, Depends, FastAPI, Header, HTTPException, Path, Query, Request
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field, NonNegativeInt
 
 from clew import Clew, Refusal, Session
 from clew.ag_ui import run_agent
+from clew.content import AnyContent, find_raster_type
+from clew.contract.content import Blob
 
 
 @asynccontextmanager
@@ -27,6 +29,10 @@ async def connect(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(lifespan=connect)
+MAX_FILES = 10
+"""Most files of a message."""
+MAX_FILE_BYTES = 20_000_000
+"""Largest file, in bytes. The session has limits of its own."""
 NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 RECONNECT_MILLISECONDS = 500
 """Time after which a browser reconnects."""
@@ -58,11 +64,23 @@ async def open_session(request: Request, session: Known, user: User) -> Session:
 Opened = Annotated[Session, Depends(open_session)]
 
 
-class Text(BaseModel):
-    """A text that the user sends; a repeated `id` has no effect."""
+class Message(BaseModel):
+    """What the user sends: a text, and files that were uploaded before; a repeated `id` has no effect."""
 
     id: str
     text: str
+    files: list[Blob] = Field(default=[], max_length=MAX_FILES)
+
+    def make_content(self) -> AnyContent:
+        """Make the content of the session's message."""
+        if not self.files:
+            return self.text
+        kinds = [blob["media_type"].partition("/")[0] for blob in self.files]
+        parts = [
+            {"type": kind if kind in ("image", "audio") else "file", "blob": blob}
+            for kind, blob in zip(kinds, self.files, strict=True)
+        ]
+        return [self.text, *parts] if self.text else parts
 
 
 class Run(RunAgentInput):
@@ -88,15 +106,59 @@ async def follow(
 
 
 @app.post("/chats/{chat}/messages")
-async def send(session: Opened, message: Text) -> None:
+async def send(session: Opened, message: Message) -> None:
     """Send a message. It is durable when this returns."""
-    await session.message(message.text, request_id=message.id, on_busy="queue")
+    await session.message(message.make_content(), request_id=message.id, on_busy="queue")
+
+
+@app.post("/chats/{chat}/files")
+async def upload(
+    request: Request, session: Opened, name: Annotated[str | None, Query(min_length=1, max_length=255)] = None
+) -> Blob:
+    """Store the file that the body is, and describe it. Its type is that of its first bytes."""
+
+    async def read() -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in request.stream():
+            size += len(piece)
+            if size > MAX_FILE_BYTES:
+                raise HTTPException(413, f"the file has more than {MAX_FILE_BYTES} bytes")
+            yield piece
+
+    return await session.put_blob(read(), name=name)
+
+
+@app.get("/chats/{chat}/files/{digest}")
+async def download(session: Known, digest: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) -> StreamingResponse:
+    """Send a file of the chat. A browser shows images of four types, and saves all others: it runs none."""
+    pieces = session.stream_blob(digest)
+    first = await anext(pieces)
+    shown = find_raster_type(first)
+
+    async def read() -> AsyncIterator[bytes]:
+        async with aclosing(pieces):
+            yield first
+            async for piece in pieces:
+                yield piece
+
+    return StreamingResponse(
+        read(),
+        media_type=shown or "application/octet-stream",
+        headers={
+            "Content-Disposition": "inline" if shown else "attachment",
+            "Content-Security-Policy": "default-src 'none'; sandbox",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "X-Content-Type-Options": "nosniff",
+            # A digest always names the same bytes.
+            "Cache-Control": "private, max-age=31536000, immutable",
+        },
+    )
 
 
 @app.post("/chats/{chat}/steer")
-async def steer(session: Known, message: Text) -> None:
+async def steer(session: Known, message: Message) -> None:
     """Correct the request that is running."""
-    await session.steer(message.text, input_id=message.id)
+    await session.steer(message.make_content(), input_id=message.id)
 
 
 @app.post("/chats/{chat}/cancel")

@@ -61,14 +61,14 @@ async def test_a_request_that_was_not_the_one_sent_is_named(long_session: Sessio
     number = next(number for number, entry in enumerate(entries) if entry.recipe)
     recipe = entries[number].payload["recipe"]
 
-    def verify(**request: str) -> tuple[list[str | None], Calls]:
+    async def verify(**request: str) -> tuple[list[str | None], Calls]:
         calls, changed = Calls(), list(entries)
         payload = {**entries[number].payload, "recipe": {**recipe, "request": {**recipe["request"], **request}}}
         changed[number] = replace(entries[number], payload=payload)
-        return [difference.field for difference in verify_calls(Thread(changed), calls)], calls
+        return [difference.field async for difference in verify_calls(Thread(changed), calls)], calls
 
-    assert verify(digest="0" * 64)[0] == ["payload.recipe.request.digest"]
-    fields, calls = verify(encoder="openai-chat/0")
+    assert (await verify(digest="0" * 64))[0] == ["payload.recipe.request.digest"]
+    fields, calls = await verify(encoder="openai-chat/0")
     assert (fields, calls.other_encoders.total()) == ([], 1)
 
 

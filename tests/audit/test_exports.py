@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+from base64 import b64encode
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
 
-from clew import Clew, Session
-from clew.errors import NotFound, ThreadMismatch
+from clew import Clew, Image, Session
+from clew.errors import NotFound, ThreadMismatch, UnknownBlob
 from clew.local import Reply, ToolCall
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
-from clew_audit.exports import FORMAT, export_session, import_session
-from clew_audit.json_lines import FileDamaged, LineWriter
+from clew_audit.exports import FORMAT, _read_pieces, export_session, import_session
+from clew_audit.json_lines import FileDamaged, LineReader, LineWriter
+from tests.support.media import make_png
 from tests.support.rolling import make_id
 from tests.support.scripts import answer_or_hang, leave_open_work
 from tests.support.stack import Stack, get_last_message
@@ -193,3 +198,153 @@ async def test_an_id_that_exists_is_refused(
     with pytest.raises(ThreadMismatch, match="exists"):
         await import_file(clew, archive, exported, long_session.id)
     assert (await long_session.status()).rev == before
+
+
+BLOB: dict[str, Any] = {"media_type": "image/png", "bytes": 7}
+PROGRAM = b"\x7fELF" + bytes(100)
+
+
+def name_blob(rows: list[Any], **changes: Any) -> dict[str, Any]:
+    """Find the blob that the first message names, and change its description there."""
+    content = next(row["payload"]["content"] for row in rows if row.get("kind") == "ai_message")
+    blob: dict[str, Any] = content[0]["blob"]
+    blob.update(changes)
+    return blob
+
+
+def find_blob_row(rows: list[Any]) -> int:
+    return next(number for number, row in enumerate(rows) if "blob" in row)
+
+
+def forge_other_bytes(rows: list[Any]) -> None:
+    rows[find_blob_row(rows)]["blob"]["data"] = b64encode(make_png(8, 8)).decode()
+
+
+def forge_no_base64(rows: list[Any]) -> None:
+    rows[find_blob_row(rows)]["blob"]["data"] = "<script>"
+
+
+def forge_no_text(rows: list[Any]) -> None:
+    rows[find_blob_row(rows)]["blob"]["data"] = 7
+
+
+def forge_no_end(rows: list[Any]) -> None:
+    rows[find_blob_row(rows)]["blob"]["more"] = True
+
+
+def forge_no_row(rows: list[Any]) -> None:
+    rows[find_blob_row(rows)] = {"blob": ["digest", "data"]}
+
+
+def forge_twice(rows: list[Any]) -> None:
+    rows.insert(find_blob_row(rows), rows[find_blob_row(rows)])
+
+
+def forge_many(rows: list[Any]) -> None:
+    """Add blobs that no entry names."""
+    row = {"blob": {"digest": hashlib.sha256(b"x").hexdigest(), "data": b64encode(b"x").decode()}}
+    rows[find_blob_row(rows) : find_blob_row(rows) + 1] = [row] * 100_000
+
+
+def forge_a_program(rows: list[Any]) -> None:
+    digest = hashlib.sha256(PROGRAM).hexdigest()
+    name_blob(rows, digest=digest)
+    rows[find_blob_row(rows)]["blob"] = {"digest": digest, "data": b64encode(PROGRAM).decode()}
+
+
+def forge_another_type(rows: list[Any]) -> None:
+    name_blob(rows, media_type="image/gif")
+
+
+def forge_a_size(rows: list[Any]) -> None:
+    name_blob(rows, width=9999)
+
+
+def forge_a_word(rows: list[Any]) -> None:
+    name_blob(rows, bytes="7")
+
+
+def forge_a_path(rows: list[Any]) -> None:
+    name_blob(rows, name="../../x")
+
+
+FORGERIES: list[tuple[Callable[[list[Any]], None], str]] = [
+    (forge_other_bytes, "does not match its digest"),
+    (forge_no_base64, "not a blob"),
+    (forge_no_text, "not a blob"),
+    (forge_no_end, "without its end"),
+    (forge_no_row, "no entry before it names"),
+    (forge_twice, "no entry before it names"),
+    (forge_many, "no entry before it names"),
+    (forge_a_program, "is not stored"),
+    (forge_another_type, "does not describe its blob"),
+    (forge_a_size, "does not describe its blob"),
+    (forge_a_word, "not an entry"),
+    (forge_a_path, "not an entry"),
+]
+
+
+def write_rows(rows: list[Any]) -> bytes:
+    """Write a file of these rows, with the right checksum."""
+    file = io.BytesIO()
+    writer = LineWriter(file, FORMAT, {"session_id": "forged"})
+    for row in rows:
+        writer.write_row(row)
+    writer.end()
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+async def with_image(stack: Stack, clew: Clew, archive: Archive) -> list[Any]:
+    """The rows of a session with an image."""
+    session = await clew.open(make_id(), model=stack.add_model("fine"))
+    await session.ask([Image.from_bytes(make_png(5, 6))])
+    file = io.BytesIO()
+    await export_session(clew.temporal, archive, session.id, file)
+    return [json.loads(line) for line in file.getvalue().splitlines()[1:-1]]
+
+
+@pytest.mark.parametrize(("forge", "reason"), FORGERIES, ids=[forge.__name__ for forge, _ in FORGERIES])
+async def test_a_file_with_forged_blobs_is_refused(
+    clew: Clew, archive: Archive, with_image: list[Any], forge: Callable[[list[Any]], None], reason: str
+) -> None:
+    """Blobs that no entry names, that are others, or that an entry describes falsely make no session."""
+    rows, new = deepcopy(with_image), make_id()
+    forge(rows)
+    with pytest.raises(FileDamaged, match=reason):
+        await import_file(clew, archive, write_rows(rows), new)
+    assert await archive.read_head(new) is None
+
+
+async def test_a_session_whose_blob_was_lost_is_imported_without_it(
+    clew: Clew, archive: Archive, with_image: list[Any]
+) -> None:
+    """As a large result that was lost: the import goes on, and the session takes the bytes again."""
+    rows, new = deepcopy(with_image), make_id()
+    digest = name_blob(rows)["digest"]
+    rows[find_blob_row(rows)] = {"blob": {"digest": digest, "problem": "it is missing"}}
+    await import_session(
+        clew.temporal, archive, io.BytesIO(write_rows(rows)), session_id=new, task_queue=clew.task_queue
+    )
+    session = clew.session(new)
+    with pytest.raises(UnknownBlob):
+        await session.read_blob(digest)
+    assert await session.ask([Image.from_bytes(make_png(5, 6))])
+    assert await session.read_blob(digest) == make_png(5, 6)
+
+
+def test_blobs_are_read_in_pieces() -> None:
+    """A file of many large blobs is not in memory at once."""
+    data = [make_png(9, number, size=400_000) for number in range(1, 13)]
+    digests = [hashlib.sha256(each).hexdigest() for each in data]
+    parts: list[Any] = [{"type": "image", "blob": {**BLOB, "digest": digest}} for digest in digests]
+    payload = {"context_ref": "default", "role": "user", "content": parts}
+    entry = {"seq": 0, "id": "e", "kind": "ai_message", "at": "", "payload": payload, "refs": {}, "tokens": 1}
+    rows: list[Any] = [entry]
+    rows += [
+        {"blob": {"digest": digest, "data": b64encode(each).decode()}}
+        for digest, each in zip(digests, data, strict=True)
+    ]
+    pieces = list(_read_pieces(LineReader(io.BytesIO(write_rows(rows)), FORMAT)))
+    assert [blob for piece in pieces for blob in piece.blobs] == data
+    assert max(sum(map(len, piece.blobs)) for piece in pieces) < 2_000_000

@@ -11,10 +11,12 @@ from clew import Clew
 from clew.errors import NotFound, UnknownKey
 from clew.local import ToolCall
 from clew_activities.archive import Archive, Head, Store
-from clew_audit.verification import rekey_archive, verify_archive
+from clew_activities.archive.blobs import Blobs
+from clew_audit.verification import BLOBS_AT_ONCE, rekey_archive, verify_archive
 from tests.support.archives import ArchiveInUse, begin_archive, extend_archive, make_entries, read_files
 from tests.support.command_line import run_clew
 from tests.support.encrypted import make_encryption, write_keys
+from tests.support.media import make_png
 from tests.support.rolling import make_id
 from tests.support.scripts import make_tool_script
 from tests.support.stack import Stack
@@ -91,6 +93,44 @@ async def test_after_a_rotation_the_old_key_is_not_needed(tmp_path: Path) -> Non
     assert not [path for path, data in read_files(tmp_path).items() if b"large result" in data]
     with pytest.raises(UnknownKey, match="'k2'"):
         await verify(open_archive(tmp_path, "k1"), "old")
+
+
+class CountingArchive(Archive):
+    """An archive that counts the blobs that are encrypted anew at the same time."""
+
+    now = most = 0
+
+    async def rekey(self, path: str) -> bool:
+        """Count it, if it is a blob."""
+        is_blob = "/blobs/" in path
+        self.now += is_blob
+        self.most = max(self.most, self.now)
+        try:
+            return await super().rekey(path)
+        finally:
+            self.now -= is_blob
+
+
+async def test_blobs_and_chunks_are_encrypted_anew(tmp_path: Path) -> None:
+    """A few blobs at a time; each is the same afterwards. One that was altered is named, and the others are done."""
+    blobs = Blobs(open_archive(tmp_path, "k1"))
+    stored = [await blobs.store("s", make_png(size=3_000 + number)) for number in range(12)]
+    await blobs.archive.put_chunk("s", "upload", 0, ("workflow", "run"), b"a chunk of an upload")
+    altered = tmp_path / "default/families/s-s/blobs" / stored[0]["digest"]
+    altered.write_bytes(altered.read_bytes()[:-1] + b"x")
+    rotating = CountingArchive(open_archive(tmp_path, "k2", "k1")._store, "default")
+    done = await rekey_archive(rotating)
+    assert (done.rewritten, done.failed) == (2 * len(stored), 1)
+    assert stored[0]["digest"] in done.problems[0]
+    assert 1 <= rotating.most <= BLOBS_AT_ONCE
+    new = Blobs(open_archive(tmp_path, "k2"))
+    for number, blob in list(enumerate(stored))[1:]:
+        assert await new.read("s", blob["digest"]) == make_png(size=3_000 + number)
+        assert await new.describe("s", blob["digest"]) == blob
+    assert await new.archive.get_chunk("s", "upload", 0) == b"a chunk of an upload"
+    # The bytes that were altered are replaced when they are sent again.
+    await new.store("s", make_png(size=3_000))
+    assert await new.read("s", stored[0]["digest"]) == make_png(size=3_000)
 
 
 async def test_plain_objects_are_encrypted_in_a_migration_alone(

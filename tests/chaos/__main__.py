@@ -20,8 +20,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.chaos.inspection import Figures
 from tests.chaos.plan import Plan, make_plan, shrink
-from tests.chaos.round import Figures, Result, run_round
+from tests.chaos.round import Result, run_round
 
 TRIES = 3
 """Tries of each candidate."""

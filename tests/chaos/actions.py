@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from clew import ContextPolicy
 from clew.contract import ContextOperation
 from clew.errors import AlreadyAnswered, AlreadyResolved, Archived, Busy, ClewError, Refusal
+from clew.operators import export_session, import_session, read_export
 from clew.session.events import EntryCommitted
 from clew.session.transport import make_input, translate_errors
+from clew_workflows.contract.content import Content, get_text
 from clew_workflows.contract.outputs import InputReceipt, OperationReceipt
+from clew_workflows.encryption import find_sealer
 from tests.chaos.callers import OUTCOME_SECONDS, Callers, GaveUp, make_words
-from tests.chaos.oracle import Origin, Reader
+from tests.chaos.model import FIRST, SECOND, SPARE, Verdict
+from tests.chaos.oracle import ExternalResult, Origin, Reader
 from tests.chaos.plan import Action, name_offspring
+from tests.support.media import make_png
 
 LANES = ("default", "draft", "side")
+INPUT_BEHAVIOURS = ("say", "note", "charge", "slow", "rude", "unchecked", "leak")
+IMAGE_BYTES = (0, 3000, 3000, 1_200_000)
+"""Bytes of the noise in images. The largest are stored in several pieces."""
 _HIBERNATE_ATTEMPTS = 10
 
 Act = Callable[[Callers, Action, random.Random], Awaitable[None]]
@@ -26,11 +36,16 @@ Act = Callable[[Callers, Action, random.Random], Awaitable[None]]
 
 async def message(callers: Callers, action: Action, chance: random.Random) -> None:
     """Send a message, and wait for its outcome: half of them in one call, half in two."""
-    request_id = f"r-{action.number}"
-    content = f"{request_id}: {action.values['behaviour']} {make_words(chance)}"
+    request_id, behaviour = f"r-{action.number}", action.values["behaviour"]
+    text = f"{request_id}: {behaviour} {make_words(chance)}"
+    content: Content = text
+    if behaviour == "look":
+        image = make_png(*chance.choices(range(1, 200), k=2), size=chance.choice(IMAGE_BYTES))
+        blob = await callers.persist(lambda: callers.session.put_blob(image, name=f"{request_id}.png"))
+        content = [{"type": "text", "text": text}, {"type": "image", "blob": blob}]
     arguments: dict[str, Any] = {"content": content, "on_busy": action.values["on_busy"]}
     if arguments["on_busy"] != "steer":
-        arguments |= _choose_settings(chance, action.values["behaviour"])
+        arguments |= _choose_settings(chance, behaviour)
     if action.number % 2:
         limit = asyncio.timeout(OUTCOME_SECONDS)
         try:
@@ -40,12 +55,12 @@ async def message(callers: Callers, action: Action, chance: random.Random) -> No
             if not limit.expired():
                 raise
         return
-    ledger = callers.promises.ledger
+    ledger, text = callers.promises.ledger, get_text(content)
     request = await callers.persist(
-        lambda: callers.session.message(request_id=request_id, **arguments), request_id, content
+        lambda: callers.session.message(request_id=request_id, **arguments), request_id, text
     )
-    ledger.requests[request_id] = content
-    callers.messages[request_id] = arguments
+    ledger.requests[request_id] = text
+    callers.promises.messages[request_id] = arguments
     callers.waiting[request_id] = request
     with suppress(TimeoutError, ClewError):
         async with asyncio.timeout(OUTCOME_SECONDS):
@@ -92,11 +107,11 @@ async def signal(callers: Callers, action: Action, chance: random.Random) -> Non
 
 async def cancel(callers: Callers, action: Action, chance: random.Random) -> None:
     """Cancel what runs, or a request by its id."""
-    known = list(callers.messages)[-4:]
+    known = list(callers.promises.messages)[-4:]
     request_id = chance.choice([None, *known])
     inputs = chance.choice(("drop", "follow_up"))
     receipt = await callers.persist(lambda: callers.session.cancel(request_id, inputs=inputs))  # type: ignore[arg-type]
-    if receipt.cancelled and receipt.request_id in callers.messages:
+    if receipt.cancelled and receipt.request_id in callers.promises.messages:
         callers.promises.ledger.cancelled.add(receipt.request_id)
 
 
@@ -128,7 +143,8 @@ async def configure(callers: Callers, action: Action, chance: random.Random) -> 
     changes: dict[str, Any] = chance.choice(
         (
             {"system_prompt": f"You answer {chance.choice(('briefly', 'kindly', 'at length'))}."},
-            {"model": chance.choice(("chaos:first", "chaos:second"))},
+            {"model": chance.choice((FIRST, SECOND))},
+            {"fallbacks": chance.choice(([], [SPARE]))},
             {"context_policy": ContextPolicy(max_input_tokens=chance.choice((1500, 3000)))},
             {"context_policy": ContextPolicy(keep_last_turns=chance.choice((1, 3, 5)))},
             {"steering": chance.choice(("terminal", "step"))},
@@ -170,13 +186,11 @@ async def submit(callers: Callers, action: Action, chance: random.Random) -> Non
     status = await callers.persist(callers.session.status)
     for call in status.pending_external_calls:
         content: Any = chance.choice(("shipped", {"state": "shipped", "items": [1, 2]}, None, "x" * 5000))
-
-        async def answer(call_id: str = call.tool_call_id, content: Any = content) -> Any:
-            return await callers.session.submit_tool_result(call_id, content, is_error=chance.random() < 0.2)
-
+        is_error = chance.random() < 0.2
+        answer = partial(callers.session.submit_tool_result, call.tool_call_id, content, is_error=is_error)
         with suppress(Refusal):
             receipt = await callers.persist(answer)
-            callers.promises.results[receipt.tool_call_id] = receipt.seq
+            callers.promises.results[receipt.tool_call_id] = ExternalResult(receipt.seq, content, is_error)
             callers.oracle.acknowledge(callers.name, receipt.seq)
             with suppress(AlreadyAnswered):
                 await callers.session.submit_tool_result(receipt.tool_call_id, "twice")
@@ -207,9 +221,9 @@ async def close(callers: Callers, action: Action, chance: random.Random) -> None
 async def repeat(callers: Callers, action: Action, chance: random.Random) -> None:
     """Send commands again: each must get the same answer."""
     ledger, oracle = callers.promises.ledger, callers.oracle
-    if known := [name for name in list(callers.messages)[-20:] if name in ledger.outcomes]:
+    if known := [name for name in list(callers.promises.messages)[-20:] if name in ledger.outcomes]:
         request_id = chance.choice(known)
-        arguments = callers.messages[request_id]
+        arguments = callers.promises.messages[request_id]
         request = await callers.persist(lambda: callers.session.message(request_id=request_id, **arguments))
         with suppress(TimeoutError, ClewError):
             async with asyncio.timeout(OUTCOME_SECONDS):
@@ -287,7 +301,7 @@ async def fork(callers: Callers, action: Action, chance: random.Random) -> Calle
     at_seq, name = chance.choice((status.rev - 1, chance.randrange(status.rev))), name_offspring(action)
     await callers.persist(lambda: callers.session.fork(at_seq, name))
     callers.promises.forks[name] = at_seq
-    return Callers(callers.clew, callers.oracle, name, Origin(callers.name, at_seq))
+    return callers.call_offspring(name, Origin(callers.name, at_seq))
 
 
 async def checkpoint(callers: Callers, action: Action, chance: random.Random) -> Callers | None:
@@ -295,14 +309,30 @@ async def checkpoint(callers: Callers, action: Action, chance: random.Random) ->
     token = await callers.persist(callers.session.checkpoint)
     name = name_offspring(action)
     await callers.persist(lambda: callers.clew.restore(token, name))
-    return Callers(callers.clew, callers.oracle, name)
+    return callers.call_offspring(name)
+
+
+async def import_export(callers: Callers, action: Action, chance: random.Random) -> Callers | None:
+    """Export the session, and make another one of the file."""
+    name, client, file = name_offspring(action), callers.clew.temporal, io.BytesIO()
+    count = await export_session(client, callers.archive, callers.name, file)
+    file.seek(0)
+    callers.oracle.see_page(callers.name, read_export(file, find_sealer(client.data_converter)), 0)
+    file.seek(0)
+    await import_session(client, callers.archive, file, session_id=name, task_queue=callers.clew.task_queue)
+    return callers.call_offspring(name, Origin(callers.name, count - 1))
+
+
+async def delete(callers: Callers, action: Action, chance: random.Random) -> None:
+    """Delete the session."""
+    await callers.delete()
 
 
 ACTIONS: Mapping[str, Callable[[Callers, Action, random.Random], Awaitable[Callers | None]]] = {
     "message": message, "steer": steer, "inject": inject, "signal": signal, "cancel": cancel, "operate": operate,
     "configure": configure, "summarize": summarize, "resolve": resolve, "submit": submit, "hibernate": hibernate,
-    "close": close, "fork": fork, "checkpoint": checkpoint, "repeat": repeat, "read": read, "follow": follow,
-    "list": list_sessions,
+    "close": close, "fork": fork, "checkpoint": checkpoint, "import": import_export, "delete": delete,
+    "repeat": repeat, "read": read, "follow": follow, "list": list_sessions,
 }  # fmt: skip
 """The function of each word. Those that make a session return its callers."""
 
@@ -322,14 +352,20 @@ async def perform(callers: Callers, action: Action) -> Callers | None:
 
 
 def _choose_settings(chance: random.Random, behaviour: str) -> dict[str, Any]:
-    if behaviour == "loop":
-        return {"max_iterations": 3}
+    match behaviour:
+        case "loop":
+            return {"max_iterations": 3}
+        case "down":
+            return {"fallbacks": [SPARE], "model": chance.choice((FIRST, SECOND))}
+        case "form" | "misform":
+            return {"output_schema": Verdict.model_json_schema(), "max_iterations": 3}
     return chance.choice(
         (
             {},
             {},
             {},
-            {"model": "chaos:second"},
+            {"model": SECOND},
+            {"fallbacks": [SPARE]},
             {"context_policy": ContextPolicy(max_messages=6)},
             {"timeout_seconds": 60},
         )
@@ -338,7 +374,7 @@ def _choose_settings(chance: random.Random, behaviour: str) -> dict[str, Any]:
 
 def _make_input(name: str, chance: random.Random) -> dict[str, Any]:
     return {
-        "content": f"{name}: {chance.choice(('say', 'note', 'charge', 'slow'))} {make_words(chance)}",
+        "content": f"{name}: {chance.choice(INPUT_BEHAVIOURS)} {make_words(chance)}",
         "at": chance.choice(("terminal", "step")),
         "on_failure": chance.choice(("follow_up", "drop")),
     }

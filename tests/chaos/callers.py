@@ -13,8 +13,12 @@ from temporalio.client import WorkflowUpdateFailedError
 
 from clew import Clew, ContextPolicy, Request, Session
 from clew.errors import ClewError, Closed, NotFound, Refusal, RequestFailed, UnknownRequest
+from clew_activities.archive import Archive
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.outcomes import RequestOutcome
+from tests.chaos.model import FIRST
 from tests.chaos.oracle import Oracle, Origin
+from tests.chaos.plan import SESSIONS
 
 T = TypeVar("T")
 
@@ -24,7 +28,7 @@ PAUSE_SECONDS = 0.4
 OUTCOME_SECONDS = 40.0
 """Seconds for which a caller waits for an outcome; another one asks for it later."""
 PLAIN: dict[str, Any] = {
-    "model": "chaos:first",
+    "model": FIRST,
     "system_prompt": "You answer briefly.",
     "tools": ["note", "charge", "wire", "flaky", "nap", "big", "order"],
     "context_policy": ContextPolicy(max_input_tokens=2000, reserve_output_tokens=100),
@@ -44,25 +48,26 @@ class Callers:
     Attributes:
         session: The session.
         clew: The connection.
+        archive: The archive, as operators have it: their way to the store has its faults, too.
         oracle: The oracle.
         promises: What these callers were promised.
-        messages: The arguments of accepted messages, by request id.
         waiting: Their handles, by request id.
         receipts: The arguments of accepted inputs, with their receipts.
         operations: The arguments of accepted operations, by id.
         errors: Errors after which a command was sent again, with their counts.
     """
 
-    def __init__(self, clew: Clew, oracle: Oracle, name: str, origin: Origin | None = None) -> None:
+    def __init__(self, clew: Clew, archive: Archive, oracle: Oracle, name: str, origin: Origin | None = None) -> None:
         self.session: Session = clew.session(name)
         self.clew = clew
+        self.archive = archive
         self.oracle = oracle
         self.promises = oracle.add_session(name, origin)
-        self.messages: dict[str, dict[str, Any]] = {}
         self.waiting: dict[str, Request] = {}
         self.receipts: list[tuple[dict[str, Any], Any]] = []
         self.operations: dict[str, dict[str, Any]] = {}
         self.errors: Counter[str] = Counter()
+        self._opening: set[asyncio.Task[None]] = set()
 
     @property
     def name(self) -> str:
@@ -72,9 +77,27 @@ class Callers:
     async def open(self) -> None:
         """Open the session, or open it again."""
         own = BOSS if self.name.startswith("boss") else PLAIN
-        is_base = self.promises.origin is None and not self.name.startswith("checkpoint")
-        fields: dict[str, Any] = own if is_base else {}
+        fields: dict[str, Any] = own if self.name in SESSIONS else {}
         await self.clew.open(self.name, **fields)
+
+    def call_offspring(self, name: str, origin: Origin | None = None) -> Callers:
+        """Make the callers of a session that was made of this one."""
+        return Callers(self.clew, self.archive, self.oracle, name, origin)
+
+    async def delete(self) -> None:
+        """Delete the session, until there is an answer. It is used no more, and not opened again."""
+        self.promises.deleted = True
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        while True:
+            try:
+                await self.clew.delete(self.name)
+            except NotFound:
+                return
+            except ClewError as error:
+                self._count(error)
+                await asyncio.sleep(PAUSE_SECONDS)
+            else:
+                return
 
     async def persist(self, send: Callable[[], Awaitable[T]], name: str = "", content: str = "") -> T:
         """Send a command until there is an answer.
@@ -87,7 +110,7 @@ class Callers:
         """
         ledger, was_uncertain = self.promises.ledger, False
         give_up_at = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < give_up_at:
+        while time.monotonic() < give_up_at and not self.promises.deleted:
             if name:
                 ledger.uncertain[name] = content
             try:
@@ -117,7 +140,7 @@ class Callers:
             Refusal: The session refused the message, before or after it had accepted it.
             GaveUp: There was no answer.
         """
-        ledger, content = self.promises.ledger, arguments["content"]
+        ledger, messages, content = self.promises.ledger, self.promises.messages, get_text(arguments["content"])
 
         async def send() -> str | None:
             try:
@@ -127,11 +150,11 @@ class Callers:
                 return None
             return answer
 
-        self.messages[request_id] = arguments
+        messages[request_id] = arguments
         try:
             text = await self.persist(send, request_id, content)
         except Refusal as refusal:
-            del self.messages[request_id]
+            del messages[request_id]
             if isinstance(refusal, UnknownRequest):
                 self.oracle.report("thread", self.name, f"{request_id} was accepted, and is not known any more")
             ledger.refused.discard(request_id)
@@ -168,7 +191,7 @@ class Callers:
                 raise
             ledger = self.promises.ledger
             ledger.uncertain[request_id] = ledger.requests.pop(request_id)
-            del self.messages[request_id], self.waiting[request_id]
+            del self.promises.messages[request_id], self.waiting[request_id]
         else:
             self.note_outcome(request_id, outcome)
             if outcome.status == "completed" and outcome.answer_seq is not None:
@@ -182,8 +205,13 @@ class Callers:
         self.oracle.acknowledge(self.name, outcome.last_seq)
 
     async def _reopen(self) -> None:
+        if self.promises.deleted:
+            return
+        opening = asyncio.create_task(self.open())
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
         try:
-            await self.open()
+            await opening
         except ClewError as error:
             self._count(error)
 

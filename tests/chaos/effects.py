@@ -13,6 +13,7 @@ from clew.tools import Tool
 from clew_workflows.host.execution import WORKERS_PER_TOOL_CALL
 from clew_workflows.thread.entries import Entry
 from tests.chaos import tools
+from tests.chaos.hooks import is_refused_call
 
 NOT_RUN = "[not run"
 """The beginning of a result that says that the tool has not run."""
@@ -69,9 +70,9 @@ def check_effects(
             if not isinstance(result, ToolMessage) or result.tool_call_id not in calls or result.name not in TOOLS:
                 continue
             ran = (session, result.tool_call_id) in by_call
-            if result.content.startswith(NOT_RUN) and ran:
+            if result.text.startswith(NOT_RUN) and ran:
                 yield session, f"call {result.tool_call_id} of {result.name} ran, but its result says that it did not"
-            if not (result.is_error or result.in_doubt or result.content.startswith(NOT_RUN)) and not ran:
+            if not (result.is_error or result.in_doubt or result.text.startswith(NOT_RUN)) and not ran:
                 yield session, f"call {result.tool_call_id} of {result.name} has a result without an effect"
 
 
@@ -95,8 +96,13 @@ def _check_permission(made: Sequence[Effect], entries: Sequence[Entry] | None) -
     if entries is None:
         yield "took effect for a session that does not exist"
         return
-    if effect.call not in _list_own_calls(entries, -1):
+    replies = [said for said in (entry.body for entry in entries) if isinstance(said, AssistantMessage)]
+    calls = {call["id"]: call["arguments"] for said in replies for call in said.tool_calls or ()}
+    arguments = calls.get(effect.call)
+    if arguments is None:
         yield "took effect, but no model's reply has it"
+    elif is_refused_call(effect.tool, arguments):
+        yield f"took effect with {arguments}, which the hooks refuse"
     if TOOLS[effect.tool].requires_approval:
         decisions = [
             said.decision

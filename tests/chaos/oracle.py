@@ -10,12 +10,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from bench.ledger import Ledger, check
 from clew.contract.payloads import ApprovalPayload, AssistantMessage, ForkPayload, SessionPayload, ToolMessage
 from clew_audit.audit import Report
 from clew_workflows.thread.entries import Entry
+from tests.chaos.rules import check_answers, check_hooks, check_images, check_models
 
 Kind = Literal["thread", "effect", "reader", "audit", "wedged", "client", "worker", "round"]
 """What is broken: a promise about the thread, a tool's declaration, a reader's view, the archive or a history, the
@@ -53,6 +54,21 @@ class Origin:
     seq: int
 
 
+@dataclass(frozen=True)
+class ExternalResult:
+    """The accepted result of an external call.
+
+    Attributes:
+        seq: The seq that the answer named.
+        content: What was sent.
+        is_error: Whether it was sent as an error.
+    """
+
+    seq: int
+    content: Any
+    is_error: bool
+
+
 @dataclass
 class Promises:
     """What the callers of one session were promised.
@@ -65,8 +81,10 @@ class Promises:
         seen: The digest of each entry that a reader has seen, by seq.
         answers: The texts of answers that callers have read, by the seq of the answer.
         decisions: Accepted decisions about tool calls.
-        results: Seqs of accepted results of external calls.
+        messages: The arguments of accepted messages, by request id.
+        results: The accepted results of external calls.
         forks: The last shared seq of each fork that was made.
+        deleted: Its callers have asked for its deletion, and use it no more.
         closed_early: The session may have been closed before it had found its archive: no entry says so.
     """
 
@@ -77,8 +95,10 @@ class Promises:
     seen: dict[int, str] = field(default_factory=dict)
     answers: dict[int, str] = field(default_factory=dict)
     decisions: dict[str, str] = field(default_factory=dict)
-    results: dict[str, int] = field(default_factory=dict)
+    messages: dict[str, dict[str, Any]] = field(default_factory=dict)
+    results: dict[str, ExternalResult] = field(default_factory=dict)
     forks: dict[str, int] = field(default_factory=dict)
+    deleted: bool = False
     closed_early: bool = False
 
 
@@ -156,7 +176,7 @@ class Oracle:
             self.report("audit", report.session_id, f"{len(report.calls.unverified)} model calls cannot be verified")
 
     def check_thread(self, session: str, entries: Sequence[Entry], parent: Sequence[Entry] | None) -> None:
-        """Compare a complete thread with the promises; `parent`: the thread of a fork's parent."""
+        """Compare a complete thread with the promises; `parent`: the thread of a fork's parent, if it is there."""
         promises = self.promises[session]
         bodies = [entry.body for entry in entries]
         if promises.closed_early or any(
@@ -165,6 +185,12 @@ class Oracle:
             # A signal has no answer: one that comes while the session is being closed leaves nothing.
             promises.ledger.uncertain |= dict.fromkeys(promises.ledger.signalled, "")
             promises.ledger.signalled.clear()
+        if promises.origin and parent is None:
+            # Readers have seen it before it was deleted.
+            above = self.promises[promises.origin.session].seen
+            for seq, digest in above.items():
+                if seq <= promises.origin.seq and digest_entry(entries[seq]) != digest:
+                    self.report("thread", session, f"the fork has another entry at seq {seq} than its parent had")
         for problem in (*check(entries, promises.ledger), *_check(promises, entries, parent)):
             self.report("thread", session, problem)
         for seq, digest in promises.seen.items():
@@ -198,10 +224,18 @@ def _check(promises: Promises, entries: Sequence[Entry], parent: Sequence[Entry]
     for call, decision in promises.decisions.items():
         if decisions.get(call) != decision:
             yield f"call {call} was to be {decision}, but the thread has {decisions.get(call)}"
-    for call, seq in promises.results.items():
-        said = entries[seq].body if seq < len(entries) else None
+    for call, result in promises.results.items():
+        said = entries[result.seq].body if result.seq < len(entries) else None
         if not (isinstance(said, ToolMessage) and said.tool_call_id == call):
-            yield f"the result of {call} is not at {seq}"
+            yield f"the result of {call} is not at {result.seq}"
+            continue
+        content = said.text if isinstance(result.content, str) else json.loads(said.text)
+        if (content, said.is_error) != (result.content, result.is_error):
+            yield f"the result of {call} is not what was sent, but {said.text[:100]!r}"
+    yield from check_hooks(entries)
+    yield from check_models(entries)
+    yield from check_images(entries)
+    yield from check_answers(promises.messages, promises.ledger.outcomes, entries)
     recorded = Counter(
         (said.session_id, said.fork_seq)
         for said in (entry.body for entry in entries)

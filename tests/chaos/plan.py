@@ -11,21 +11,28 @@ from typing import Any
 
 CALLS = {
     "message": 40, "steer": 6, "inject": 4, "signal": 6, "cancel": 4, "operate": 10, "configure": 3, "summarize": 2,
-    "resolve": 12, "submit": 8, "hibernate": 3, "close": 1, "fork": 2, "checkpoint": 2, "repeat": 6, "read": 8,
-    "follow": 5, "list": 1,
+    "resolve": 12, "submit": 8, "hibernate": 3, "close": 1, "fork": 3, "checkpoint": 2, "import": 2, "delete": 2,
+    "repeat": 6, "read": 8, "follow": 5, "list": 1,
 }  # fmt: skip
 """What callers do, by how often."""
 BEHAVIOURS = {
     "say": 20, "note": 10, "charge": 10, "both": 8, "flaky": 4, "wire": 6, "order": 6, "nap": 5, "big": 3, "slow": 8,
-    "loop": 3, "break": 2, "odd": 3, "delegate": 4,
+    "loop": 3, "break": 2, "odd": 3, "delegate": 6, "rude": 3, "unchecked": 1, "leak": 3, "down": 6, "form": 3,
+    "misform": 4, "look": 12,
 }  # fmt: skip
-"""What a message asks of the scripted model, by how often."""
+"""What a message asks of the scripted model, or of the hooks, by how often."""
+WITH_SETTINGS = ("loop", "down", "form", "misform")
+"""Behaviours of messages with settings of their own, which cannot join a run."""
 PROVIDER_FAULTS = (
     "reset", "stall", "limit-seconds", "limit-date", "error", "cut", "garbage", "redirect", "malformed", "huge",
 )  # fmt: skip
 STORE_FAULTS = ("fail", "slow", "reset", "lost-answer", "stale", "lost-write")
 FAULT_PAUSES = {"kill": 22.0, "stop": 26.0, "server": 70.0, "provider": 9.0, "store": 14.0, "clock": 40.0}
 """Mean seconds between two faults of a kind."""
+ROTATE = "rotate"
+"""The change of the keys in the middle of an encrypted round: a kind of its own."""
+OFFSPRING = ("fork", "checkpoint", "import")
+"""What makes another session."""
 CALL_PAUSE = 0.4
 """Mean seconds between two actions of callers."""
 SESSIONS = ("plain-1", "plain-2", "plain-3", "boss-1", "boss-2")
@@ -40,8 +47,8 @@ class Action:
     Attributes:
         number: Its number, which makes its ids: they stay the same in a shrunk plan.
         at: Seconds after the beginning of the round.
-        kind: A word of `CALLS` or of `FAULT_PAUSES`.
-        session: The session of a call; a fork or a restored session is named by the action that makes it.
+        kind: A word of `CALLS` or of `FAULT_PAUSES`, or `ROTATE`.
+        session: The session of a call; a session that an action makes is named by the action.
         values: Its other choices, which depend on the kind.
     """
 
@@ -53,8 +60,8 @@ class Action:
 
     @property
     def is_fault(self) -> bool:
-        """Whether it is a fault."""
-        return self.kind in FAULT_PAUSES
+        """Whether it is a fault, or another action on processes."""
+        return self.kind in FAULT_PAUSES or self.kind == ROTATE
 
     @property
     def family(self) -> str:
@@ -70,11 +77,13 @@ class Plan:
         seed: The seed that it was made from.
         seconds: The seconds of the round, without its start and its end.
         actions: The actions in their order.
+        encrypts: Whether all processes encrypt.
     """
 
     seed: int
     seconds: float
     actions: tuple[Action, ...]
+    encrypts: bool = False
 
     @property
     def families(self) -> list[str]:
@@ -95,30 +104,35 @@ class Plan:
     def load(cls, text: str) -> Plan:
         """Read a plan that `dump` has written."""
         value = json.loads(text)
-        return cls(value["seed"], value["seconds"], tuple(Action(**action) for action in value["actions"]))
+        actions = tuple(Action(**action) for action in value["actions"])
+        return cls(value["seed"], value["seconds"], actions, value["encrypts"])
 
 
 def make_plan(seed: int, seconds: float) -> Plan:
-    """Make the plan of a round. Equal seeds and times make equal plans."""
-    chance = random.Random(f"chaos-{seed}")
+    """Make the plan of a round. Equal seeds and times make equal plans. Those of even seeds encrypt."""
+    chance, encrypts = random.Random(f"chaos-{seed}"), seed % 2 == 0
     moments = [(at, "call") for at in _draw_moments(chance, CALL_PAUSE, seconds)]
     for kind, pause in FAULT_PAUSES.items():
         moments += [(at, kind) for at in _draw_moments(chance, pause, seconds)]
+    if encrypts:
+        moments.append((round(seconds * 0.4, 2), ROTATE))
     sessions: list[str] = [*SESSIONS]
     actions = []
     for number, (at, kind) in enumerate(sorted(moments)):
         if kind == "call":
             action = _make_call(chance, number, at, sessions)
-            if action.kind in ("fork", "checkpoint"):
+            if action.kind in OFFSPRING:
                 sessions.append(name_offspring(action))
+            elif action.kind == "delete":
+                sessions.remove(action.session)
         else:
             action = Action(number, at, kind, values=_choose_fault(chance, kind))
         actions.append(action)
-    return Plan(seed, seconds, tuple(actions))
+    return Plan(seed, seconds, tuple(actions), encrypts)
 
 
 def name_offspring(action: Action) -> str:
-    """Name the session that a fork or a restored checkpoint makes."""
+    """Name the session that an action makes."""
     return f"{action.kind}-{action.number}"
 
 
@@ -136,22 +150,27 @@ def _choose(chance: random.Random, weights: Mapping[str, int]) -> str:
 
 
 def _make_call(chance: random.Random, number: int, at: float, sessions: list[str]) -> Action:
-    kind = _choose(chance, CALLS)
+    kind, offspring = _choose(chance, CALLS), sessions[len(SESSIONS) :]
+    if kind == "delete" and not offspring:
+        kind = "read"
     values: dict[str, Any] = {"seed": chance.randrange(2**32)}
     if kind == "message":
         values["behaviour"] = _choose(chance, BEHAVIOURS)
-        values["on_busy"] = chance.choice(("queue", "queue", "queue", "reject", "interrupt", "steer"))
+        modes = ("queue", "queue", "queue", "reject", "interrupt", "steer")
+        values["on_busy"] = chance.choice(modes[:-1] if values["behaviour"] in WITH_SETTINGS else modes)
     # Most calls meet on a few sessions; the newest offspring gets its share.
-    session = chance.choice((*SESSIONS, *SESSIONS, *sessions[-3:]))
+    session = chance.choice(offspring if kind == "delete" else (*SESSIONS, *SESSIONS, *sessions[-3:]))
     return Action(number, at, kind, session, values)
 
 
 def _choose_fault(chance: random.Random, kind: str) -> dict[str, Any]:
     match kind:
+        case "rotate":
+            return {}
         case "kill":
             return {"worker": chance.randrange(WORKERS), "seconds": round(chance.uniform(0, 6), 1)}
         case "stop":
-            # Workers' heartbeats are missed after 5 seconds, workflow tasks after 10.
+            # Workers' heartbeats are missed after 8 seconds, workflow tasks after 10.
             return {"worker": chance.randrange(WORKERS), "seconds": round(chance.uniform(1, 14), 1)}
         case "server":
             return {"seconds": round(chance.uniform(0, 4), 1)}
@@ -177,6 +196,9 @@ async def shrink(plan: Plan, breaks: Breaks, seconds: float) -> Plan:
     def is_over() -> bool:
         return time.monotonic() > give_up_at
 
+    plain = replace(plan.keep(action for action in plan.actions if action.kind != ROTATE), encrypts=False)
+    if plan.encrypts and not is_over() and await breaks(plain):
+        plan = plain
     for family in plan.families:
         candidate = plan.keep(action for action in plan.actions if action.family != family)
         if not is_over() and len(candidate.actions) < len(plan.actions) and await breaks(candidate):

@@ -92,6 +92,13 @@ class Workers:
         finally:
             self._members[number].write_offset(0)
 
+    async def change_environment(self, changes: Mapping[str, str]) -> None:
+        """Restart one worker after the other with other variables, as a rolling deployment does."""
+        for member in self._members:
+            async with member.lock:
+                await member.end()
+                await member.start(changes)
+
     def measure(self) -> None:
         """Note the memory of the largest worker."""
         for member in self._members:
@@ -117,8 +124,9 @@ class _Member:
         self._worker: Worker | None = None
         self._stack = AsyncExitStack()
 
-    async def start(self) -> None:
-        """Start the worker, as often as it takes: the server may be away."""
+    async def start(self, changes: Mapping[str, str] | None = None) -> None:
+        """Start the worker, as often as it takes: the server may be away. It keeps the changed variables."""
+        self._env |= changes or {}
         self.write_offset(0)
         while True:
             running = worker_process(self._address, env=self._env, module="tests.chaos.worker")

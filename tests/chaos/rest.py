@@ -22,10 +22,12 @@ _PAUSE_SECONDS = 0.3
 async def come_to_rest(callers: Callers, seed: int, seconds: float = REST_SECONDS) -> None:
     """Let a session come to rest: decide what waits for people, read all outcomes, and send a last message.
 
-    A session that does not, within the time, is reported as wedged.
+    A session that does not, within the time, is reported as wedged. One that was to be deleted is deleted now.
     """
     try:
         async with asyncio.timeout(seconds):
+            if callers.promises.deleted:
+                return await callers.delete()
             await _decide_until_idle(callers, random.Random(seed))
             await _read_outcomes(callers)
             await callers.read_missing_answers()
@@ -34,6 +36,7 @@ async def come_to_rest(callers: Callers, seed: int, seconds: float = REST_SECOND
         callers.oracle.report("wedged", callers.name, await _describe(callers))
     except (ClewError, GaveUp) as error:
         callers.oracle.report("wedged", callers.name, f"it does not come to rest: {error!r}")
+    return None
 
 
 async def _decide_until_idle(callers: Callers, chance: random.Random) -> None:

@@ -9,8 +9,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import md5
 
+from clew_workflows.encryption import Sealer
 from tests.chaos.http import Aborted, Connection, FaultyProxy, HttpAnswer, HttpRequest, forward
 
+STORE, NAMESPACE = "s3://clew/chaos", "default"
+"""The store of the workers, and their namespace, which is a folder of the store."""
 STALE_SECONDS = 5.0
 """Seconds for which a store that serves old objects does not show a write."""
 _BROKEN = HttpAnswer(500, {"content-type": "application/xml"}, b"<Error><Code>InternalError</Code></Error>")
@@ -31,14 +34,15 @@ class Version:
 
 
 class FaultyStore(FaultyProxy):
-    """A proxy before the bucket.
+    """A proxy before the bucket. It reads heads, of encrypted rounds with the keys of the clients.
 
     A lost write is answered as if it was done, and never done. An old object is served for a few seconds after its
     write; conditional writes are decided by the newest one, as in every bucket that has them.
     """
 
-    def __init__(self, address: str, seed: int) -> None:
+    def __init__(self, address: str, seed: int, sealer: Sealer) -> None:
         super().__init__(address, seed)
+        self._sealer = sealer
         self._now: dict[str, bytes] = {}
         self._before: dict[str, Version] = {}
 
@@ -76,13 +80,20 @@ class FaultyStore(FaultyProxy):
         if before.body is None:
             # A head that is not there makes its session a new one: the store must show a new object at once.
             return None if _is_head(request) else _MISSING
-        if _is_head(request) and _read_execution(before.body) != _read_execution(self._now.get(request.path, b"{}")):
+        if _is_head(request) and self._read_execution(request) != self._read_execution(request, before):
             # Nor can a session tell an old head of an earlier execution from the head of another one.
             return None
         modified = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
         headers = {"etag": _make_etag(before.body), "last-modified": modified}
         body = b"" if request.method == "HEAD" else before.body
         return HttpAnswer(200, headers, body, len(before.body))
+
+    def _read_execution(self, request: HttpRequest, version: Version | None = None) -> str | None:
+        """Read which execution has written a version of a head, or the newest one."""
+        body = version.body if version else self._now.get(request.path)
+        name = request.path.removeprefix(f"{STORE.removeprefix('s3:/')}/{NAMESPACE}/")
+        execution: str | None = json.loads(self._sealer.unseal(body or b"", name) or b"{}").get("run_id")
+        return execution
 
     async def _pass_on(self, request: HttpRequest) -> bytes:
         async with aclosing(forward(request, self._address)) as chunks:
@@ -99,11 +110,6 @@ class FaultyStore(FaultyProxy):
 
 def _is_head(request: HttpRequest) -> bool:
     return "/sessions/" in request.path
-
-
-def _read_execution(head: bytes) -> str | None:
-    execution: str | None = json.loads(head).get("run_id")
-    return execution
 
 
 def _make_etag(body: bytes) -> str:

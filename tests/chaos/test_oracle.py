@@ -13,7 +13,7 @@ from clew_audit.differences import Difference
 from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.thread.entries import Entry
 from tests.chaos.effects import Effect, check_effects
-from tests.chaos.oracle import Oracle, Origin, Promises, Reader
+from tests.chaos.oracle import ExternalResult, Oracle, Origin, Promises, Reader
 from tests.support.session_harness import SessionHarness
 
 SESSION = "s-1"
@@ -177,12 +177,39 @@ def test_a_fork_that_differs_from_its_parent_is_a_violation() -> None:
     assert any("differs from parent" in text for text in find(oracle))
 
 
+def test_a_fork_whose_parent_was_deleted_keeps_what_readers_saw() -> None:
+    """Readers have seen the parent's entries before its deletion: the fork has them."""
+    entries = make_thread()
+    oracle, promises = keep_promises(entries)
+    oracle.add_session("parent")
+    oracle.see_page("parent", entries[:8], 0)
+    promises.origin = Origin("parent", 4)
+    oracle.check_thread(SESSION, entries, None)
+    assert find(oracle) == []
+    changed = [*entries[:4], replace(entries[4], at="2020-01-01T00:00:00.000Z"), *entries[5:]]
+    oracle.check_thread(SESSION, changed, None)
+    assert any("another entry at seq 4 than its parent had" in text for text in find(oracle))
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_error", "is_violation"),
+    [("charged 7", False, False), ("charged 8", False, True), ("charged 7", True, True)],
+)
+def test_the_result_of_an_external_call_is_what_was_sent(sent: str, is_error: bool, is_violation: bool) -> None:
+    """The text of an accepted result, and whether it is an error, are as the caller sent them."""
+    entries = make_thread()
+    oracle, promises = keep_promises(entries)
+    promises.results[find_call(entries)] = ExternalResult(3, sent, is_error)
+    oracle.check_thread(SESSION, entries, None)
+    assert any("is not what was sent" in text for text in find(oracle)) is is_violation, find(oracle)
+
+
 def test_decisions_results_and_forks_must_be_in_the_thread() -> None:
     """An accepted decision, an accepted result and a fork that the thread does not have are violations."""
     entries = make_thread()
     oracle, promises = keep_promises(entries)
     promises.decisions["c-1"] = "approve"
-    promises.results["c-2"] = 1
+    promises.results["c-2"] = ExternalResult(1, "shipped", is_error=False)
     promises.forks["s-2"] = 3
     oracle.check_thread(SESSION, entries, None)
     text = "\n".join(find(oracle))
@@ -247,6 +274,17 @@ def test_an_effect_without_a_call_or_without_approval_is_a_violation() -> None:
     assert any(
         "the decisions []" in problem for problem in list_effect_problems(entries, make_effect(call, tool="wire"))
     )
+
+
+def test_an_effect_that_the_hooks_refuse_is_a_violation() -> None:
+    """A charge with a sum that the hooks refuse has no effect."""
+    calls = [{"id": "tool00001", "name": "charge", "arguments": {"cents": 8}}]
+    entries = [
+        replace(entry, payload={**entry.payload, "tool_calls": calls}) if "tool_calls" in entry.payload else entry
+        for entry in make_thread()
+    ]
+    (problem,) = list_effect_problems(entries, make_effect(find_call(entries)))
+    assert "which the hooks refuse" in problem
 
 
 def test_a_result_must_be_true() -> None:

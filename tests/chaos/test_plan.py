@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.plan import CALLS, FAULT_PAUSES, PROVIDER_FAULTS, STORE_FAULTS, Plan, make_plan, shrink
+from tests.chaos.plan import CALLS, FAULT_PAUSES, PROVIDER_FAULTS, ROTATE, STORE_FAULTS, Plan, make_plan, shrink
 
 
 def test_a_seed_makes_one_plan() -> None:
@@ -11,6 +11,15 @@ def test_a_seed_makes_one_plan() -> None:
     assert plan == make_plan(7, 120)
     assert plan != make_plan(8, 120)
     assert Plan.load(plan.dump()) == plan
+
+
+def test_half_of_the_plans_encrypt() -> None:
+    """Those of even seeds have one rotation of the keys, in the middle."""
+    assert not make_plan(7, 120).encrypts
+    plan = make_plan(8, 120)
+    assert plan.encrypts
+    (rotation,) = [action for action in plan.actions if action.kind == ROTATE]
+    assert 30 < rotation.at < 90
 
 
 def test_an_hour_has_every_call_and_every_fault() -> None:
@@ -37,6 +46,22 @@ async def test_a_plan_shrinks_to_what_breaks_a_promise() -> None:
     assert sorted(action.number for action in smallest.actions) == sorted((message.number, fault.number))
     assert smallest.seconds <= max(message.at, fault.at) + 1
     assert len(tried) < 200
+
+
+async def test_a_plan_that_fails_without_encryption_shrinks_to_one_without() -> None:
+    """Encryption stays in a plan only if the promise is kept without it."""
+    plan = make_plan(4, 60)
+    assert plan.encrypts
+
+    async def breaks(candidate: Plan) -> bool:
+        return any(action.kind == "message" for action in candidate.actions)
+
+    async def breaks_encrypted(candidate: Plan) -> bool:
+        return candidate.encrypts
+
+    assert not (await shrink(plan, breaks, 60)).encrypts
+    smallest = await shrink(plan, breaks_encrypted, 60)
+    assert (smallest.encrypts, smallest.actions) == (True, ())
 
 
 async def test_shrinking_ends_in_time() -> None:

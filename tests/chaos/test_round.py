@@ -9,6 +9,7 @@ import pytest
 
 from clew import Clew
 from clew.local import Reply
+from clew.operators import Archive
 from tests.chaos.callers import Callers
 from tests.chaos.oracle import Oracle
 from tests.chaos.plan import Action, Plan, make_plan
@@ -51,7 +52,7 @@ async def test_a_session_that_never_comes_to_rest_is_a_violation(stack: Stack) -
     oracle = Oracle()
     session = await stack.open(lambda _body: Reply(hangs=True))
     await session.message("go", request_id="r-1")
-    callers = Callers(Clew(stack.clew.temporal), oracle, session.id)
+    callers = Callers(Clew(stack.clew.temporal), Archive(stack.store, "default"), oracle, session.id)
     await come_to_rest(callers, seed=1, seconds=2)
     (violation,) = oracle.violations
     assert violation.kind == "wedged"
@@ -64,7 +65,7 @@ async def test_a_session_that_answers_comes_to_rest(stack: Stack) -> None:
     oracle = Oracle()
     session = await stack.clew.open(make_id(), model=stack.add_model("fine"))
     request = await session.message("r-1: go", request_id="r-1")
-    callers = Callers(Clew(stack.clew.temporal), oracle, session.id)
+    callers = Callers(Clew(stack.clew.temporal), Archive(stack.store, "default"), oracle, session.id)
     callers.promises.ledger.requests["r-1"] = "r-1: go"
     await come_to_rest(callers, seed=1, seconds=60)
     assert oracle.violations == []

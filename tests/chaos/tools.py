@@ -11,6 +11,7 @@ import time
 
 from clew import Agent, ContextPolicy, ToolContext, tool
 from clew.tools import external_tool
+from tests.chaos.model import FIRST, SECOND, SPARE
 
 EFFECTS = "CHAOS_EFFECTS"
 """The environment variable with the path of the file."""
@@ -89,10 +90,11 @@ order = external_tool(
 )
 
 
-helper = Agent("helper", model="chaos:helper", tools=[note, charge], request_timeout_seconds=90)
+helper = Agent("helper", model=SECOND, tools=[note, charge], request_timeout_seconds=90)
 boss = Agent(
     "boss",
-    model="chaos:first",
+    model=FIRST,
+    fallbacks=[SPARE],
     system_prompt="You lead.",
     tools=[note, charge, wire, flaky, nap, big, order, helper.as_tool(timeout_seconds=120)],
     context_policy=ContextPolicy(max_input_tokens=3000, reserve_output_tokens=100),

@@ -14,6 +14,7 @@ from clew_workflows.contract import errors
 FACES = (
     "clew",
     "clew.contract",
+    "clew.contract.content",
     "clew.errors",
     "clew.thread",
     "clew.context",

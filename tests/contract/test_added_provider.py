@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from clew import Clew, Session
 from clew.session.events import TextAdded
 from tests.support.processes import run_worker_process
@@ -73,6 +75,7 @@ async def test_a_session_talks_through_a_provider_that_a_module_brings(stack: St
         assert "models: parrot, scripted" in log.read_text()
 
 
+@pytest.mark.slow
 async def test_its_errors_are_mapped_and_its_secrets_are_told_to_nobody(stack: Stack) -> None:
     """Transient errors are retried, others end the request; the key is in no message, reply or log."""
     async with open_parrot_session(stack) as (server, session, log):

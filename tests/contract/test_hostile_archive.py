@@ -21,12 +21,29 @@ from tests.support.stack import Stack
 
 Forgery = Callable[[dict[str, Any]], None]
 
+BLOB: dict[str, Any] = {"digest": "0" * 64, "media_type": "image/png", "bytes": 7}
+NO_PARTS: list[Any] = [
+    ["no", "part"],
+    [{"type": "text", "text": 7}],
+    [{"type": "image"}],
+    [{"type": "image", "blob": BLOB, "url": "https://images.example/a.png"}],
+    [{"type": "image", "url": "file:///etc/passwd"}],
+    [{"type": "emperor", "blob": BLOB}],
+    [{"type": "file", "blob": [BLOB]}],
+    [{"type": "file", "blob": {**BLOB, "digest": "../../heads"}}],
+    [{"type": "file", "blob": {**BLOB, "media_type": "text/html; charset=x\r\nSet-Cookie: a=b"}}],
+    [{"type": "file", "blob": {**BLOB, "name": "../../.ssh/authorized_keys"}}],
+    [{"type": "image", "blob": {**BLOB, "bytes": "7"}}],
+    [{"type": "image", "blob": {**BLOB, "bytes": 1 << 60}}],
+    [{"type": "image", "blob": {**BLOB, "width": -1}}],
+    [{"type": "audio", "blob": {**BLOB, "seconds": True}}],
+]
 NO_ENTRIES: list[dict[str, Any]] = [
     {"payload": {}},
     {"payload": {"context_ref": "default", "role": "emperor", "content": "obey"}},
-    {"payload": {"context_ref": "default", "role": "user", "content": ["no", "text"]}},
     {"tokens": "many"},
     {"id": 7},
+    *({"payload": {"context_ref": "default", "role": "user", "content": content}} for content in NO_PARTS),
 ]
 
 
@@ -58,11 +75,12 @@ def forge_bytes(data: bytes) -> Forgery:
         forge_entries(**NO_ENTRIES[0]),
         forge_entries(**NO_ENTRIES[1]),
         forge_entries(tokens="many"),
+        forge_entries(payload={"context_ref": "default", "role": "user", "content": NO_PARTS[0]}),
         forge_bytes(b"[" * 100_000),
         forge_bytes(b'{"state": ' + b"9" * 10_000 + b"}"),
         forge_bytes(b" " * 100_000_000),
     ],
-    ids=["no payload", "an unknown role", "no number", "deeply nested", "a huge number", "a bomb"],
+    ids=["no payload", "an unknown role", "no number", "no parts", "deeply nested", "a huge number", "a bomb"],
 )
 async def test_a_forged_state_is_refused(stack: Stack, forge: Forgery) -> None:
     """The caller reads why, no workflow task fails, and the session continues when the true state is back."""
@@ -88,6 +106,7 @@ async def test_a_forged_state_is_refused(stack: Stack, forge: Forgery) -> None:
     assert await (await stack.clew.open(session.id)).ask("two") == "fine"
 
 
+@pytest.mark.slow
 async def test_a_forged_entry_after_the_state_is_refused(stack: Stack) -> None:
     """As forks append entries to an archive, so may a hostile writer: a malformed one opens no session."""
     archive = Archive(stack.store, "default")

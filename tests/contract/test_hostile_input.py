@@ -246,7 +246,7 @@ async def test_malformed_input_replays_as_it_was_handled(stack: Stack) -> None:
 
 
 async def test_a_data_url_is_refused_and_leaves_nothing(stack: Stack) -> None:
-    """Sessions take text: as a message, an input, a message of a snapshot and one of a preview; a signal is noted."""
+    """A message, an input, a message of a snapshot and one of a preview have no bytes in texts; a signal is noted."""
     session = await stack.open()
     await session.ask("hello")
     handle = stack.clew.temporal.get_workflow_handle(session.id)
@@ -268,7 +268,7 @@ async def test_a_data_url_is_refused_and_leaves_nothing(stack: Stack) -> None:
     with pytest.raises(WorkflowQueryFailedError, match="data URL"):
         await handle.query("context", {"pending": [{"role": "user", "content": text}]})
     for client_side in (session.ask(text), session.context(pending=[text])):
-        with pytest.raises(InvalidInput, match="sessions take text"):
+        with pytest.raises(InvalidInput, match="store the bytes as a blob"):
             await client_side
     assert (await session.status()).rev == before
     await handle.signal("steer", {"content": text})

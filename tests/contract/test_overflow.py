@@ -19,6 +19,7 @@ from clew.local import Reply
 from clew_activities.archive import Archive
 from clew_activities.model.summarize import INSTRUCTIONS
 from clew_audit.audit import audit_session
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import compute_digest
 from tests.support.provider_server import decode_request
 from tests.support.rolling import make_id, run_rolling_worker
@@ -105,7 +106,7 @@ async def test_summaries_fit_into_the_window_that_the_model_has(stack: Stack) ->
         await session.ask(f"{number} " + "some words of a user " * 40)
     receipt = await session.summarize()
     assert receipt.to_seq > 15
-    assert (await session.context()).messages[0]["content"].endswith("They talked.")
+    assert get_text((await session.context()).messages[0]["content"]).endswith("They talked.")
 
 
 async def test_a_refusal_that_shortening_does_not_help_is_the_failure(stack: Stack) -> None:

@@ -12,6 +12,7 @@ from clew import Clew, ContextPolicy, Session
 from clew.errors import InvalidInput, NothingToSummarize, Refusal
 from clew.local import Reply
 from clew_activities.model.summarize import INSTRUCTIONS
+from clew_workflows.contract.content import get_text
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.scenarios import wait_until_idle
 from tests.support.stack import Stack
@@ -40,7 +41,7 @@ async def open_session(stack: Stack, turns: int, policy: ContextPolicy = POLICY,
 
 
 async def list_contents(session: Session) -> list[str]:
-    return [message["content"] for message in (await session.context()).messages]
+    return [get_text(message["content"]) for message in (await session.context()).messages]
 
 
 async def test_a_summary_is_written_on_request(stack: Stack) -> None:

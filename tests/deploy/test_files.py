@@ -5,11 +5,19 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
+from clew.local.temporal import FAIRNESS, QUICK_DELETIONS, QUICK_TRANSFERS
+from clew_workflows.contract.lists import SEARCH_ATTRIBUTES
+from deploy.servers.programs import read_version
 from tests.support.processes import ROOT
 
 CONSTRAINTS = sorted((ROOT / "constraints").glob("*.txt"))
 REQUIREMENT = re.compile(r"(?m)^([a-z0-9-]+)==(\S+)(.*?)(?=^\S|\Z)", re.DOTALL)
+
+
+ENDED_POLLS = {"frontend.enableCancelWorkerPollsOnShutdown": True}
+"""What a server needs beside that, so that a worker's stop loses no tasks."""
 
 
 def read_pins(file: Path) -> dict[str, tuple[str, int]]:
@@ -53,3 +61,59 @@ def test_compose_publishes_to_this_machine_alone() -> None:
     published = re.findall(r'(?m)^\s+- "([\d.:]*:\d+)"$', text)
     assert len(published) == text.count("ports:") == 2
     assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_compose_has_the_server_that_the_local_cluster_is_built_from() -> None:
+    """What is tested as processes is what the images hold."""
+    services = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
+    version = read_version("temporal", "go.temporal.io/server").removeprefix("v")
+    images = {service["image"] for service in services.values() if "image" in service}
+    assert {image for image in images if re.match("temporalio/(server|admin-tools):", image)} == {
+        f"temporalio/server:{version}",
+        f"temporalio/admin-tools:{version}",
+    }
+
+
+def test_compose_registers_the_search_attributes_of_sessions() -> None:
+    """Each with its type."""
+    services = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
+    (script,) = services["temporal-namespace"]["command"]
+    assert dict(re.findall(r"--name (\w+) --type (\w+)", script)) == SEARCH_ATTRIBUTES
+
+
+def test_compose_has_the_dynamic_configuration_of_the_development_server() -> None:
+    """What the tests rely on is what a deployment has."""
+    configs = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["configs"]
+    values = yaml.safe_load(configs["dynamicconfig"]["content"])
+    assert values == {
+        name: [{"value": value}]
+        for name, value in {**FAIRNESS, **QUICK_TRANSFERS, **QUICK_DELETIONS, **ENDED_POLLS}.items()
+    }
+
+
+def test_kubernetes_and_compose_give_workers_the_same_settings() -> None:
+    """All that both of them set, except the address of the server."""
+    services = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
+    compose = {
+        name: re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", value) for name, value in services["worker"]["environment"].items()
+    }
+    lines = (ROOT / "deploy/kubernetes/base/settings.env").read_text().splitlines()
+    cluster = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    common = cluster.keys() & compose.keys() - {"TEMPORAL_ADDRESS"}
+    assert {"TEMPORAL_NAMESPACE", "CLEW_TASK_QUEUE", "CLEW_STORE", "AWS_REGION"} <= common
+    assert {name: cluster[name] for name in common} == {name: compose[name] for name in common}
+
+
+@pytest.mark.parametrize("folder", ["temporal", "seaweedfs"])
+def test_every_module_of_a_server_has_a_hash(folder: str) -> None:
+    """What is built is what was pinned, wherever it comes from."""
+    files = ROOT / "deploy/servers" / folder
+    text = (files / "go.mod").read_text()
+    replaced = dict(re.findall(r"(?m)^replace (\S+) => (\S+ v\S+)", text))
+    required = [
+        (name, version) for name, version in re.findall(r"(?m)^\s+(\S+) (v\S+)", text) if name not in replaced
+    ]
+    required += [(name, version) for name, version in (target.split() for target in replaced.values())]
+    hashed = {tuple(line.split()[:2]) for line in (files / "go.sum").read_text().splitlines()}
+    assert required
+    assert [one for one in required if not hashed & {one, (one[0], f"{one[1]}/go.mod")}] == []

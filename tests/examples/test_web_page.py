@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+from base64 import b64encode
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page, Request, Response, expect
 
 from clew import Session, testing
@@ -16,6 +20,7 @@ from clew.testing import ScriptedRequest
 from examples.web import service
 from examples.web.agents import shop
 from tests.support.browser import open_browser
+from tests.support.media import make_pdf, make_png
 from tests.support.scripts import FOUNDED, PAGE
 from tests.support.web import Proxy, run_proxy, serve
 
@@ -166,6 +171,150 @@ async def test_a_hundred_reconnects_lose_and_double_nothing(monkeypatch: pytest.
         await check_page(page, stack.clew.session("web:ann:main"))
 
 
+DROP = """async ([name, type, base64, event]) => {
+  const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([bytes], name, { type }));
+  const init = { bubbles: true, cancelable: true };
+  dispatchEvent(event === "drop" ? new DragEvent("drop", { ...init, dataTransfer: transfer })
+                                 : new ClipboardEvent("paste", { ...init, clipboardData: transfer }));
+}"""
+HOSTILE = b"<svg xmlns='http://www.w3.org/2000/svg' onload='window.hacked=1'><script>window.hacked=1</script></svg>"
+
+
+async def give_file(page: Page, name: str, media_type: str, data: bytes, event: str = "drop") -> None:
+    """Drop a file on the page, or paste it."""
+    await page.evaluate(DROP, [name, media_type, b64encode(data).decode(), event])
+
+
+@pytest.mark.slow
+async def test_files_are_dropped_pasted_and_shown() -> None:
+    """Files have previews, and stand in the message after it is sent; an SVG that is named .png does not run."""
+    agent = replace(shop, model="scripted:shop")
+    png = make_png(200, 120)
+    async with (
+        testing.stack(agents=[agent], models={"shop": lambda _: Reply("I see.")}) as stack,
+        serve(service.app, stack.clew) as address,
+        open_browser() as browser,
+    ):
+        context = await browser.new_context()
+        page = await context.new_page()
+        dialogs: list[str] = []
+        page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+        await page.goto(f"http://{address}/?chat=main")
+        await expect(page.locator("#status")).to_have_text("idle")
+        await give_file(page, "screen.png", "image/png", png)
+        await give_file(page, "invoice.pdf", "application/pdf", make_pdf(1), "paste")
+        await give_file(page, "evil.png", "image/png", HOSTILE)
+        await give_file(page, "empty.png", "image/png", b"")
+        await expect(page.locator(".note.failed")).to_contain_text("is empty")
+        await page.get_by_label("Files", exact=True).set_input_files(
+            {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"some notes"}
+        )
+        figures = page.locator("#files figure")
+        await expect(figures).to_have_count(4)
+        await expect(figures.first.locator("img")).to_have_js_property("naturalWidth", 200)
+        await page.get_by_role("button", name="Remove notes.txt").click()
+        await expect(figures).to_have_count(3)
+        await send(page, "What is wrong here?")
+        await expect(page.locator(".assistant")).to_have_text("I see.")
+        await expect(figures).to_have_count(0)
+        message = page.locator(".user")
+        await expect(message.locator(".part").first).to_have_text("What is wrong here?")
+        await expect(message.locator("img")).to_have_count(1)
+        await expect(message.locator("img")).to_have_js_property("naturalWidth", 200)
+        links = message.locator("a[download]")
+        assert [text.partition(" (")[0] for text in await links.all_text_contents()] == ["invoice.pdf", "evil.png"]
+        await check_hostile_file(page, str(await links.last.get_attribute("href")))
+        await page.reload()
+        await expect(page.locator(".user img")).to_have_js_property("naturalWidth", 200)
+        assert not await page.evaluate("window.hacked")
+        assert dialogs == []
+        question = [
+            entry.body.content
+            async for entry in stack.clew.session(await find_session_id(page)).read()
+            if isinstance(entry.body, UserMessage)
+        ]
+        assert [part["type"] for part in question[0] if not isinstance(part, str)] == [
+            "text",
+            "image",
+            "file",
+            "file",
+        ]
+
+
+async def find_session_id(page: Page) -> str:
+    user = next(cookie for cookie in await page.context.cookies() if cookie.get("name") == "user")
+    return f"web:{user.get('value')}:main"
+
+
+async def check_hostile_file(page: Page, path: str) -> None:
+    """Open the file as a page, in a frame, as an object and as an image: the browser saves it or shows nothing."""
+    await page.evaluate(
+        """(path) => {
+          for (const [name, attribute] of [["iframe", "src"], ["embed", "src"], ["object", "data"], ["img", "src"]]) {
+            const element = document.createElement(name);
+            element[attribute] = path;
+            document.body.append(element);
+          }
+        }""",
+        path,
+    )
+    other = await page.context.new_page()
+    async with other.expect_download():
+        with suppress(PlaywrightError):
+            await other.goto(f"{page.url.partition('/?')[0]}{path}")
+    assert not await other.evaluate("window.hacked")
+    await other.close()
+    assert not await page.evaluate("window.hacked")
+
+
+@pytest.mark.slow
+async def test_parts_of_results_and_replies_are_shown() -> None:
+    """What a tool returns and what a model draws stand in the page; a refused file comes back to the composer."""
+    agent = replace(shop, model="scripted:shop")
+    async with (
+        testing.stack(agents=[agent], models={"shop": answer}) as stack,
+        serve(service.app, stack.clew) as address,
+        open_browser() as browser,
+    ):
+        session = await stack.clew.open("web:bea:main", agent="shop")
+        image = {"type": "image", "blob": await session.put_blob(make_png(150, 90), name="chart.png")}
+        call = {"id": "c1", "name": "draw", "arguments": {}}
+        result = [{"type": "text", "text": "done:"}, image]
+        payloads = (
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "name": "draw", "content": result},
+            {"role": "assistant", "content": [image, {"type": "text", "text": "I drew <b>it</b>."}]},
+            {"role": "assistant", "content": [{"type": "image", "url": "https://shop.example/a.png"}]},
+        )
+        sent = "".join(
+            f"data: {json.dumps({'type': 'entry', 'entry': entry})}\n\n"
+            for seq, payload in enumerate(payloads)
+            for entry in [
+                {"seq": 100 + seq, "kind": "ai_message", "payload": payload, "refs": {"call_id": f"call-{seq}"}}
+            ]
+        )
+        context = await browser.new_context()
+        await context.add_cookies([{"name": "user", "value": "bea", "url": f"http://{address}"}])
+        page = await context.new_page()
+        await page.route(
+            "**/events?*", lambda route: route.fulfill(body=sent, content_type="text/event-stream"), times=1
+        )
+        await page.goto(f"http://{address}/?chat=main")
+        await expect(page.locator("#status")).to_have_text("idle")
+        for where in (".tool .result img", ".assistant img"):
+            await expect(page.locator(where)).to_have_js_property("naturalWidth", 150)
+        await expect(page.locator(".assistant").nth(0)).to_contain_text("I drew <b>it</b>.")
+        assert await page.locator(".assistant a").last.get_attribute("href") == "https://shop.example/a.png"
+        assert await page.locator("img[src^='https://shop']").count() == 0
+        await give_file(page, "program.exe", "", b"MZ\x00\x01")
+        await send(page, "run this")
+        await expect(page.locator(".note.failed")).to_contain_text("program.exe")
+        await expect(page.locator("#files figure")).to_have_count(1)
+        await expect(page.get_by_label("Message")).to_have_value("run this")
+
+
 @pytest.mark.slow
 async def test_sources_stand_under_the_answer() -> None:
     """Pages of the web are links that open apart and tell nothing; another address is text, and runs nothing."""
@@ -189,4 +338,3 @@ async def test_sources_stand_under_the_answer() -> None:
         await expect(provided.first.locator(".result")).to_have_text("Assam")
         order = "[...document.querySelectorAll('main > *')].map(e => e.className)"
         assert await page.evaluate(order) == ["user", "assistant", "tool provided", "tool provided", "sources"]
-        await page.screenshot(path="/tmp/d-web.png")

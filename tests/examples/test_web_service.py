@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -15,7 +16,8 @@ from clew import testing
 from clew.local import Reply, ToolCall
 from clew.testing import ScriptedRequest
 from examples.web.agents import shop
-from examples.web.service import app
+from examples.web.service import MAX_FILE_BYTES, MAX_FILES, app
+from tests.support.media import make_pdf, make_png
 from tests.support.waiting import PATIENCE_SECONDS
 from tests.support.web import SentEvent, receive, serve
 
@@ -65,7 +67,7 @@ def is_outcome(event: SentEvent) -> bool:
     return bool(event.data["type"] == "entry" and event.data["entry"]["kind"] == "run")
 
 
-def list_contents(events: list[SentEvent]) -> list[str]:
+def list_contents(events: list[SentEvent]) -> list[Any]:
     """List the contents of the messages among the events."""
     entries = [event.data["entry"] for event in events if event.data["type"] == "entry"]
     return [entry["payload"]["content"] for entry in entries if entry["kind"] == "ai_message"]
@@ -137,6 +139,86 @@ async def test_a_name_with_other_characters_is_refused(address: str, name: str) 
             assert answer.status_code in (404, 422)
             run = {"threadId": chat, "runId": "r", "messages": []}
             assert (await http.post("/ag-ui", json=run, headers=headers)).status_code == 422
+
+
+SVG = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
+HTML = b"<!doctype html><script>alert(1)</script>"
+
+
+async def test_a_file_is_uploaded_sent_and_read_again(address: str) -> None:
+    """The message names the file, an upload that is repeated has the same digest, and the bytes come back."""
+    png = make_png(size=3_000_000)
+    async with sign_in(address, "ann") as http:
+        stored = [(await http.post("/chats/files/files?name=a.png", content=png)).json() for _ in range(2)]
+        assert stored[0] == stored[1]
+        blob = stored[0]
+        assert (blob["media_type"], blob["name"], blob["width"], blob["height"]) == ("image/png", "a.png", 30, 20)
+        await post(http, "/chats/files/messages", id="m1", text="What is this?", files=[blob])
+        events = await read_until(http, "/chats/files/events", is_outcome)
+        content = list_contents(events)[0]
+        assert content == [{"type": "text", "text": "What is this?"}, {"type": "image", "blob": blob}]
+        read = await http.get(f"/chats/files/files/{blob['digest']}")
+        assert (read.content, read.headers["content-type"]) == (png, "image/png")
+        assert read.headers["content-disposition"] == "inline"
+
+
+@pytest.mark.parametrize("data", [SVG, HTML, make_pdf(), b"a,b\n1,2\n"])
+async def test_only_images_are_shown(address: str, data: bytes) -> None:
+    """A browser saves any other file, whatever its name says, and guesses no type."""
+    async with sign_in(address, "ann") as http:
+        uploaded = await http.post("/chats/shown/files?name=a.png", content=data)
+        uploaded.raise_for_status()
+        read = await http.get(f"/chats/shown/files/{uploaded.json()['digest']}")
+        assert read.content == data
+        assert read.headers["content-type"] == "application/octet-stream"
+        assert read.headers["content-disposition"] == "attachment"
+        assert read.headers["x-content-type-options"] == "nosniff"
+        assert "sandbox" in read.headers["content-security-policy"]
+
+
+async def test_a_polyglot_is_an_image_and_nothing_else(address: str) -> None:
+    """A file that begins like a PNG and goes on as a page is served as a PNG, within a sandbox."""
+    async with sign_in(address, "ann") as http:
+        refused = await http.post("/chats/shown/files?name=a.html", content=make_png() + HTML)
+        assert (refused.status_code, refused.json()["type"]) == (409, "content_mismatch")
+        uploaded = await http.post("/chats/shown/files?name=a.png", content=make_png() + HTML)
+        assert uploaded.json()["media_type"] == "image/png"
+        read = await http.get(f"/chats/shown/files/{uploaded.json()['digest']}")
+        assert read.headers["content-type"] == "image/png"
+        assert read.headers["x-content-type-options"] == "nosniff"
+        assert "sandbox" in read.headers["content-security-policy"]
+
+
+async def test_a_file_with_another_name_for_a_path_is_named_by_its_last_part(address: str) -> None:
+    """Neither a path nor a control character is a name; a description that has one is refused."""
+    async with sign_in(address, "ann") as http:
+        blob = (await http.post("/chats/named/files?name=../../x%0A.png", content=make_png())).json()
+        assert blob["name"] == "x_.png"
+        message = {"id": "m", "text": "", "files": [{**blob, "name": "../x"}]}
+        assert (await http.post("/chats/named/messages", json=message)).status_code == 422
+
+
+async def test_files_have_limits(address: str) -> None:
+    """Too large, too many, empty, unknown, or of a type that no model reads: each has its refusal."""
+    async with sign_in(address, "ann") as http:
+        assert (await http.post("/chats/l/files", content=bytes(MAX_FILE_BYTES + 1))).status_code == 413
+        for data in (b"", b"MZ\x00\x01\x02"):
+            refused = await http.post("/chats/l/files", content=data)
+            assert (refused.status_code, refused.json()["type"]) == (409, "unsupported_content")
+        blob = (await http.post("/chats/l/files", content=make_png())).json()
+        many = {"id": "m", "text": "", "files": [blob] * (MAX_FILES + 1)}
+        assert (await http.post("/chats/l/messages", json=many)).status_code == 422
+        refused = await http.get(f"/chats/l/files/{'0' * 64}")
+        assert (refused.status_code, refused.json()["type"]) == (409, "unknown_blob")
+
+
+async def test_a_user_does_not_see_the_files_of_another(address: str) -> None:
+    """A digest alone opens nothing: the chat must have the file."""
+    async with sign_in(address, "ann") as ann, sign_in(address, "bob") as bob:
+        digest = (await ann.post("/chats/own/files", content=make_png(40, 40))).json()["digest"]
+        assert (await ann.get(f"/chats/own/files/{digest}")).status_code == 200
+        assert (await bob.get(f"/chats/own/files/{digest}")).status_code == 409
+        assert (await ann.get(f"/chats/other/files/{digest}")).status_code == 409
 
 
 async def test_users_do_not_see_each_other(address: str) -> None:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import jsonschema_rs
+from anthropic.types import RawMessageStreamEvent
 
 from tests.providers.chat_completions import make_id, make_signature, make_thinking_block
+from tests.providers.official_types import build_event
 from tests.providers.strict_server import DROP, Billing, Exchange, Refusal, Rule, Sent, ServerSentEvents, Turn
 
 Block = dict[str, Any]
@@ -85,12 +87,12 @@ class AnthropicMessages(ServerSentEvents):
             "stop_sequence": None,
             "usage": {**counts, "output_tokens": 1},
         }
-        events: list[Any] = [{"type": "message_start", "message": message}, {"type": "ping"}]
+        events: list[Any] = [{"type": "message_start", "message": message}]
         for index, (block, deltas) in enumerate(blocks):
             events.append({"type": "content_block_start", "index": index, "content_block": block})
             events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
             events.append({"type": "content_block_stop", "index": index})
-        middle = len(events) - 2
+        middle = len(events) - 1
         reason = {"length": self.cut_reason, "pause": "pause_turn"}.get(turn.ending) or (
             "tool_use" if turn.calls else "end_turn"
         )
@@ -102,6 +104,10 @@ class AnthropicMessages(ServerSentEvents):
             {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage}
         )
         events.append({"type": "message_stop"})
+        for event in events:
+            build_event(RawMessageStreamEvent, event)
+        # The package's client reads past it.
+        events.insert(1, {"type": "ping"})
         match turn.fault.when if turn.fault else None:
             case "inside":
                 error = {"details": None, "type": "overloaded_error", "message": "Overloaded"}

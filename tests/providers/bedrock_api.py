@@ -142,6 +142,8 @@ class Converse:
             "cacheWriteInputTokens": written,
         }
         events.append(("metadata", {"usage": usage, "metrics": {"latencyMs": 700}}, "event"))
+        for kind, value, _ in events:
+            _check(_get_events()[kind], value)
         match turn.fault.when if turn.fault else None:
             case "inside":
                 error = {"message": "Bedrock is unable to process your request."}
@@ -198,8 +200,28 @@ def verify_signature(exchange: Exchange) -> Iterator[Refusal]:
 
 
 @cache
+def _get_operation() -> Any:
+    return Session().get_service_model("bedrock-runtime").operation_model("ConverseStream")
+
+
 def _get_input() -> Any:
-    return Session().get_service_model("bedrock-runtime").operation_model("ConverseStream").input_shape
+    return _get_operation().input_shape
+
+
+def _get_events() -> Mapping[str, Any]:
+    """The shapes of the events of a stream, by their names."""
+    events: Mapping[str, Any] = _get_operation().output_shape.members["stream"].members
+    return events
+
+
+def _check(shape: Any, value: Any) -> None:
+    """Check what the server sends by the service model.
+
+    Raises:
+        AssertionError: The value does not have the shape.
+    """
+    report = ParamValidator().validate(value, shape)
+    assert not report.has_errors(), report.generate_report()
 
 
 def match_model(exchange: Exchange) -> Iterator[Refusal]:
@@ -424,7 +446,10 @@ def _translate_block(block: Block) -> Block:
         case {"toolUse": call}:
             return {"type": "tool_use", "id": call["toolUseId"], "name": call["name"], "input": call["input"]}
         case {"toolResult": result}:
-            return {"type": "tool_result", "tool_use_id": result["toolUseId"], "content": result["content"]}
+            content = [_translate_block(one) for one in result["content"]]
+            return {"type": "tool_result", "tool_use_id": result["toolUseId"], "content": content}
+        case {"image": _} | {"document": _}:
+            return {"type": next(iter(block))}
         case {"reasoningContent": {"redactedContent": data}}:
             return {"type": "redacted_thinking", "data": data}
         case {"reasoningContent": {"reasoningText": reasoning}}:
@@ -458,7 +483,27 @@ def _list_model_rules(names: tuple[Callable[[Exchange], Any], ...]) -> tuple[Rul
     return tuple(map(_ask_model, names))
 
 
-RULES: tuple[Rule, ...] = (match_model, order_messages, pair_calls, take_tools, limit_cache_points)
+def name_documents(exchange: Exchange) -> Iterator[Refusal]:
+    """Refuse documents whose names have other characters, or twice the same, or that have no text beside them."""
+    for index, message in enumerate(exchange.body.get("messages") or []):
+        inner = [block["toolResult"]["content"] for block in message["content"] if "toolResult" in block]
+        for blocks in (message["content"], *inner):
+            names = [block["document"]["name"] for block in blocks if "document" in block]
+            if names and not any("text" in block for block in blocks):
+                yield Refusal(
+                    f"The message at messages.{index} has a document and no text. Add a text block, and try again."
+                )
+            if not all(re.fullmatch(r"(?!.*\s\s)[A-Za-z0-9\s()\[\]-]{1,200}", name) for name in names):
+                yield Refusal(
+                    "The document file name can only contain alphanumeric characters, whitespace characters, "
+                    "hyphens, parentheses, and square brackets. The name can't contain more than one consecutive "
+                    "whitespace character. Edit the document name and retry your request."
+                )
+            if len(set(names)) < len(names):
+                yield Refusal("The message contains documents with duplicate names. Use unique names, and try again.")
+
+
+RULES: tuple[Rule, ...] = (match_model, name_documents, order_messages, pair_calls, take_tools, limit_cache_points)
 """What Converse refuses, whichever model it is for."""
 
 CLAUDE: tuple[Rule, ...] = (

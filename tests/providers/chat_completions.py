@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from tests.providers.official_types import build_event
 from tests.providers.strict_server import DROP, Billing, Call, Exchange, Refusal, Sent, ServerSentEvents, Turn
 
 Thinking = Literal["reasoning_content", "reasoning", "reasoning_details", "thinking_chunks", "tags", "closing_tag"]
@@ -51,9 +52,11 @@ class ChatCompletions(ServerSentEvents):
         repeats_end: Whether the chunk with the finish reason comes twice.
         name_suffix: What stands after a tool's name.
         comments: Whether comments stand between the events.
-        fault: The chunk that says that the reply failed.
+        fault: The chunk that says that the reply failed, or a line of the stream that says it.
+        leak: Makes the text of calls as the model writes them, which the server sometimes leaves there; None: never.
         refuse: Makes the JSON of an error response.
         data: What begins a line of data.
+        chunk: The type of a chunk in the provider's own package; None: no package has one for all that is sent.
         path: The path of a request.
     """
 
@@ -76,11 +79,13 @@ class ChatCompletions(ServerSentEvents):
     repeats_end: bool = False
     name_suffix: str = ""
     comments: bool = False
-    fault: Mapping[str, Any] = field(
+    leak: Callable[[Sequence[Call]], str] | None = None
+    fault: Mapping[str, Any] | str = field(
         default_factory=lambda: {"error": {"message": "The server had an error", "type": "server_error", "code": 500}}
     )
     refuse: Callable[[Refusal], Any] = make_error
     data: str = "data: "
+    chunk: Any = None
     path: str = "/chat/completions"
 
     def encode_refusal(self, refusal: Refusal) -> Any:
@@ -89,6 +94,8 @@ class ChatCompletions(ServerSentEvents):
 
     def encode(self, turn: Turn, exchange: Exchange, thinking: str, billing: Billing) -> tuple[list[Any], Sent]:
         """Encode a reply as chunks."""
+        if turn.leaks and self.leak:
+            turn = replace(turn, text=f"{turn.text}{self.leak(turn.calls)}", calls=())
         number = sum(len(sent.calls) for sent in exchange.sent)
         ids = [self.make_id(number + place, call.name) for place, call in enumerate(turn.calls)]
         owned = [dict(self.signs(place, number + place) or {}) for place in range(len(turn.calls))]
@@ -119,13 +126,16 @@ class ChatCompletions(ServerSentEvents):
             events.append(dict(events[-1]))
         events += [{**envelope, **chunk} for chunk in self.closing]
         self._add_usage(events, envelope, exchange, billing, len(thinking) // 4 + 1 if thinking else 0)
+        if self.chunk:
+            events = [build_event(self.chunk, event) for event in events]
         if self.comments:
             events = [piece for event in events for piece in (": PROCESSING", event)]
             half *= 2
         events.append("[DONE]")
         match turn.fault.when if turn.fault else None:
             case "inside":
-                events = [*events[:half], {**envelope, **self.fault}]
+                fault = self.fault if isinstance(self.fault, str) else {**envelope, **self.fault}
+                events = [*events[:half], fault, *(["[DONE]"] if isinstance(fault, str) else [])]
             case "cut":
                 events = [*events[:half], DROP]
             case "after":

@@ -10,15 +10,12 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jsonschema_rs
-from pydantic import TypeAdapter, ValidationError
 
 from tests.providers.strict_server import Exchange, Refusal, Rule
-from tests.support.provider_server import drain
 
 Message = dict[str, Any]
 
@@ -54,46 +51,6 @@ def know_fields(known: Mapping[str, Collection[str]], refuse: Callable[[str, tup
                     yield refuse(kind, place, name)
 
     return rule
-
-
-def format_place(place: Iterable[Any]) -> str:
-    """Format a place as `messages[1].tool_calls[0]`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-
-
-@cache
-def _make_adapter(params: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(params)
-
-
-def match_type(params: Any, refuse: str, *ignored: str) -> Rule:
-    """Refuse a body that does not have the official package's type, or has fields that the type does not have."""
-
-    def rule(exchange: Exchange) -> Iterator[Refusal]:
-        body = exchange.body
-        try:
-            known = drain(_make_adapter(params).validate_python(body))
-        except ValidationError as error:
-            first = error.errors()[0]
-            yield Refusal(refuse.format(format_place(first["loc"])) + f": {first['msg']}")
-            return
-        for place in _compare(body, known):
-            if place.rpartition(".")[2] not in ignored:
-                yield Refusal(refuse.format(place))
-
-    return rule
-
-
-def _compare(body: Any, known: Any, place: tuple[Any, ...] = ()) -> Iterator[str]:
-    if isinstance(body, dict) and isinstance(known, dict):
-        for key, value in body.items():
-            if key not in known:
-                yield format_place((*place, key))
-            else:
-                yield from _compare(value, known[key], (*place, key))
-    elif isinstance(body, list) and isinstance(known, list):
-        for index, (one, other) in enumerate(zip(body, known, strict=False)):
-            yield from _compare(one, other, (*place, index))
 
 
 def refuse_fields(names: Collection[str], message: str, **fields: Any) -> Rule:
@@ -375,7 +332,13 @@ def name_calls(pattern: str, message: str, **fields: Any) -> Rule:
 
 
 def return_thinking(
-    field: str, message: str, *, current_turn: bool = False, empty: bool = True, **fields: Any
+    field: str,
+    message: str,
+    *,
+    current_turn: bool = False,
+    empty: bool = True,
+    without_calls: bool = False,
+    **fields: Any,
 ) -> Rule:
     """Refuse an assistant's tool calls without the field of the thinking.
 
@@ -384,6 +347,7 @@ def return_thinking(
         message: `{index}` is the message's.
         current_turn: Whether it is needed only after the last user message.
         empty: Whether it may be empty.
+        without_calls: Whether an assistant's messages without calls need the field, too.
         fields: The refusal's.
     """
 
@@ -393,7 +357,7 @@ def return_thinking(
         first = users[-1] if users and current_turn else 0
         for index, one in enumerate(messages[first:], first):
             is_there = isinstance(one.get(field), str) and (empty or one[field])
-            if one["role"] == "assistant" and one.get("tool_calls") and not is_there:
+            if one["role"] == "assistant" and (one.get("tool_calls") or without_calls) and not is_there:
                 yield Refusal(message.format(index=index), **fields)
 
     return rule

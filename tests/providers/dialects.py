@@ -8,28 +8,32 @@ beside `chat_completions`, `anthropic_messages` and `bedrock_api`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
+from mistralai.client.models import CompletionChunk
+from openai.types.chat import ChatCompletionChunk
 
 from tests.providers import anthropic_messages as messages_api
 from tests.providers import bedrock_api, gemini_api, responses_api
 from tests.providers.anthropic_messages import AnthropicMessages
-from tests.providers.chat_completions import ChatCompletions, make_error, make_id, make_signature
+from tests.providers.chat_completions import ChatCompletions, make_id, make_signature
 from tests.providers.chat_rules import (
     choose_tools,
     have_content,
     have_object_arguments,
     have_unique_ids,
     limit_descriptions,
-    match_type,
     refuse_fields,
     refuse_when,
     take_efforts,
     take_formats,
 )
 from tests.providers.gemini_api import GeminiApi
+from tests.providers.media_rules import take_media
+from tests.providers.official_types import match_type
 from tests.providers.responses_api import ResponsesApi
 from tests.providers.server_rules import (
     ARGUMENTS_TEXT,
@@ -59,6 +63,8 @@ from tests.providers.server_rules import (
     OPENAI,
     OPENAI_REASONING,
     OPENROUTER,
+    OPENROUTER_DEEPSEEK,
+    OPENROUTER_KIMI,
     QWEN,
     QWEN_3_8_EFFORTS,
     STRANGER,
@@ -69,9 +75,17 @@ from tests.providers.server_rules import (
     XAI,
     XAI_NO_EFFORT,
     make_template_rules,
+    return_reasoning,
     return_stranger_thinking,
 )
-from tests.providers.strict_server import Dialect, Refusal, Rule, find_foreign_thoughts
+from tests.providers.strict_server import Call, Dialect, Refusal, Rule, find_foreign_thoughts
+
+# Images, recordings and files
+
+PLAIN_IMAGES = frozenset({"image/png", "image/jpeg"})
+IMAGES = PLAIN_IMAGES | {"image/gif", "image/webp"}
+DOCUMENTS = IMAGES | {"application/pdf"}
+RECORDINGS = frozenset({"audio/wav", "audio/mp3"})
 
 # Forms of errors
 
@@ -144,6 +158,37 @@ def _make_qwen_error(refusal: Refusal) -> Any:
     }
 
 
+# Calls in the text, as models write them
+
+
+def _leak_json(calls: Sequence[Call]) -> str:
+    """Write calls as Qwen and Hermes do: seen of vLLM, llama.cpp and LiteLLM."""
+    written = (json.dumps({"name": call.name, "arguments": call.arguments}) for call in calls)
+    return "".join(f"<tool_call>\n{call}\n</tool_call>\n" for call in written)
+
+
+def _leak_sections(calls: Sequence[Call]) -> str:
+    """Write calls as Kimi does: seen of vLLM and OpenRouter."""
+    written = "".join(
+        f"<|tool_call_begin|>functions.{call.name}:{number}<|tool_call_argument_begin|>{json.dumps(call.arguments)}"
+        "<|tool_call_end|>"
+        for number, call in enumerate(calls)
+    )
+    return f"<|tool_calls_section_begin|>{written}<|tool_calls_section_end|>"
+
+
+def _leak_dsml(calls: Sequence[Call]) -> str:
+    """Write calls as DeepSeek does from V3.2 on: seen of its own API, vLLM and SGLang."""
+    mark = "\uff5cDSML\uff5c"
+    written = "".join(f'<{mark}invoke name="{call.name}">\n</{mark}invoke>\n' for call in calls)
+    return f"\n\n<{mark}tool_calls>\n{written}</{mark}tool_calls>"
+
+
+def _leak_list(calls: Sequence[Call]) -> str:
+    """Write calls as Mistral's models do, without an end."""
+    return f"[TOOL_CALLS]{json.dumps([{'name': call.name, 'arguments': call.arguments} for call in calls])}"
+
+
 # The rows
 
 
@@ -191,7 +236,9 @@ VLLM_WIRE = ChatCompletions(
     make_id=make_id("chatcmpl-tool-", 22),
     refuse=_make_vllm_error,
 )
-LLAMACPP_WIRE = ChatCompletions(make_id=make_id("", 32), refuse=_make_llamacpp_error)
+# Until late in 2025 an error in the stream was a field of its own, which readers of the standard leave out.
+OLDER_ERROR = 'error: {"code": 500, "message": "Compute error.", "type": "server_error"}'
+LLAMACPP_WIRE = ChatCompletions(make_id=make_id("", 32), refuse=_make_llamacpp_error, fault=OLDER_ERROR)
 
 CLAUDE_AT_BEDROCK = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 
@@ -212,23 +259,26 @@ def _make_responses(
         thinks=bool(efforts),
         environ={f"CLEW_PROVIDER_{provider.upper()}_DIALECT": "responses"},
         runs_searches=True,
+        media=DOCUMENTS,
+        media_in_results=True,
         **fields,
     )
 
 
-DIALECTS: tuple[Dialect, ...] = (
+_ROWS: tuple[Dialect, ...] = (
     _make_dialect(
         "openai",
         "gpt-5-mini",
-        ChatCompletions(refuse=make_error),
+        ChatCompletions(chunk=ChatCompletionChunk),
         (*OPENAI, *OPENAI_REASONING, take_efforts(("minimal", "low", "medium", "high"), EFFORT_TEXT)),
         thinks=False,
         environ={"CLEW_PROVIDER_OPENAI_DIALECT": "openai"},
+        media=DOCUMENTS,
     ),
     _make_dialect(
         "openai-gpt-5.6",
         "gpt-5.6",
-        ChatCompletions(),
+        ChatCompletions(chunk=ChatCompletionChunk),
         (
             *OPENAI,
             *OPENAI_REASONING,
@@ -245,6 +295,7 @@ DIALECTS: tuple[Dialect, ...] = (
         thinks=False,
         environ={"CLEW_PROVIDER_OPENAI_NEWEST_DIALECT": "openai"},
         left_out=_leave_to("openai"),
+        media=DOCUMENTS,
     ),
     _make_responses(
         "openai-responses",
@@ -287,6 +338,7 @@ DIALECTS: tuple[Dialect, ...] = (
         ),
         base_path="/openai/v1",
         thinks=False,
+        media=IMAGES,
     ),
     Dialect(
         name="anthropic",
@@ -302,6 +354,8 @@ DIALECTS: tuple[Dialect, ...] = (
         runs_searches=True,
         pauses=True,
         base_path="",
+        media=DOCUMENTS,
+        media_in_results=True,
     ),
     Dialect(
         name="bedrock",
@@ -313,6 +367,8 @@ DIALECTS: tuple[Dialect, ...] = (
         thinking_options={"reasoning_effort": "medium"},
         base_path="",
         configure=bedrock_api.make_environ,
+        media=DOCUMENTS,
+        media_in_results=True,
     ),
     Dialect(
         name="google",
@@ -324,6 +380,8 @@ DIALECTS: tuple[Dialect, ...] = (
         thinking_options={"reasoning_effort": "high"},
         base_path="",
         runs_searches=True,
+        media=DOCUMENTS | RECORDINGS,
+        media_in_results=True,
     ),
     Dialect(
         name="google-2.5",
@@ -335,6 +393,7 @@ DIALECTS: tuple[Dialect, ...] = (
         environ={"CLEW_PROVIDERS": "tests.providers.second_google"},
         thinking_options={"reasoning_effort": "medium"},
         base_path="",
+        media=DOCUMENTS | RECORDINGS,
     ),
     _make_dialect(
         "gemini",
@@ -352,6 +411,7 @@ DIALECTS: tuple[Dialect, ...] = (
         ),
         GEMINI,
         base_path="/v1beta/openai",
+        media=IMAGES | RECORDINGS,
     ),
     _make_dialect(
         "mistral",
@@ -365,8 +425,10 @@ DIALECTS: tuple[Dialect, ...] = (
             usage="last_chunk",
             usage_needs_option=False,
             refuse=_make_mistral_error,
+            chunk=CompletionChunk,
         ),
         (*MISTRAL, refuse_fields(("reasoning_effort",), "{} is not enabled for this model", code="3051")),
+        media=IMAGES,
     ),
     _make_dialect(
         "mistral-small",
@@ -379,17 +441,19 @@ DIALECTS: tuple[Dialect, ...] = (
             usage="last_chunk",
             usage_needs_option=False,
             refuse=_make_mistral_error,
+            chunk=CompletionChunk,
         ),
         (*MISTRAL, MISTRAL_EFFORTS),
         provider="mistral_small",
         environ={"CLEW_PROVIDER_MISTRAL_SMALL_DIALECT": "mistral"},
         left_out=_leave_to("mistral"),
+        media=IMAGES,
     ),
     _make_dialect(
         "deepseek",
         # It thinks unless it is told not to.
         "deepseek-v4-pro",
-        ChatCompletions(returns=True, make_id=make_id("call_00_", 24)),
+        ChatCompletions(returns=True, make_id=make_id("call_00_", 24), leak=_leak_dsml),
         DEEPSEEK,
         base_path="",
     ),
@@ -415,6 +479,7 @@ DIALECTS: tuple[Dialect, ...] = (
             refuse=_make_xai_error,
         ),
         (*XAI, XAI_NO_EFFORT),
+        media=PLAIN_IMAGES,
     ),
     _make_dialect(
         "xai-grok-4.5",
@@ -425,6 +490,7 @@ DIALECTS: tuple[Dialect, ...] = (
         provider="xai_newest",
         environ={"CLEW_PROVIDER_XAI_NEWEST_DIALECT": "xai"},
         left_out=_leave_to("xai"),
+        media=PLAIN_IMAGES,
     ),
     _make_dialect(
         "openrouter",
@@ -443,6 +509,30 @@ DIALECTS: tuple[Dialect, ...] = (
         ),
         OPENROUTER,
         base_path="/api/v1",
+        media=DOCUMENTS | RECORDINGS,
+    ),
+    _make_dialect(
+        "openrouter-deepseek",
+        "deepseek/deepseek-v4-pro",
+        ChatCompletions(thinking="reasoning", make_id=make_id("call_00_", 24), comments=True, leak=_leak_dsml),
+        OPENROUTER_DEEPSEEK,
+        losses=(*KEPT, return_reasoning),
+        environ={"CLEW_PROVIDER_OPENROUTER_DEEPSEEK_DIALECT": "openrouter"},
+        left_out=_leave_to("openrouter"),
+    ),
+    _make_dialect(
+        "openrouter-kimi",
+        "moonshotai/kimi-k2-thinking",
+        ChatCompletions(
+            thinking="reasoning",
+            make_id=lambda number, name: f"functions.{name}:{number}",
+            comments=True,
+            leak=_leak_sections,
+        ),
+        OPENROUTER_KIMI,
+        losses=(*KEPT, return_reasoning, KIMI_IDS),
+        environ={"CLEW_PROVIDER_OPENROUTER_KIMI_DIALECT": "openrouter"},
+        left_out=_leave_to("openrouter"),
     ),
     _make_dialect(
         "kimi",
@@ -464,6 +554,7 @@ DIALECTS: tuple[Dialect, ...] = (
         provider="kimi_newest",
         environ={"CLEW_PROVIDER_KIMI_NEWEST_DIALECT": "kimi"},
         left_out=_leave_to("kimi"),
+        media=IMAGES,
     ),
     _make_dialect(
         "glm",
@@ -562,6 +653,7 @@ DIALECTS: tuple[Dialect, ...] = (
             returns=True,
             make_id=lambda number, name: f"functions.{name}:{number}",
             cut_reason="tool_calls",
+            leak=_leak_sections,
             refuse=_make_vllm_error,
         ),
         (*VLLM, VLLM_EFFORTS),
@@ -623,11 +715,12 @@ DIALECTS: tuple[Dialect, ...] = (
     _make_dialect(
         "vllm-mistral",
         "mistralai/Mistral-Small-3.2-24B-Instruct-2506",
-        ChatCompletions(make_id=make_id("", 9), refuse=_make_vllm_error),
+        ChatCompletions(make_id=make_id("", 9), leak=_leak_list, refuse=_make_vllm_error),
         (*VLLM, VLLM_EFFORTS, *make_template_rules("mistral"), VLLM_MISTRAL_IDS, NO_TEMPLATE_FIELDS),
         environ={"CLEW_PROVIDER_VLLM_MISTRAL_DIALECT": "vllm"},
         left_out=_leave_to("vllm"),
         thinks=False,
+        media=IMAGES,
     ),
     _make_dialect(
         "vllm-gemma",
@@ -637,11 +730,12 @@ DIALECTS: tuple[Dialect, ...] = (
         environ={"CLEW_PROVIDER_VLLM_GEMMA_DIALECT": "vllm"},
         left_out=_leave_to("vllm"),
         thinks=False,
+        media=IMAGES,
     ),
     _make_dialect(
         "vllm-qwen",
         "Qwen/Qwen3.6-27B",
-        VLLM_WIRE,
+        replace(VLLM_WIRE, leak=_leak_json),
         (*VLLM, *make_template_rules("qwen")),
         environ={"CLEW_PROVIDER_VLLM_QWEN_DIALECT": "vllm"},
         left_out=_leave_to("vllm"),
@@ -704,11 +798,12 @@ DIALECTS: tuple[Dialect, ...] = (
         environ={"CLEW_PROVIDER_LLAMACPP_GEMMA_DIALECT": "llamacpp"},
         left_out=_leave_to("llamacpp"),
         thinks=False,
+        media=PLAIN_IMAGES,
     ),
     _make_dialect(
         "llamacpp-qwen",
         "Qwen3.6-27B-GGUF",
-        LLAMACPP_WIRE,
+        replace(LLAMACPP_WIRE, leak=_leak_json),
         (*LLAMACPP, *make_template_rules("qwen", status=500)),
         environ={"CLEW_PROVIDER_LLAMACPP_QWEN_DIALECT": "llamacpp"},
         left_out=_leave_to("llamacpp"),
@@ -744,6 +839,7 @@ DIALECTS: tuple[Dialect, ...] = (
         ChatCompletions(returns=True, sign="thinking_blocks", make_id=_make_thought_id, refuse=_wrap_for_litellm),
         LITELLM,
         base_path="",
+        media=DOCUMENTS,
     ),
     _make_dialect(
         "unknown",
@@ -760,5 +856,8 @@ DIALECTS: tuple[Dialect, ...] = (
         reports_usage=False,
         losses=(have_unique_ids, return_stranger_thinking),
     ),
+)
+DIALECTS: tuple[Dialect, ...] = tuple(
+    replace(row, rules=(*row.rules, take_media(row.media, in_results=row.media_in_results))) for row in _ROWS
 )
 """Every row. A row named `server-family` is a model family on that server, whose dialect a variable names."""

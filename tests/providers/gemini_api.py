@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from tests.providers.chat_completions import make_id, make_signature
-from tests.providers.chat_rules import format_place, iterate_schemas
+from tests.providers.chat_rules import iterate_schemas
+from tests.providers.official_types import format_place
 from tests.providers.strict_server import DROP, Billing, Exchange, Refusal, Rule, Sent, ServerSentEvents, Turn
 
 Part = dict[str, Any]
@@ -28,6 +29,7 @@ DUMMIES = ("skip_thought_signature_validator", "context_engineering_is_the_way_t
 KEY = "key-of-the-tests"
 DATA = (
     "text",
+    "inlineData",
     "functionCall",
     "functionResponse",
     "executableCode",
@@ -481,7 +483,7 @@ RULES: tuple[Rule, ...] = (
     take_answers,
     take_options,
 )
-"""What the API refuses, whatever the model."""
+"""What the API refuses for all models."""
 GEMINI_3: tuple[Rule, ...] = (*RULES, return_signatures, take_levels("LOW", "HIGH"), combine_tools)
 """What it refuses with Gemini 3 Pro."""
 GEMINI_2_5: tuple[Rule, ...] = (*RULES, take_levels(), limit_budget(1, 24_576), separate_tools)

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from clew import Clew, ToolContext, tool
+from clew import Clew, File, Image, ToolContext, tool
+from clew.content import Media
 from clew.local import TemporalServer
 from clew_activities.tools.mcp.settings import McpSettings, ProcessSettings
 from clew_activities.tools.registry import load_tools
@@ -17,6 +19,7 @@ from tests.providers import mcp_tools
 from tests.providers.dialects import DIALECTS
 from tests.providers.strict_server import Dialect, StrictServer, run_strict_servers
 from tests.support import toolbox
+from tests.support.media import make_pdf, make_png
 from tests.support.stack import serve
 
 KEY = "key-of-the-tests"
@@ -77,3 +80,18 @@ def erase(context: ToolContext, scope: str = "everything") -> str:
 def render(angle: int) -> str:
     """Renders a scene from an angle."""
     return f"rendered at {angle}"
+
+
+REPORT = "The report."
+"""The text of the tool `show_report`, which an image and a PDF file follow."""
+
+
+def list_report() -> list[Media]:
+    """List the image and the PDF file that the tool `show_report` answers."""
+    return [Image.from_bytes(make_png(31), name="curve.png"), File.from_bytes(make_pdf(3), name="three pages.pdf")]
+
+
+@tool
+def show_report() -> list[Any]:
+    """Shows the report."""
+    return [REPORT, *list_report()]

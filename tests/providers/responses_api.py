@@ -6,12 +6,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from openai.types.responses import ResponseStreamEvent
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
-from pydantic import TypeAdapter
 
 from tests.providers.chat_completions import make_error, make_id, make_signature
 from tests.providers.chat_rules import (
@@ -19,21 +17,16 @@ from tests.providers.chat_rules import (
     follow_strict_mode,
     have_object_schemas,
     limit_tools,
-    match_type,
     name_tools,
     refuse_empty_tools,
     refuse_when,
 )
+from tests.providers.official_types import build_event, match_type
 from tests.providers.strict_server import DROP, Billing, Exchange, Refusal, Rule, Sent, ServerSentEvents, Turn
 
 Item = dict[str, Any]
 _MADE = ("reasoning", "message", "function_call", "web_search_call")
 _PREFIXES = {"reasoning": "rs_", "message": "msg_", "function_call": "fc_", "web_search_call": "ws_"}
-
-
-@cache
-def _get_event_adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(ResponseStreamEvent)
 
 
 @dataclass(frozen=True)
@@ -157,7 +150,7 @@ class _Events:
 
     def add(self, kind: str, **fields: Any) -> None:
         event = {"type": kind, "sequence_number": len(self.all), **fields}
-        _get_event_adapter().validate_python(event)
+        build_event(ResponseStreamEvent, event)
         self.all.append(event)
 
     def make_response(self, status: str, **fields: Any) -> dict[str, Any]:

@@ -7,25 +7,32 @@ the session. What a server refuses or loses fails the cell by itself.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jsonschema_rs
 
-from clew import Clew, ContextPolicy, Session
+from clew import Clew, ContextPolicy, File, Image, Session
+from clew.content import AnyContent, Media
 from clew.session.request import Request
 from clew_audit.differences import Calls, verify_calls
 from clew_workflows.contract.outcomes import RequestOutcome
+from clew_workflows.contract.payloads import Recipe
 from clew_workflows.thread.thread import Thread
 from tests.providers import matrix, mcp_tools
+from tests.providers.media_rules import list_received
 from tests.providers.strict_server import Call, Dialect, Exchange, Fault, Step, StrictServer, Turn
+from tests.support.media import make_pdf, make_png
 from tests.support.toolbox import get_gate
 
 POLICY = ContextPolicy(max_input_tokens=100_000, reserve_output_tokens=4000, keep_last_turns=10)
+_TYPES = {"image": "image/png", "file": "application/pdf"}
+"""The types of the images and files of the scenarios."""
 SECONDS = 30.0
 """The most time of a request."""
 
@@ -66,11 +73,14 @@ class Cell:
         }
         if self.dialect.thinking_options:
             options["model_options"] = dict(self.dialect.thinking_options)
-        session = await self.clew.open(f"matrix-{uuid.uuid4().hex}", **options | config)
+        return self.adopt(await self.clew.open(f"matrix-{uuid.uuid4().hex}", **options | config))
+
+    def adopt(self, session: Session) -> Session:
+        """Take a session as one of the cell's: its requests are checked, and it is ended with the cell."""
         self._sessions.append(session)
         return session
 
-    async def ask(self, session: Session, content: str, **options: Any) -> RequestOutcome:
+    async def ask(self, session: Session, content: AnyContent, **options: Any) -> RequestOutcome:
         """Send a message and wait until its request is completed."""
         outcome = await self.wait(await session.message(content, **options))
         assert outcome.status == "completed", self.describe(outcome)
@@ -139,7 +149,7 @@ class Cell:
             requests = [entry.recipe.request for entry in entries if entry.recipe]
             assert {request.digest for request in requests if request} <= received
             calls = Calls()
-            differences = list(verify_calls(Thread(entries), calls))
+            differences = [one async for one in verify_calls(Thread(entries), calls, session.read_blob)]
             assert not differences, "\n  ".join(map(str, differences))
             assert calls.sent == len(requests)
 
@@ -167,7 +177,7 @@ class Scenario:
 
 
 def list_tools(body: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """List the tools of a request: the name, the description and the schema, in whatever format."""
+    """List the tools of a request in any format: the name, the description and the schema."""
     tools = []
     for tool in body.get("tools") or body.get("toolConfig", {}).get("tools") or ():
         for spec in tool.get("functionDeclarations", [tool.get("function") or tool.get("toolSpec") or tool]):
@@ -244,7 +254,7 @@ async def read_fitting(session: Session) -> Mapping[str, Any]:
 
 
 def assert_has(exchange: Exchange, *texts: str) -> None:
-    """Assert that a request has these texts, whatever merged them."""
+    """Assert that a request has these texts; its messages may be merged."""
     body = json.dumps(exchange.body, ensure_ascii=False)
     for text in texts:
         assert text in body, f"the request has no {text!r}: {body[:2000]}"
@@ -346,6 +356,91 @@ async def play_failed_run(cell: Cell) -> None:
         assert (await read_fitting(session)).get("merged"), "messages were merged, and no recipe says so"
 
 
+def list_media() -> list[Media]:
+    """List an image and a PDF file, which a user sends."""
+    return [Image.from_bytes(make_png(), name="square.png"), File.from_bytes(make_pdf(), name="two pages.pdf")]
+
+
+def assert_has_media(
+    dialect: Dialect,
+    exchange: Exchange,
+    recipes: Sequence[Recipe],
+    sent: Sequence[Media],
+    in_results: Sequence[Media] = (),
+) -> None:
+    """Assert that a request has what the model takes, to the byte, in order and in its place; markers of the rest.
+
+    Args:
+        dialect: The row.
+        exchange: The request.
+        recipes: The recipes of the session.
+        sent: What users have sent.
+        in_results: What tools have answered after that.
+    """
+    expected: list[tuple[str, bool]] = []
+    changes: dict[str, str] = {}
+    for media, is_result in (*((one, False) for one in sent), *((one, True) for one in in_results)):
+        digest = hashlib.sha256(media.read()).hexdigest()
+        if _TYPES[media.kind] not in dialect.media:
+            changes[digest[:12]] = "shown as a marker"
+            assert_has(exchange, f": {media.name}, ")
+            continue
+        expected.append((digest, is_result and dialect.media_in_results))
+        if is_result and not dialect.media_in_results:
+            changes[digest[:12]] = "follows in a user's message"
+            line = f"From the result of show_report, call {{}}: [{media.kind}: {media.name}"
+            assert_follows(exchange, matrix.REPORT, *line.split("{}"))
+    received = list_received(exchange.body)
+    assert [(one.digest, one.in_result) for one in received] == expected, dialect.name
+    recipe = next(one for one in recipes if one.request and one.request.digest == exchange.digest)
+    shown = recipe.fitting.media if recipe.fitting else {}
+    assert {digest: words.partition(":")[0] for digest, words in shown.items()} == changes, shown
+
+
+def assert_follows(exchange: Exchange, *texts: str) -> None:
+    """Assert that a request has these texts in this order."""
+    body, place = json.dumps(exchange.body, ensure_ascii=False), 0
+    for text in texts:
+        place = body.find(text, place)
+        assert place >= 0, f"the request has no {text!r} in its place: {body[:2000]}"
+
+
+async def list_recipes(session: Session) -> list[Recipe]:
+    """List the recipes of a session's model calls."""
+    return [entry.recipe for entry in await session.entries(kind="ai_message") if entry.recipe]
+
+
+async def play_media(cell: Cell) -> None:
+    """A message with an image and a PDF, a round of tools, and a turn after them. Others get markers."""
+    cell.play(Turn("A square.", thinks=True), Turn("", (call_add(1, 2),), thinks=True), Turn("Three."))
+    session = await cell.open(system_prompt="You look.", tools=["add"])
+    await cell.ask(session, ["What is this?", *list_media(), "Both, please."])
+    await cell.ask(session, "How many pages and squares?")
+    recipes = await list_recipes(session)
+    for exchange in cell.server.exchanges:
+        assert_has(exchange, "What is this?", "Both, please.")
+        assert_has_media(cell.dialect, exchange, recipes, list_media())
+    assert len(cell.server.exchanges) == 3
+
+
+async def play_media_of_tools(cell: Cell) -> None:
+    """A tool answers an image and a PDF, beside another's result; the server has them in it, or behind it."""
+    cell.play(
+        Turn("", (Call("show_report", {}), call_add(1, 2)), thinks=True),
+        Turn("", (call_add(3, 4),), thinks=True),
+        Turn("It rises."),
+        Turn("Three pages."),
+    )
+    session = await cell.open(system_prompt="You read.", tools=["show_report", "add"])
+    await cell.ask(session, "What does the report say?")
+    await cell.ask(session, "How long is it?")
+    recipes = await list_recipes(session)
+    for exchange in cell.server.exchanges[1:]:
+        assert_has(exchange, matrix.REPORT)
+        assert_has_media(cell.dialect, exchange, recipes, [], matrix.list_report())
+    assert len(cell.server.exchanges) == 4
+
+
 async def play_summary(cell: Cell) -> None:
     """A system prompt and a summary: a program's two system messages."""
     cell.play(
@@ -406,11 +501,39 @@ async def play_fallback(cell: Cell) -> None:
     cell.server.retry_after = 60
     partner.play(Turn("", (call_add(7, 7),), thinks=True), Turn("It is fourteen."))
     session = await cell.open(tools=["add"], fallbacks=[cell.partner.full_model], system_prompt="You add.")
-    outcome = await cell.ask(session, "Add up.")
+    outcome = await cell.ask(session, ["Add up.", *list_media()])
     assert outcome.fallback == cell.partner.full_model
     cell.server.retry_after = 0
     await cell.ask(session, "And one.")
     assert await read_texts(session) == ["3", "4", "7", "14", "21"]
+    recipes = await list_recipes(session)
+    assert_has_media(cell.partner, partner.exchanges[-1], recipes, list_media())
+    assert_has_media(cell.dialect, cell.server.exchanges[-1], recipes, list_media())
+
+
+async def play_fork(cell: Cell) -> None:
+    """A fork goes on with another dialect's model, which has the images of the message and of the tool's result."""
+    assert cell.partner
+    partner = cell.servers[cell.partner.name]
+    cell.play(
+        Turn("", (Call("show_report", {}),), thinks=True),
+        Turn("It rises.", thinks=True),
+        Turn("I said so."),
+    )
+    partner.play(Turn("", (call_add(2, 3),), thinks=True), Turn("Five pages."))
+    session = await cell.open(tools=["show_report", "add"], system_prompt="You read.")
+    await cell.ask(session, ["Compare.", *list_media()])
+    fork = cell.adopt(await session.fork())
+    await fork.configure(model=cell.partner.full_model)
+    await cell.ask(fork, "How many pages?")
+    await cell.ask(session, "Are you sure?")
+    for one, row, exchanges in (
+        (session, cell.dialect, cell.server.exchanges[1:]),
+        (fork, cell.partner, partner.exchanges),
+    ):
+        recipes = await list_recipes(one)
+        for exchange in exchanges:
+            assert_has_media(row, exchange, recipes, list_media(), matrix.list_report())
 
 
 # Answers
@@ -635,6 +758,8 @@ SCENARIOS: Mapping[str, Scenario] = {
     "steer at a step": Scenario(play_steer_at_step),
     "cancel in a tool": Scenario(play_cancel_in_tool, exact_usage=False),
     "failed runs": Scenario(play_failed_run),
+    "image and PDF": Scenario(play_media),
+    "image in a result": Scenario(play_media_of_tools),
     "summary": Scenario(play_summary, exact_usage=False),
     "assistant first": Scenario(play_assistant_first),
     "tools gone": Scenario(play_tools_gone),
@@ -654,12 +779,14 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 FALLBACK = Scenario(play_fallback, exact_usage=False)
 """The column of the fallbacks, which has two dialects in a cell."""
+FORK = Scenario(play_fork)
+"""The column of the forks, which has two dialects in a cell."""
 
 
-def iterate_pairs(dialects: Mapping[str, Dialect]) -> Iterator[tuple[Dialect, Dialect]]:
-    """List pairs for the fallbacks: each dialect with strict ones, so that runs go into each of those.
+def iterate_pairs(dialects: Mapping[str, Dialect], most: int = 2) -> Iterator[tuple[Dialect, Dialect]]:
+    """List pairs of dialects: each with strict ones, so that sessions go on at each of those.
 
-    A row that differs little from another has one partner, the others have two.
+    A row that differs little from another has one partner, the others have at most two.
     """
     strict = (
         "deepseek",
@@ -674,5 +801,5 @@ def iterate_pairs(dialects: Mapping[str, Dialect]) -> Iterator[tuple[Dialect, Di
     )
     for number, dialect in enumerate(dialects.values()):
         others = [name for name in strict if name != dialect.name]
-        for offset in (0,) if dialect.left_out else (0, len(others) // 2):
+        for offset in (0, len(others) // 2)[: 1 if dialect.left_out else most]:
             yield dialect, dialects[others[(number + offset) % len(others)]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from clew_activities.providers.google import Google
+from clew_activities.providers.google.provider import Google
 from clew_activities.providers.loading import read_key, read_url
 
 URL, KEY = "SECOND_GOOGLE_BASE_URL", "SECOND_GOOGLE_API_KEY"

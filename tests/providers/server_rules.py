@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from mistralai.client.models import ChatCompletionStreamRequest
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 
 from tests.providers.chat_rules import (
@@ -22,7 +23,6 @@ from tests.providers.chat_rules import (
     end_with,
     follow_order,
     follow_strict_mode,
-    format_place,
     format_without_tools,
     get_own_ids,
     get_tools,
@@ -42,7 +42,6 @@ from tests.providers.chat_rules import (
     limit_tools,
     make_one_call,
     match_ids,
-    match_type,
     name_calls,
     name_tools,
     put_system_first,
@@ -57,6 +56,7 @@ from tests.providers.chat_rules import (
     take_formats,
     toggle_thinking,
 )
+from tests.providers.official_types import Place, format_place, match_type, refuse_type
 from tests.providers.strict_server import Exchange, Refusal, Rule
 
 # Rules of more than one server
@@ -124,10 +124,11 @@ def _refuse_cerebras_field(kind: str, place: tuple[Any, ...], name: str) -> Refu
     return Refusal(f"{path}: property '{path}' is unsupported")
 
 
-def _refuse_mistral_field(kind: str, place: tuple[Any, ...], name: str) -> Refusal:
-    # gh:charmbracelet/crush#1590
-    loc = ["body", *place, *([kind.partition(":")[2]] if kind.startswith("message:") else []), name]
-    return Refusal(f"Extra inputs are not permitted: {loc}", status=422, type="extra_forbidden", code=loc)
+def _refuse_mistral_type(body: Mapping[str, Any], place: Place, kind: str, problem: str) -> Refusal:
+    # The role stands behind the number of a message: gh:charmbracelet/crush#1590
+    role = [body["messages"][place[1]]["role"]] if place[0] == "messages" and len(place) > 2 else []
+    loc = ["body", *place[:2], *role, *(part for part in place[2:] if [part] != role)]
+    return Refusal(f"{problem}: {loc}", status=422, type=kind, code=loc)
 
 
 def _refuse_gemini_field(kind: str, place: tuple[Any, ...], name: str) -> Refusal:
@@ -387,26 +388,9 @@ MISTRAL_ORDER = follow_order(
 
 MISTRAL: tuple[Rule, ...] = (
     demand_key,
-    know_fields(
-        {
-            "body": {
-                *("model", "messages", "stream", "tools", "tool_choice", "parallel_tool_calls", "max_tokens", "n"),
-                *("temperature", "top_p", "stop", "random_seed", "response_format", "presence_penalty", "prediction"),
-                *("frequency_penalty", "safe_prompt", "prompt_mode", "metadata", "reasoning_effort"),
-                # gh:anomalyco/opencode#50748 says that it is documented; it was refused in gh:sipeed/picoclaw#1353
-                "prompt_cache_key",
-            },
-            "message:system": {"role", "content"},
-            "message:user": {"role", "content"},
-            "message:assistant": {"role", "content", "tool_calls", "prefix"},
-            "message:tool": {"role", "content", "tool_call_id", "name"},
-            "call": {"id", "type", "function", "index"},
-            "call.function": {"name", "arguments"},
-            "tool": {"type", "function"},
-            "tool.function": {"name", "description", "parameters", "strict"},
-        },
-        _refuse_mistral_field,
-    ),
+    # It has `prompt_cache_key`, which was refused in gh:sipeed/picoclaw#1353 and is documented by
+    # gh:anomalyco/opencode#50748.
+    refuse_type(ChatCompletionStreamRequest, _refuse_mistral_type),
     MISTRAL_ORDER,
     # gh:diegosouzapw/OmniRoute#3396
     end_with(
@@ -487,7 +471,8 @@ DEEPSEEK: tuple[Rule, ...] = (
     # Of assistants that a tool loop made, in all later requests; empty where it is unknown.
     # gh:continuedev/continue#10193,
     # gh:JohnnyZ93/oai-compatible-copilot#215, gh:vectorize-io/hindsight#1253
-    return_thinking("reasoning_content", DEEPSEEK_THINKING),
+    # Of its other messages, too.
+    return_thinking("reasoning_content", DEEPSEEK_THINKING, without_calls=True),
     CALL_NAMES,
     have_content_or_calls("Invalid assistant message: content or tool_calls must be set (messages[{index}])"),
     name_tools(OPENAI_NAMES, OPENAI_NAME_TEXT),
@@ -576,6 +561,26 @@ OPENROUTER: tuple[Rule, ...] = (
     have_object_arguments(ARGUMENTS_TEXT),
 )
 
+# OpenRouter, with DeepSeek behind it, whose thinking it sends as `reasoning`
+
+
+def return_reasoning(exchange: Exchange) -> Iterator[Refusal]:
+    """Say that the thinking which came as `reasoning` went back as another `reasoning_content`."""
+    for index, one in enumerate(exchange.body["messages"]):
+        sent = exchange.find_sent(call["id"] for call in one.get("tool_calls") or ())
+        if sent and sent.thinking and one.get("reasoning_content") != sent.thinking:
+            yield Refusal(f"messages[{index}].reasoning_content is not {sent.thinking!r}")
+
+
+OPENROUTER_DEEPSEEK: tuple[Rule, ...] = (
+    demand_key,
+    return_thinking("reasoning_content", DEEPSEEK_THINKING, without_calls=True),
+    answer_calls(),
+    CALL_NAMES,
+    name_tools(OPENAI_NAMES, OPENAI_NAME_TEXT),
+    have_object_arguments(ARGUMENTS_TEXT),
+)
+
 
 # Kimi
 
@@ -634,6 +639,11 @@ KIMI: tuple[Rule, ...] = (
     ),
     limit_tools(128, "Invalid request: tools length must be less than or equal to {most}"),
     have_content("Invalid request: the message at position {index} with role 'user' must not be empty", empty=False),
+    # Moonshot's own client leaves the content out.
+    refuse_when(
+        lambda body: any(one["role"] == "assistant" and one.get("content") == "" for one in body["messages"]),
+        "Invalid request: text content is empty",
+    ),
     # gh:can1357/oh-my-pi#1078
     choose_tools(("auto", "none"), "tool_choice '{}' is incompatible with thinking enabled", by_name=False),
     # gh:HKUDS/nanobot#3939
@@ -647,6 +657,21 @@ KIMI: tuple[Rule, ...] = (
     limit_stops(5, "Invalid request: stop has at most 5 words"),
 )
 
+
+OPENROUTER_KIMI: tuple[Rule, ...] = (
+    demand_key,
+    return_thinking(
+        "reasoning_content",
+        "thinking is enabled but reasoning_content is missing in assistant tool call message at index {index}",
+        empty=False,
+    ),
+    answer_calls(),
+    take_kimi_schemas,
+    name_tools(
+        r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}", "Invalid request: function name is invalid, must start with a letter"
+    ),
+)
+"""OpenRouter, with Kimi behind it."""
 
 KIMI_IDS = match_ids(
     r"functions\.[a-zA-Z0-9_.-]+:\d+",

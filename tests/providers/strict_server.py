@@ -56,6 +56,7 @@ class Turn:
         thinks: Whether it thinks first; the server chooses a text that no other reply has.
         searches: The queries that the server runs itself before the text. Each finds one source,
             `https://example.com/<n>` with the title `Example <n>`, n from 1 on, which the text cites.
+        leaks: Whether the server leaves the calls in the text, in the model's own form, if it has such a fault.
         ending: Why it ends; `length`: at the token limit; `pause`: in the middle of its last search.
         fault: The failure that takes the reply's place, or breaks it.
     """
@@ -64,6 +65,7 @@ class Turn:
     calls: tuple[Call, ...] = ()
     thinks: bool = False
     searches: tuple[str, ...] = ()
+    leaks: bool = False
     ending: Ending = "stop"
     fault: Fault | None = None
 
@@ -190,9 +192,9 @@ class ServerSentEvents:
     data: str = "data: "
 
     def encode_event(self, event: Any) -> bytes:
-        """Encode an event. A `type` names it; a text that begins with `:` is a comment."""
+        """Encode an event. A `type` names it; a text that begins with `:` or `error:` is sent as it is."""
         if isinstance(event, str):
-            return f"{event if event.startswith(':') else f'{self.data}{event}'}\n\n".encode()
+            return f"{event if event.startswith((':', 'error:')) else f'{self.data}{event}'}\n\n".encode()
         name = f"event: {event['type']}\n" if "type" in event else ""
         return f"{name}{self.data}{json.dumps(event)}\n\n".encode()
 
@@ -221,6 +223,8 @@ class Dialect:
         left_out: The scenarios without a cell, each with the reason.
         runs_searches: Whether the server searches the web itself, beside the session's tools.
         pauses: Whether it pauses a reply whose searches take long.
+        media: The types of images, recordings and files that the model takes.
+        media_in_results: Whether a tool's result may have them.
     """
 
     name: str
@@ -238,6 +242,8 @@ class Dialect:
     left_out: Mapping[str, str] = field(default_factory=dict)
     runs_searches: bool = False
     pauses: bool = False
+    media: frozenset[str] = frozenset()
+    media_in_results: bool = False
 
     @property
     def full_model(self) -> str:
@@ -286,6 +292,14 @@ class StrictServer:
     def last(self) -> dict[str, Any]:
         """The body of the last request."""
         return self.exchanges[-1].body
+
+    def check_verdicts(self) -> None:
+        """Check that nothing was refused or lost.
+
+        Raises:
+            AssertionError: With what was refused and why.
+        """
+        assert not self.verdicts, f"{self.dialect.name}: " + "\n  ".join(self.verdicts)
 
     def check(self) -> None:
         """Check that nothing was refused or lost, and that all steps were played.

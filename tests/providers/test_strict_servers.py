@@ -11,6 +11,8 @@ import pytest
 from anthropic import AsyncAnthropic
 from botocore.session import Session
 from google.genai import Client, types
+from mistralai.client import Mistral
+from mistralai.client.models import TextChunk, ThinkChunk, ToolCall
 from openai import AsyncOpenAI
 
 from tests.providers import bedrock_api
@@ -52,10 +54,12 @@ def make_result(call_id: str = "aB3xK9mP2") -> dict[str, Any]:
 
 def make_body(dialect: Dialect) -> dict[str, Any]:
     """Make a body of Chat Completions in the middle of a tool loop, as each of the servers takes it."""
-    call_id = "functions.add:0" if dialect.name in ("kimi", "vllm-kimi") else "aB3xK9mP2"
+    call_id = "functions.add:0" if dialect.name in ("kimi", "vllm-kimi", "openrouter-kimi") else "aB3xK9mP2"
     call = make_call(call_id)
-    if dialect.name.startswith(("deepseek", "kimi")):
+    if dialect.name.startswith(("deepseek", "kimi", "openrouter-")):
         call["reasoning_content"] = " "
+    if dialect.name.startswith("kimi"):
+        del call["content"]
     if dialect.name == "gemini":
         signature = "skip_thought_signature_validator"
         call["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": signature}}
@@ -242,13 +246,22 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("gemini", _set_property(UNION), "must be the only field set"),
     ("gemini", _set(response_format=JSON_OBJECT), "is unsupported"),
     ("mistral", _set(max_completion_tokens=1), "Extra inputs are not permitted: ['body', 'max_completion_tokens']"),
-    ("mistral", _set_message(2, reasoning_content="hm"), "'assistant', 'reasoning_content'"),
+    ("mistral", _set_message(2, reasoning_content="hm"), "'messages', 2, 'assistant', 'reasoning_content'"),
+    ("mistral", _set_message(0, role="developer"), "'messages', 0"),
+    ("mistral", _set_message(1, content=5), "'messages', 1, 'user', 'content'"),
+    ("mistral", _set_message(1, content=[{"type": "image_url", "image_url": 5}]), "'messages', 1, 'user', 'content'"),
+    ("mistral", _set(max_tokens="many"), "unable to parse string as an integer: ['body', 'max_tokens'"),
+    ("mistral", _set_function(arguments={}), "'tools', 0, 'function', 'arguments'"),
     ("mistral", _append("user"), "Unexpected role 'user' after role 'tool'"),
     ("mistral", _insert(3, "assistant"), "Not the same number of function calls and responses"),
     ("mistral", _append("assistant"), "Expected last role User or Tool"),
     ("mistral", _rename_call("call_1"), "a length of 9"),
     ("mistral", _set_schema(type="thing"), "Invalid tool schema"),
     ("deepseek", _drop_thinking, "must be passed back to the API"),
+    ("deepseek", _append("assistant", "Three."), "must be passed back to the API. (messages[4])"),
+    ("openrouter-deepseek", _drop_thinking, "must be passed back to the API"),
+    ("openrouter-kimi", _drop_thinking, "reasoning_content is missing"),
+    ("kimi", _set_message(2, content=""), "text content is empty"),
     ("deepseek", _set_message(0, role="developer"), "unknown variant `developer`"),
     ("deepseek", _set(tool_choice="required"), "does not support this tool_choice"),
     ("deepseek", _set(response_format={"type": "json_schema"}), "This response_format type is unavailable now"),
@@ -403,7 +416,7 @@ def test_an_invalid_request_is_refused_by_anthropic(change: Change, words: str) 
 
 
 def list_bedrock_refusals(body: dict[str, Any]) -> str:
-    """List what Bedrock says of a body, whoever has signed it."""
+    """List what Bedrock says of a body; the signature is not verified."""
     rules = (rule for rule in bedrock_api.CLAUDE if rule is not bedrock_api.verify_signature)
     return "\n".join(refusal.message for rule in rules for refusal in rule(Exchange(body)))
 
@@ -565,6 +578,16 @@ def test_what_a_server_sent_must_come_back_unchanged() -> None:
     assert "the thinking of deepseek" in list_refusals(ROWS["vllm"], body)
 
 
+def test_thinking_must_come_back_in_the_field_of_the_server_behind_openrouter() -> None:
+    """It came as `reasoning`, and goes back as `reasoning_content`, unchanged."""
+    row, thinking = ROWS["openrouter-deepseek"], "[openrouter-deepseek thinks 1] I add."
+    sent = Sent(thinking, {}, {"aB3xK9mP2": {}})
+    body = make_body(row)
+    assert "reasoning_content is not" in list_refusals(row, body, sent)
+    body["messages"][2]["reasoning_content"] = thinking
+    assert not list_refusals(row, body, sent)
+
+
 @pytest.fixture(scope="module")
 async def servers() -> AsyncIterator[dict[str, StrictServer]]:
     async with run_strict_servers(DIALECTS) as running:
@@ -599,6 +622,37 @@ async def test_the_official_client_reads_the_stream(servers: dict[str, StrictSer
         assert arguments.endswith('{"a": 3, "b": 4}')
     else:
         assert arguments == '{"a": 1, "b": 2}{"a": 3, "b": 4}'
+
+
+@pytest.mark.parametrize("name", ["mistral", "mistral-small"])
+async def test_the_official_client_reads_mistrals_stream(servers: dict[str, StrictServer], name: str) -> None:
+    """The client of Mistral knows each field of the request and of the reply."""
+    server = servers[name]
+    server.play(TURN)
+    body = make_body(server.dialect)
+    text, thinking = "", ""
+    calls: list[ToolCall] = []
+    async with (
+        Mistral(api_key=KEY, server_url=server.url.removesuffix("/v1")) as client,
+        await client.chat.stream_async(**body) as stream,
+    ):
+        async for event in stream:
+            for choice in event.data.choices:
+                content = choice.delta.content
+                if isinstance(content, str):
+                    text += content
+                for part in content if isinstance(content, list) else ():
+                    assert isinstance(part, ThinkChunk)
+                    thinking += "".join(piece.text for piece in part.thinking if isinstance(piece, TextChunk))
+                if isinstance(choice.delta.tool_calls, list):
+                    calls += choice.delta.tool_calls
+    server.check()
+    assert text == "I add."
+    assert thinking == server.sent[0].thinking
+    assert [(call.function.name, call.function.arguments) for call in calls] == [
+        ("add", '{"a": 1, "b": 2}'),
+        ("add", '{"a": 3, "b": 4}'),
+    ]
 
 
 async def test_the_official_client_reads_anthropics_stream(servers: dict[str, StrictServer]) -> None:

@@ -98,7 +98,7 @@ async def test_exports_audit_clean(corpus: Corpus, archive: Archive) -> None:
             archived = [entry async for entry in archive.read(head.family, head.root)]
             assert [entry.as_dict() for entry in archived] == [entry.as_dict() for entry in entries[: len(archived)]]
         calls = Calls()
-        assert list(verify_calls(Thread(entries), calls)) == []
+        assert [one async for one in verify_calls(Thread(entries), calls)] == []
         assert calls.unverified == []
         assert calls.verified == sum(entry.recipe is not None for entry in entries)
 

@@ -33,7 +33,7 @@ class AgUiClient:
         self._options = options
         self._numbers = itertools.count(1)
 
-    async def say(self, text: str, **fields: Any) -> core.Event:
+    async def say(self, text: str | list[core.ContentPart], **fields: Any) -> core.Event:
         """Run with a new message; returns the last event."""
         self.messages.append(core.UserMessage(id=f"said-{next(self._numbers)}", content=text))
         return await self.run(**fields)

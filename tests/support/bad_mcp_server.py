@@ -26,6 +26,7 @@ NAMES = (
     "babble",
     "nonsense",
     "repeat",
+    "show",
     "number",
     "costly",
     "a name with spaces",
@@ -54,6 +55,8 @@ def behave(tool: str, arguments: dict[str, Any]) -> Any:
             return {"content": 7}
         case "repeat":
             return {"content": [{"type": "text", "text": os.environ.get("MCP_SECRET", "")}]}
+        case "show":
+            return {"content": [{"type": "text", "text": "look:"}, arguments["part"]]}
     return {"content": [{"type": "text", "text": json.dumps(arguments)}]}
 
 

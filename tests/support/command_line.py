@@ -195,7 +195,7 @@ class Terminal:
 
 
 @asynccontextmanager
-async def open_terminal(*arguments: str, address: str | None = None) -> AsyncIterator[Terminal]:
+async def open_terminal(*arguments: str, address: str | None = None, **settings: str) -> AsyncIterator[Terminal]:
     """Run the command on a pseudo-terminal of `COLUMNS` columns."""
     master, slave = pty.openpty()
     _set_size(slave, COLUMNS)
@@ -204,7 +204,7 @@ async def open_terminal(*arguments: str, address: str | None = None) -> AsyncIte
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env=make_environment(address),
+        env=make_environment(address, **settings),
         start_new_session=True,
     )
     os.close(slave)
@@ -236,7 +236,7 @@ def read_error(ended: CommandResult) -> tuple[int, str]:
 
 
 _SEQUENCE = re.compile(
-    r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b[=>78]|\x1b\][^\x07]*\x07|(\r|\n|\x08)|([^\x1b\r\n\x08\x07]+)"
+    r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b[=>78]|\x1b[P_][^\x1b]*\x1b\\\\|\x1b\][^\x07]*\x07|(\r|\n|\x08)|([^\x1b\r\n\x08\x07]+)"
 )
 
 
@@ -263,6 +263,12 @@ class Emulator:
         """Take output, which may end within a sequence."""
         output = self._rest + output
         start = output.rfind("\x1b")
+        # A picture ends with a sequence of its own.
+        opened = max(output.rfind("\x1bP"), output.rfind("\x1b_"))
+        if opened >= 0 and "\x1b\\" not in output[opened:]:
+            start = opened
+        elif output.startswith("\x1b\\", start):
+            start = -1
         self._rest = output[start:] if start >= 0 and not _SEQUENCE.match(output, start) else ""
         for part in _SEQUENCE.finditer(output[: len(output) - len(self._rest)]):
             if part[4]:

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from clew.contract.payloads import EntryKind
+from clew_workflows.contract.content import Part, append_text, get_text
 from clew_workflows.contract.messages import Message
-from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
+from clew_workflows.contract.policy import ClearMedia, ClearToolResults, ContextPolicy
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
 from clew_workflows.thread.thread import Thread
 from tests.support.threads import (
@@ -60,6 +61,15 @@ class LargeRound(NamedTuple):
     sizes: list[int]
     text: str
     answer: str | None
+
+
+class Shown(NamedTuple):
+    """Parts in a run: a user's message, an assistant's, or the results of a round, all with the same parts."""
+
+    lane: str
+    parts: list[Part]
+    role: str
+    results: int = 1
 
 
 class OpenCalls(NamedTuple):
@@ -141,7 +151,7 @@ class Other(NamedTuple):
     kind: EntryKind
 
 
-Talk = Turn | Steered | LargeRound | LooseMessage | OpenCalls | Result | DoubtfulRound
+Talk = Turn | Steered | LargeRound | LooseMessage | Shown | OpenCalls | Result | DoubtfulRound
 Step = Talk | Replaced | Summarized | Pinned | Expanded | Withdrawn | Switched | Other
 
 
@@ -152,13 +162,15 @@ def write(steps: Sequence[Step], name: str = "heuristic") -> Thread:
         match step:
             case Replaced() | Summarized() | Pinned() | Expanded() | Withdrawn() | Switched() | Other():
                 player.operate(step)
+            case Shown():
+                player.show(step)
             case _:
                 player.play(step)
     return player.writer.thread
 
 
 def _is_withdrawn(entry: Entry) -> bool:
-    return entry.message["content"].startswith("withdrawn [")
+    return get_text(entry.message["content"]).startswith("withdrawn [")
 
 
 class _Player:
@@ -169,7 +181,7 @@ class _Player:
         self.calls: list[str] = []
         self.runs = 0
 
-    def play(self, step: Talk) -> None:
+    def play(self, step: Turn | Steered | LargeRound | LooseMessage | OpenCalls | Result | DoubtfulRound) -> None:
         match step:
             case Turn(lane, text, rounds, answer, interrupted):
                 self.runs += 1
@@ -201,6 +213,19 @@ class _Player:
                 self._speak(lane, tool_returns(call_id, text), in_doubt=mark == "in_doubt", late=mark == "late")
             case DoubtfulRound(number, settled):
                 self._doubt(number, settled)
+
+    def show(self, step: Shown) -> None:
+        parts = list(step.parts)
+        if step.role == "user":
+            self.runs += 1
+        run = f"run-{self.runs}"
+        if step.role != "tool":
+            self._speak(step.lane, {"role": step.role, "content": parts}, run)  # type: ignore[typeddict-item]
+            return
+        call_ids = self._new_calls(step.results)
+        self._speak(step.lane, assistant_calls(*call_ids), run)
+        for call_id in call_ids:
+            self._speak(step.lane, {**tool_returns(call_id), "content": parts}, run)
 
     def _call(self, step: OpenCalls) -> None:
         message = assistant_calls(*self._new_calls(step.number))
@@ -264,7 +289,7 @@ class _Player:
         late: bool = False,
         interrupted: bool = False,
     ) -> None:
-        content = f"{message['content']} [{self.writer.thread.rev}]"
+        content = append_text(message["content"], f" [{self.writer.thread.rev}]")
         marks = {"in_doubt": in_doubt, "late": late, "interrupted": interrupted}
         marked = {name: True for name, is_marked in marks.items() if is_marked}
         self.writer.message({**message, "content": content, **marked}, lane, run)  # type: ignore[typeddict-item]
@@ -279,11 +304,47 @@ LANES = (DEFAULT_LANE, "draft", "side")
 PROVIDERS = (None, "anthropic", "openai")
 
 _lanes = st.sampled_from((DEFAULT_LANE,) * 7 + ("draft",) * 2 + ("side",))
+_TEXTS = ("", "ok", "What is 2+2?", "word " * 40, "x" * 300, "🧵" * 9, " " * 600, '"\\\n\u2028', "日本語" * 30)
+
+
+def _choose_text(index: int) -> str:
+    return _TEXTS[index]
+
+
 _texts = st.one_of(
-    st.sampled_from(
-        ("", "ok", "What is 2+2?", "word " * 40, "x" * 300, "🧵" * 9, " " * 600, '"\\\n\u2028', "日本語" * 30)
-    ),
+    st.integers(0, len(_TEXTS) - 1).map(_choose_text),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
+)
+
+
+def make_part(kind: str, number: int = 0, **details: object) -> Part:
+    """Make a part that names a blob, whose digest is made of a number."""
+    media_types = {"image": "image/png", "audio": "audio/wav", "file": "application/pdf"}
+    blob = {"digest": f"{number:064x}", "media_type": media_types[kind], "bytes": 1000, **details}
+    return {"type": kind, "blob": blob}  # type: ignore[misc,return-value]
+
+
+def _say_parts(parts: list[Part]) -> Message:
+    return {"role": "user", "content": parts}
+
+
+def _return_parts(parts: list[Part]) -> Message:
+    return {**tool_returns("s1"), "content": parts}
+
+
+_PARTS: tuple[Part, ...] = (
+    {"type": "text", "text": "see"},
+    {"type": "text", "text": "word " * 300},
+    {"type": "image", "url": "https://example.org/a.png"},
+    *(make_part("image", side, width=side, height=side, name=f"{side}.png") for side in (10, 300, 500, 1000, 2000)),
+    make_part("image", 6),
+    make_part("audio", 7, seconds=0.5),
+    make_part("audio", 7, seconds=10.0),
+    make_part("file", 8, pages=1),
+    make_part("file", 9, pages=3, name="日本語.pdf"),
+)
+_parts = st.lists(st.integers(0, len(_PARTS) - 1), min_size=1, max_size=4).map(
+    lambda indexes: [_PARTS[index] for index in indexes]
 )
 _snapshot_messages: st.SearchStrategy[Message] = st.one_of(
     _texts.map(user_says),
@@ -292,6 +353,8 @@ _snapshot_messages: st.SearchStrategy[Message] = st.one_of(
     st.sampled_from(("s1", "s2")).map(assistant_calls),
     st.just(assistant_calls("s1", "s2")),
     st.sampled_from(("s1", "s2", "unknown")).map(tool_returns),
+    _parts.map(_say_parts),
+    _parts.map(_return_parts),
 )
 _turns = st.builds(
     Turn,
@@ -318,6 +381,10 @@ _talk: list[st.SearchStrategy[Step]] = [
     st.builds(OpenCalls, _lanes, st.integers(1, 3), st.sampled_from(PROVIDERS)),
     st.builds(Result, _lanes, st.none() | st.integers(1, 4), _texts, st.sampled_from((None, "in_doubt", "late"))),
     st.builds(DoubtfulRound, st.integers(1, 3), st.booleans()),
+    st.builds(
+        Shown, _lanes, _parts, st.sampled_from(("user", "user", "tool", "tool", "assistant")), st.integers(1, 3)
+    ),
+    st.builds(Shown, _lanes, _parts, st.just("tool"), st.integers(1, 2)),
     st.builds(Switched, _lanes),
     st.builds(Other, st.sampled_from(("config", "error", "run", "input", "approval", "fork"))),
 ]
@@ -368,4 +435,6 @@ policies = st.builds(
         min_tokens=st.sampled_from((0, 1, 50, 200)),
         exclude_tools=st.sampled_from(((), (), ("calculator",), ("nobody's",))),
     ),
+    clear_media=st.none()
+    | st.builds(ClearMedia, keep=st.integers(0, 4), min_tokens=st.sampled_from((0, 1, 300, 2000))),
 ).map(lambda policy: policy if policy.window == "sliding" else policy.model_copy(update={"token_estimator": "exact"}))

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import os
 from typing import Any
 
 import mcp_types as types
 from mcp.server.mcpserver import Context, Image, MCPServer
+
+from tests.support.media import make_pdf, make_png, make_wav
 
 server = MCPServer("tests")
 READ_ONLY = types.ToolAnnotations(read_only_hint=True)
@@ -33,7 +36,26 @@ def fail(reason: str) -> str:
 @server.tool(annotations=READ_ONLY, structured_output=False)
 def picture() -> list[Any]:
     """Show a picture."""
-    return ["a picture:", Image(data=b"1234567890", format="png")]
+    return ["a picture:", Image(data=make_png(12, 11), format="png")]
+
+
+@server.tool(annotations=READ_ONLY, structured_output=False)
+def everything() -> list[Any]:
+    """Show one of each."""
+    pdf = base64.b64encode(make_pdf(2)).decode()
+    return [
+        types.AudioContent(type="audio", data=base64.b64encode(make_wav(1)).decode(), mime_type="audio/wav"),
+        types.EmbeddedResource(
+            type="resource",
+            resource=types.BlobResourceContents(
+                uri="file:///bills/march%202026.pdf", blob=pdf, mime_type="text/html"
+            ),
+        ),
+        types.EmbeddedResource(
+            type="resource", resource=types.TextResourceContents(uri="notes://today", text="buy milk")
+        ),
+        types.ResourceLink(type="resource_link", name="today", uri="notes://today"),
+    ]
 
 
 @server.tool(annotations=READ_ONLY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
@@ -16,15 +17,18 @@ from temporalio.testing import ActivityEnvironment
 from clew import Tool, tool
 from clew.contract import ContextQuery
 from clew_activities.archive import Archive, Store
+from clew_activities.archive.blobs import Blobs
 from clew_activities.archive.thread_source import Threads
 from clew_activities.model.call_model import ModelActivities
+from clew_activities.model.load_media import MediaLoader
 from clew_activities.providers import Providers
 from clew_activities.tools.mcp.tools import McpTools
 from clew_activities.tools.registry import Deployment
 from clew_activities.tools.run_tool import ToolActivities
 from clew_activities.tools.stored_results import Results
+from clew_workflows.contract.content import Content
 from clew_workflows.contract.hooks import HookPoint
-from clew_workflows.protocol import RunTool, ToolAnswered
+from clew_workflows.protocol import Prepare, RunTool, ToolAnswered
 from clew_workflows.session import views
 from clew_workflows.thread.context.contexts import take_page
 from tests.support.session_harness import SessionHarness
@@ -72,9 +76,14 @@ class Queried(Interceptor):
 
 
 def make_activities(
-    providers: Providers, http: httpx.AsyncClient, digest: str = "d-1", hooks: tuple[HookPoint, ...] = ()
+    providers: Providers,
+    http: httpx.AsyncClient,
+    digest: str = "d-1",
+    hooks: tuple[HookPoint, ...] = (),
+    blobs: Blobs | None = None,
 ) -> ModelActivities:
-    return ModelActivities(providers, http, Deployment(digest, McpTools()), hooks)
+    media = MediaLoader(blobs or Blobs(Archive(Store.from_url("memory://"), "default")))
+    return ModelActivities(providers, http, Deployment(digest, McpTools()), hooks, media=media, blobs=blobs)
 
 
 async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:
@@ -86,18 +95,20 @@ async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnviro
     return made
 
 
-def open_session(content: str = "hello", **config: Any) -> SessionHarness:
+def open_session(content: Content = "hello", **config: Any) -> SessionHarness:
     """A session that waits for its model."""
     settings: dict[str, Any] = {"model": "scripted:m"} | config
     session = SessionHarness(**settings)
     session.ask(content)
+    if isinstance(session.session.effect, Prepare):  # the first message with media
+        session.answer_preparation()
     return session
 
 
 KIB64 = 65_536
 
 
-def make_call(name: str, arguments: dict[str, Any] | None = None, limit: int = KIB64) -> RunTool:
+def make_call(name: str, arguments: dict[str, Any] | None = None, limit: int = KIB64, **fields: Any) -> RunTool:
     return RunTool(
         encoding="heuristic",
         request_id="request-1",
@@ -107,6 +118,7 @@ def make_call(name: str, arguments: dict[str, Any] | None = None, limit: int = K
         name=name,
         arguments=arguments or {},
         max_result_bytes=limit,
+        **fields,
     )
 
 
@@ -120,11 +132,15 @@ class Worker:
         client.get_workflow_handle.return_value = self.session
         self.environment = ActivityEnvironment(client=client)
         info = self.environment.info
-        self.environment.info = replace(info, workflow_id="session-1", attempt=attempt)
+        # The time between two heartbeats is half of it.
+        beats = timedelta(seconds=0.4)
+        self.environment.info = replace(info, workflow_id="session-1", attempt=attempt, heartbeat_timeout=beats)
         self.heartbeats: list[dict[str, str]] = []
         self.environment.on_heartbeat = self.heartbeats.append
         archive = Archive(Store.from_url("memory://"), "default")
+        self.blobs = Blobs(archive)
         results = Results(archive, Threads(archive))
+        settings = {"blobs": self.blobs, **settings}
         self._activities = ToolActivities({tool.name: tool for tool in tools}, results, **settings)
 
     async def run(self, command: RunTool) -> ToolAnswered:

@@ -65,9 +65,14 @@ async def run_module(
 
 def list_validations(worker: int) -> list[str]:
     """List the process ids of a worker's validations, zombies included."""
+    return list_children(worker, validation_process.__file__)
+
+
+def list_children(worker: int, file: str) -> list[str]:
+    """List the process ids of a worker's children that run a file, zombies included."""
     threads = Path(f"/proc/{worker}/task").iterdir()
     children = [child for thread in threads for child in (thread / "children").read_text().split()]
-    return [child for child in children if is_zombie(child) or validation_process.__file__ in read_command(child)]
+    return [child for child in children if is_zombie(child) or file in read_command(child)]
 
 
 def is_running(process: str) -> bool:

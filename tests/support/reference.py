@@ -8,12 +8,14 @@ from __future__ import annotations
 import itertools
 import json
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from clew.errors import ContextOverflow
+from clew_workflows.contract.content import describe_part, get_text
 from clew_workflows.contract.messages import Message
-from clew_workflows.contract.policy import ClearToolResults
+from clew_workflows.contract.policy import ClearMedia, ClearToolResults
 from clew_workflows.contract.tokens import Encoding, load_encoding
 from clew_workflows.thread.context.blocks import MISSING_RESULT
 from clew_workflows.thread.context.lane_view import ProjectionInput
@@ -51,15 +53,27 @@ def build_expected(inputs: ProjectionInput) -> Expected:
 
     filler = _Filler(inputs, lane, counted, by, room)
     rendered = [render(unit, inputs.provider, counted) for unit in filler.units]
-    window, summary = filler.fill_window(rendered)
-    cleared = 0
-    if policy.clear_tool_results:
-        lighter, gone = clear_results(filler.units, rendered, policy.clear_tool_results, counted)
-        other, other_summary = filler.fill_window(lighter)
-        freed = sum(rendered[index].tokens - lighter[index].tokens for index in other.forms)
-        if freed >= max(policy.clear_tool_results.min_tokens, 1):
-            window, summary = other, other_summary
-            cleared = sum(gone[index] for index in other.forms)
+    viewable = any(tool["name"] == "view_blob" for tool in inputs.tools) and not inputs.standalone
+    media, results = policy.clear_media, policy.clear_tool_results
+    while True:
+        seen, gone, spared = rendered, [0] * len(rendered), set(filler.require_forms(rendered))
+        if media:
+            seen = clear_media(rendered, media, spared, viewable=viewable)
+        lighter = seen
+        if results:
+            lighter, gone = clear_results(filler.units, seen, results)
+        window, summary = filler.fill_window(lighter)
+        kept = [index for index in window.forms if index not in spared]
+        media_freed = sum(rendered[index].tokens - seen[index].tokens for index in kept)
+        freed = sum(seen[index].tokens - lighter[index].tokens for index in window.forms)
+        frees_enough = (
+            media is None or media_freed >= max(media.min_tokens, 1),
+            results is None or freed >= max(results.min_tokens, 1),
+        )
+        if all(frees_enough):
+            break
+        media, results = media if frees_enough[0] else None, results if frees_enough[1] else None
+    cleared = sum(gone[index] for index in window.forms)
     forms = [window.forms[index] for index in sorted(window.forms)]
 
     since = [entry for entry in lane.conversation if entry.seq > lane.summed_upto]
@@ -77,6 +91,7 @@ def build_expected(inputs: ProjectionInput) -> Expected:
             "needs_summary": due and policy.summarization != "none",
             "entries_included": sum(piece.seq is not None for p in window.forms for piece in filler.units[p].pieces),
             "cleared_tool_results": cleared if policy.clear_tool_results else None,
+            "cleared_media": sum(len(form.markers) for form in forms) if policy.clear_media else None,
             "truncated_tool_results": {call_id: part for form in forms for call_id, part in form.truncated.items()}
             or None,
         },
@@ -257,6 +272,7 @@ class Piece:
         tokens: Its recorded tokens.
         seq: The seq of its entry; None: it is of a snapshot.
         stored: Bytes of the full result if it is stored elsewhere.
+        media: Tokens of its parts that are no text.
         doubt: Whether it is a result in doubt.
         late: Whether it is a late result, which replaces one in doubt.
     """
@@ -265,6 +281,7 @@ class Piece:
     tokens: int
     seq: int | None = None
     stored: int | None = None
+    media: list[int] = field(default_factory=list)
     doubt: bool = False
     late: bool = False
 
@@ -325,13 +342,18 @@ class Lane:
             start = self.summary.payload["to_seq"]
         elif anchor:
             snapshot = anchor.payload["operation"]["result_context"]
-            self.pieces += map(Piece, snapshot["messages"], snapshot["tokens"])
+            media = snapshot.get("media_tokens") or [[]] * len(snapshot["messages"])
+            self.pieces += [
+                Piece(message, tokens, media=list(counts))
+                for message, tokens, counts in zip(snapshot["messages"], snapshot["tokens"], media, strict=True)
+            ]
         pieces = [
             Piece(
                 _make_message(entry),
                 entry.tokens,
                 entry.seq,
                 entry.payload.get("result", {}).get("bytes"),
+                list(entry.payload.get("media_tokens", [])),
                 entry.payload.get("in_doubt", False),
                 entry.payload.get("late", False),
             )
@@ -358,7 +380,11 @@ def _make_message(entry: Entry) -> Message:
     visible = ("role", "content", "tool_calls", "tool_call_id", "name", "provider_data")
     message = {name: entry.payload[name] for name in visible if entry.payload.get(name) is not None}
     if entry.payload.get("interrupted"):
-        message["content"] += "\n[interrupted: this reply ends here]"
+        note = "\n[interrupted: this reply ends here]"
+        content = message["content"]
+        message["content"] = (
+            content + note if isinstance(content, str) else [*content, {"type": "text", "text": note}]
+        )
     return cast("Message", message)
 
 
@@ -398,6 +424,8 @@ class Form:
         tokens: Tokens of all messages.
         results: For each result that may be truncated: its index in `messages`, its tokens, bytes of the full result.
         pinned: Whether the unit is pinned.
+        media: Its parts that may be cleared: index of the message, index of the part, the part, its tokens.
+        markers: Those of them that a marker replaces, by the indexes of message and part.
         truncated: For each result that is truncated, by tool call: bytes shown of its beginning and of its end.
         sizes: Tokens of each result.
     """
@@ -408,11 +436,26 @@ class Form:
     pinned: bool = False
     truncated: dict[str, tuple[int, int]] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
+    media: list[tuple[int, int, Any, int]] = field(default_factory=list)
+    markers: set[tuple[int, int]] = field(default_factory=set)
+
+    def copy(self) -> Form:
+        """Copy the form, so that a change of the copy does not change it."""
+        return Form(
+            self.messages.copy(),
+            self.tokens,
+            self.results.copy(),
+            self.pinned,
+            {},
+            self.sizes.copy(),
+            self.media.copy(),
+            self.markers.copy(),
+        )
 
 
 def render(unit: Unit, provider: str | None, counted: Encoding | None) -> Form:
     """Render a unit for a provider, with placeholder results for calls that have none."""
-    sizes = [count_tokens(piece.message, counted) if counted else piece.tokens for piece in unit.pieces]
+    sizes = [count_tokens(piece.message, counted, piece.media) if counted else piece.tokens for piece in unit.pieces]
     tokens = sum(sizes)
     messages = [piece.message.copy() for piece in unit.pieces]
     if messages[0].get("provider_data", {}).get("provider") != provider:
@@ -421,13 +464,23 @@ def render(unit: Unit, provider: str | None, counted: Encoding | None) -> Form:
     for index, piece in enumerate(unit.pieces[1:], 1):
         # Results of a snapshot are never truncated.
         if unit.pieces[0].seq is not None:
-            results.append((index, sizes[index], piece.stored or len(piece.message["content"].encode())))
+            results.append((index, sizes[index], piece.stored or len(get_text(piece.message["content"]).encode())))
     for call in messages[0].get("tool_calls", []):
         if call["id"] in unit.open_calls:
             name = call["name"]
             messages.append({"role": "tool", "content": MISSING_RESULT, "tool_call_id": call["id"], "name": name})
             tokens += 32 + len(name.encode())
-    return Form(messages, tokens, results, unit.pinned, {}, sizes[1:])
+    media = [
+        (number, index, part, count)
+        for number, piece in enumerate(unit.pieces)
+        if not isinstance(piece.message["content"], str) and "provider_data" not in messages[number]
+        for (index, part), count in zip(
+            [(index, part) for index, part in enumerate(piece.message["content"]) if part["type"] != "text"],
+            piece.media,
+            strict=True,
+        )
+    ]
+    return Form(messages, tokens, results, unit.pinned, {}, sizes[1:], media)
 
 
 def _count_name(message: Message) -> int:
@@ -439,7 +492,7 @@ def fit_results(forms: list[Form], room: int, by: Encoding, *, readable: bool) -
     if sum(form.tokens for form in forms) <= room:
         return forms
     ways = [
-        [_list_ways(form.messages[at], cost, total, by, readable=readable) for at, cost, total in form.results]
+        [_list_ways(form, at, cost, total, by, readable=readable) for at, cost, total in form.results]
         for form in forms
     ]
     levels = sorted({tokens for rows in ways for row in rows for tokens, *_ in row}, reverse=True) or [0]
@@ -447,13 +500,15 @@ def fit_results(forms: list[Form], room: int, by: Encoding, *, readable: bool) -
     for level in levels:
         chosen = []
         for form, rows in zip(forms, ways, strict=True):
-            new = Form(form.messages.copy(), form.tokens, [], form.pinned, {}, form.sizes)
+            new = form.copy()
+            new.results = []
             for (at, full, _), row in zip(form.results, rows, strict=True):
                 tokens, content, part = next((way for way in row if way[0] <= level), row[-1])
                 new.tokens += tokens - full
                 new.messages[at] = {**form.messages[at], "content": content}
                 if part:
                     new.truncated[form.messages[at].get("tool_call_id", "")] = part
+                    new.markers -= {marker for marker in new.markers if marker[0] == at}
             chosen.append(new)
         if sum(form.tokens for form in chosen) <= room:
             return chosen
@@ -461,25 +516,50 @@ def fit_results(forms: list[Form], room: int, by: Encoding, *, readable: bool) -
 
 
 def _list_ways(
-    message: Message, tokens: int, all_bytes: int, by: Encoding, *, readable: bool
-) -> list[tuple[int, str, tuple[int, int] | None]]:
-    """List every way to show a result, the largest first: in full, in part, and the marker alone."""
-    text = message["content"]
+    form: Form, at: int, tokens: int, all_bytes: int, by: Encoding, *, readable: bool
+) -> list[tuple[int, Any, tuple[int, int] | None]]:
+    """List every way to show a result, the largest first: in full, in part, and the marker alone.
+
+    In part its parts follow the text, which has a marker for each: none of them, then the first, and so on.
+    """
+    message = form.messages[at]
     least = 44 + _count_name(message)
-    ways: list[tuple[int, str, tuple[int, int] | None]] = [(tokens, text, None)]
+    ways: list[tuple[int, Any, tuple[int, int] | None]] = [(tokens, message["content"], None)]
     if least >= tokens:
         return ways
+    original = message["content"]
+    if not isinstance(original, str):
+        own: dict[int, Any] = {index: part for number, index, part, _ in form.media if number == at}
+        original = [own.get(index, part) for index, part in enumerate(original)]
+    text = get_text(original)
+    media = [(index, part, count) for number, index, part, count in form.media if number == at]
+    seen = [(part, count) for index, part, count in media if (at, index) not in form.markers]
+    shorter = _list_texts(message, text, least, all_bytes, by, readable=readable)
+    for taken in range(len(seen) + 1):
+        room = least + sum(count for _, count in seen[: taken + 1]) if taken < len(seen) else tokens
+        kept, extra = [part for part, _ in seen[:taken]], sum(count for _, count in seen[:taken])
+        for cost, content, part in shorter:
+            is_whole = part == (len(text.encode()), 0)
+            if extra + cost < min(room, tokens) and not (is_whole and taken == len(seen)):
+                ways.append((extra + cost, [{"type": "text", "text": content}, *kept] if kept else content, part))
+    return [ways[0], *sorted(ways[1:], key=lambda way: -way[0])]
+
+
+def _list_texts(
+    message: Message, text: str, least: int, all_bytes: int, by: Encoding, *, readable: bool
+) -> list[tuple[int, str, tuple[int, int]]]:
+    """List the texts of a result with fewer and fewer pieces, each with its tokens and the bytes that it shows."""
     data = text.encode()
     number = max(1, min((len(data) + 255) // 256, 128))
     ends = [0, *itertools.accumulate(len(character.encode()) for character in text)]
     bounds = [ends[bisect_right(ends, index * len(data) // number) - 1] for index in range(number)]
     pieces = [data[begin:end].decode() for begin, end in itertools.pairwise([*bounds, len(data)])]
+    size = len(data)
+    ways = [(least + sum(by.count(piece) + 2 for piece in pieces), text, (size, 0))] if all_bytes == size else []
     for taken in range(number - 1, -1, -1):
         heads, tails = (taken + 1) // 2, taken // 2
         head, tail = "".join(pieces[:heads]), "".join(pieces[number - tails :])
         cost = least + sum(by.count(piece) + 2 for piece in pieces[:heads] + pieces[number - tails :])
-        if cost >= tokens:
-            continue
         begin, end = len(head.encode()), len(data) - len(tail.encode()) if tails else all_bytes
         call_id = message.get("tool_call_id", "")
         how = f": read_result(tool_call_id='{call_id}', offset={begin}) reads on" if readable else ""
@@ -489,30 +569,54 @@ def _list_ways(
     return ways
 
 
-def clear_results(
-    units: list[Unit], rendered: list[Form], rule: ClearToolResults, counted: Encoding | None
-) -> tuple[list[Form], list[int]]:
+def clear_media(rendered: list[Form], rule: ClearMedia, spared: set[int], *, viewable: bool) -> list[Form]:
+    """Clear all media but the newest `rule.keep`, those of spared, pinned and the newest units never."""
+    media = [(index, *row) for index, form in enumerate(rendered) for row in form.media]
+    lighter = [form.copy() for form in rendered]
+    for index, number, position, part, count in media[: len(media) - rule.keep] if rule.keep < len(media) else []:
+        blob = part.get("blob")
+        marker = describe_part(part)
+        cost = 48 + len(marker.encode())
+        if blob:
+            cost = 48 + sum(len(str(value).encode()) for name, value in blob.items() if name != "digest")
+            if viewable:
+                marker = f"{marker[:-1]}; cleared: view_blob(blob='{blob['digest'][:12]}') shows it again]"
+        if index == len(rendered) - 1 or index in spared or rendered[index].pinned or count <= cost:
+            continue
+        form = lighter[index]
+        content: Any = list(form.messages[number]["content"])
+        content[position] = {"type": "text", "text": marker}
+        form.messages[number] = {**form.messages[number], "content": content}
+        form.tokens -= count - cost
+        form.markers.add((number, position))
+        if number:
+            form.sizes[number - 1] -= count - cost
+            form.results = [(at, tokens - (count - cost) * (at == number), size) for at, tokens, size in form.results]
+    return lighter
+
+
+def clear_results(units: list[Unit], rendered: list[Form], rule: ClearToolResults) -> tuple[list[Form], list[int]]:
     """Clear all results but the newest `rule.keep`. Returns the forms, and the number of results cleared in each.
 
     Results of the newest unit, of excluded tools, and those that are not larger than the marker are never cleared.
     """
     results = [(index, piece) for index, unit in enumerate(units) for piece in unit.pieces[1:]]
     older = results[: -rule.keep] if rule.keep else results
-    lighter = [
-        Form(form.messages.copy(), form.tokens, form.results.copy(), form.pinned, {}, form.sizes.copy())
-        for form in rendered
-    ]
+    lighter = [form.copy() for form in rendered]
     gone = [0] * len(units)
     for index, piece in older:
         call_id = piece.message.get("tool_call_id", "")
         calls = units[index].pieces[0].message.get("tool_calls", [])
         tool = next(call["name"] for call in calls if call["id"] == call_id)
         marker = 24 + _count_name(piece.message)
-        gain = (count_tokens(piece.message, counted) if counted else piece.tokens) - marker
+        numbers = range(len(rendered[index].messages))
+        at = next(n for n in numbers if rendered[index].messages[n].get("tool_call_id") == call_id)
+        gain = rendered[index].sizes[at - 1] - marker
         if index == len(units) - 1 or units[index].pinned or tool in rule.exclude_tools or gain <= 0:
             continue
         form = lighter[index]
-        at = next(at for at, message in enumerate(form.messages) if message.get("tool_call_id") == call_id)
+        form.media = [row for row in form.media if row[0] != at]
+        form.markers = {row for row in form.markers if row[0] != at}
         content = f"[cleared: read_result(tool_call_id='{call_id}') reads it again]"
         form.messages[at] = {**form.messages[at], "content": content}
         form.tokens -= gain
@@ -523,12 +627,27 @@ def clear_results(
 
 
 def canonical_json(value: Any) -> str:
-    """Make the RFC 8785 form of a value without fractions and with ASCII keys, without the library."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """Make the RFC 8785 form of a value with short fractions and ASCII keys, without the library."""
+    return json.dumps(_write_whole(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def count_tokens(message: Message, by: Encoding) -> int:
-    """Count the tokens of a message: text, extras as sorted compact JSON, name and framing."""
+def _write_whole(value: Any) -> Any:
+    """Write 10.0 as 10, everywhere in a JSON value."""
+    match value:
+        case dict():
+            return {name: _write_whole(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_write_whole(item) for item in value]
+        case float() if value.is_integer():
+            return int(value)
+        case _:
+            return value
+
+
+def count_tokens(message: Message, by: Encoding, media: Sequence[int] = ()) -> int:
+    """Count the tokens of a message: text, extras as sorted compact JSON, name, framing, and recorded media."""
     extras = [message.get(name) for name in ("tool_calls", "provider_data")]
     texts = [canonical_json(extra) for extra in extras if extra]
-    return by.framing + sum(map(by.count, [message["content"], message.get("name", ""), *texts]))
+    content = message["content"]
+    text = content if isinstance(content, str) else "\n".join(p["text"] for p in content if p["type"] == "text")
+    return by.framing + sum(map(by.count, [text, message.get("name", ""), *texts])) + sum(media)

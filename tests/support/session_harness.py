@@ -24,6 +24,7 @@ from clew.contract import (
     Task,
 )
 from clew_activities.model.prepare import make_profile
+from clew_workflows.contract.content import Content
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.outputs import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
 from clew_workflows.contract.validation import translate_validation_error
@@ -213,7 +214,7 @@ class SessionHarness:
         """Make a model's profile. Without a table all models have sliding windows of 128 000 tokens."""
         return make_profile(model) if self.table else ModelProfile(model=model, policy=WIDE, encoding="heuristic")
 
-    def ask(self, content: str = "hello", request_id: str | None = None, **own: Any) -> str:
+    def ask(self, content: Content = "hello", request_id: str | None = None, **own: Any) -> str:
         request_id = request_id or f"request-{self.thread.rev}"
         answer = self.do(MessageInput(content=content, request_id=request_id, **own))
         assert isinstance(answer, commands.Outcome)

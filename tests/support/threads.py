@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from clew.contract import SessionConfig
 from clew.contract.payloads import EntryKind, read_payload
+from clew_workflows.contract.content import Content
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
@@ -25,12 +26,12 @@ CALCULATOR: ToolSpec = {
 WIDE = ContextPolicy(max_input_tokens=100_000)
 
 
-def user_says(content: str) -> Message:
+def user_says(content: Content) -> Message:
     """Make a user's message, as a context shows it."""
     return {"role": "user", "content": content}
 
 
-def assistant_says(content: str) -> Message:
+def assistant_says(content: Content) -> Message:
     """Make an assistant's message, as a context shows it."""
     return {"role": "assistant", "content": content}
 
@@ -46,7 +47,7 @@ def assistant_calls(*ids: str, name: str = "calculator") -> Message:
     return {"role": "assistant", "content": "", "tool_calls": calls}  # type: ignore[typeddict-item]
 
 
-def tool_returns(call_id: str, content: str = "12", name: str = "calculator") -> Message:
+def tool_returns(call_id: str, content: Content = "12", name: str = "calculator") -> Message:
     """Make a tool's result, as a context shows it."""
     return {"role": "tool", "content": content, "tool_call_id": call_id, "name": name}
 

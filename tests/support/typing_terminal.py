@@ -30,8 +30,10 @@ class _Painted(io.StringIO):
     def __init__(self) -> None:
         super().__init__()
         self.emulator = Emulator(COLUMNS)
+        self.raw = ""
 
     def write(self, text: str) -> int:
+        self.raw += text
         self.emulator.feed(text)
         return len(text)
 
@@ -39,15 +41,24 @@ class _Painted(io.StringIO):
 class TypingTerminal:
     """A chat that runs in this process."""
 
-    def __init__(self, keys: PipeInput, emulator: Emulator, chatting: asyncio.Task[int]) -> None:
+    def __init__(self, keys: PipeInput, painted: _Painted, chatting: asyncio.Task[int]) -> None:
         self._keys = keys
-        self._emulator = emulator
+        self._painted = painted
         self._chatting = chatting
 
     @property
     def screen(self) -> str:
         """The screen, with all that has scrolled."""
-        return self._emulator.text
+        return self._painted.emulator.text
+
+    @property
+    def raw(self) -> str:
+        """All output, with its control sequences."""
+        return self._painted.raw
+
+    def paste(self, text: str) -> None:
+        """Paste a text, as a terminal does that marks it."""
+        self._keys.send_text(f"\x1b[200~{text}\x1b[201~")
 
     def press(self, keys: str) -> None:
         """Press keys."""
@@ -80,7 +91,7 @@ async def open_chat(stack: Stack, session: Session, *, clew: Clew | None = None)
         shell = Shell(clew or stack.clew, opened, history=InMemoryHistory(), input=keys, output=output)
         chatting = asyncio.ensure_future(shell.run())
         try:
-            yield TypingTerminal(keys, painted.emulator, chatting)
+            yield TypingTerminal(keys, painted, chatting)
         finally:
             chatting.cancel()
             await asyncio.gather(chatting, return_exceptions=True)

@@ -11,6 +11,7 @@ from clew import Clew, ContextPolicy, Session
 from clew.errors import InvalidOperation
 from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
+from clew_workflows.contract.content import get_text
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
@@ -65,7 +66,7 @@ async def test_a_pin_that_waited_for_a_run_is_there_when_it_has_ended(stack: Sta
     receipt = await handle.execute_update("submit_context_operation", operation, result_type=dict)
     assert receipt["status"] == "duplicate"
     shown = await session.context()
-    assert any(message["content"].startswith("turn 0 ") for message in shown.messages)
+    assert any(get_text(message["content"]).startswith("turn 0 ") for message in shown.messages)
 
 
 async def test_a_pin_of_what_is_no_message_breaks_no_context(stack: Stack, clew: Clew) -> None:

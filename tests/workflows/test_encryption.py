@@ -8,6 +8,7 @@ import io
 import uuid
 from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailed
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import PayloadCodec
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from clew import Clew, Session
@@ -33,6 +35,7 @@ from tests.support.archives import read_files
 from tests.support.encrypted import Reversing, connect, make_encryption, read_history_bytes, run_worker
 from tests.support.rolling import wait_for_failed_task
 from tests.support.stack import Stack
+from tests.support.viewers import watch
 from tests.support.waiting import wait_until
 
 ACCEPTED = WorkflowUpdateStage.ACCEPTED
@@ -80,7 +83,9 @@ async def test_heartbeats_and_answers_of_queries_are_encrypted(encrypted: Stack)
             beats.extend(pending.heartbeat_details.payloads)
         return bool(beats)
 
-    await wait_until(has_heartbeat)
+    # While a viewer follows, heartbeats show the reply soon.
+    async with watch(session):
+        await wait_until(has_heartbeat)
     query = QueryWorkflowRequest(namespace=client.namespace, execution=WorkflowExecution(workflow_id=session.id))
     query.query.query_type = "status"
     answer = await client.workflow_service.query_workflow(query)
@@ -356,15 +361,26 @@ async def test_a_child_that_is_not_encrypted_is_refused(encrypted: Stack) -> Non
     """A session that another workflow starts as its child needs the key like any other."""
     keyless, session_id = await connect(encrypted, make_encryption()), f"test-{uuid.uuid4().hex}"
     argument = {"config": {"model": encrypted.add_model("fine")}}
+    child = encrypted.clew.temporal.get_workflow_handle(session_id)
+
+    async def has_started() -> bool:
+        with suppress(RPCError):
+            return bool(await child.describe())
+        return False
+
     async with Worker(keyless.temporal, task_queue=session_id, workflows=[Intruder]):
-        await keyless.temporal.execute_workflow(
+        parent = await keyless.temporal.start_workflow(
             "Intruder",
             args=[session_id, encrypted.clew.task_queue, argument],
             id=f"{session_id}-parent",
             task_queue=session_id,
         )
+        await wait_until(has_started)
     with pytest.raises(WorkflowFailureError) as raised:
-        await encrypted.clew.temporal.get_workflow_handle(session_id).result()
+        await child.result()
+    # It cannot read how its child has failed, and waits for ever if it is told before it ends.
+    with suppress(RPCError):
+        await parent.terminate()
     assert isinstance(raised.value.cause, ApplicationError)
     assert raised.value.cause.type == "not_encrypted"
 

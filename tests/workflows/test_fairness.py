@@ -19,16 +19,11 @@ from clew_activities.archive import Store
 from clew_activities.worker import Capacity
 from clew_workflows.contract.config import make_fairness_key
 from clew_workflows.contract.names import name_model_queue
+from tests.support.cluster import ONE_PARTITION, find_cluster
 from tests.support.rolling import OFTEN, SlowModel, list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.waiting import wait_until
 
-ONE_PARTITION = {
-    "matching.numTaskqueueReadPartitions": 1,
-    "matching.numTaskqueueWritePartitions": 1,
-    "matching.TaskQueueInfoByBuildIdTTL": "10ms",
-}
-"""With several partitions the order holds within each of them only. The server tells the backlog as it is."""
 FLOOD = [f"flood-{number}" for number in range(20)]
 
 
@@ -76,8 +71,11 @@ class Line:
 
 
 @pytest.fixture(scope="module")
-async def single() -> AsyncIterator[Stack]:
+async def single(stack: Stack) -> AsyncIterator[Stack]:
     """Run a server whose task queues have one partition, and scripted models."""
+    if find_cluster():
+        yield stack
+        return
     scripts: dict[str, Script] = {}
     async with (
         temporal_server(ui=False, dynamic_config=ONE_PARTITION) as server,

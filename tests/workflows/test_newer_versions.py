@@ -62,6 +62,7 @@ async def test_a_session_of_a_newer_worker_waits_for_one(stack: Stack, kids: tup
             assert "by the way" in str(signals)
 
 
+@pytest.mark.slow
 async def test_an_archived_session_of_a_newer_worker_is_refused_and_waits(stack: Stack) -> None:
     """Callers read why. The session is started nevertheless, and a newer worker opens it without their help."""
     store = Store.from_url("memory://")

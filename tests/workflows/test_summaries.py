@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from clew.contract import CheckpointInput, HibernateInput, SummarizeInput
 from clew.errors import Busy, InvalidInput, NothingToSummarize
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import ArchiveRef, CallModel, Failure, Summarize, Summarized, WrittenSummary
 from clew_workflows.session import commands, decisions, summaries
@@ -67,12 +68,12 @@ def list_turn_starts(of: SessionHarness) -> list[int]:
 
 def list_texts(of: SessionHarness) -> list[str]:
     """The context as it is now."""
-    return [message["content"] for message in of.context().messages]
+    return [get_text(message["content"]) for message in of.context().messages]
 
 
 def list_shown(of: SessionHarness) -> list[str]:
     of.ask("next")
-    return [message["content"] for message in of.build_context(of.call).messages]
+    return [get_text(message["content"]) for message in of.build_context(of.call).messages]
 
 
 def test_a_summary_stands_for_all_but_the_last_turns() -> None:

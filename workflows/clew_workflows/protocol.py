@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, PlainSerializer, field_serializer
+from pydantic import Field, PlainSerializer, SkipValidation, field_serializer
 
 from clew_workflows.contract import ModelOptions, SessionConfig
+from clew_workflows.contract.content import Blob, Content, Part, get_text
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, ToolCall, ToolSpec
 from clew_workflows.contract.outcomes import Prices, Usage
@@ -79,6 +80,8 @@ class Prepare(Value):
         archived: The session has an archive, which its model may read from.
         clears: The session's policy clears tool results, which its model may read again. None: the agent's policy
             says so.
+        views: The session has images, recordings or files, which its model may see again with its tools.
+        clears_media: The session's policy clears them. The agent's policy is not counted here.
         encoding: The encoding that the tokens of the tools' schemas are counted under; None: the model's.
     """
 
@@ -89,6 +92,8 @@ class Prepare(Value):
     execution: str | None = None
     archived: bool = False
     clears: bool | None = False
+    views: bool = False
+    clears_media: bool = False
     encoding: EncodingName | None = None
 
 
@@ -166,6 +171,7 @@ class CheckedItem(Value):
     Attributes:
         kind: Of a message: `message`, `steer` or `inject`.
         text: The text of a message.
+        media: The images, recordings and files of a message.
         metadata: The metadata of a message.
         tool_call_id: The tool call.
         name: The tool.
@@ -176,6 +182,7 @@ class CheckedItem(Value):
 
     kind: str = "message"
     text: str = ""
+    media: list[SkipValidation[Part]] = Field(default=[])
     metadata: dict[str, str] | None = None
     tool_call_id: str = ""
     name: str = ""
@@ -258,6 +265,7 @@ class CallModel(Value):
         declined: A worker for sessions has declined the call: it goes to the queue of model calls.
         parent_call_id: The call whose tool results this one reads; None for the first of a run.
         has_fallback: Another model is called if this one has an outage, so that the call gives up soon.
+        refuses_content: The call fails if a marker would stand for an image, a recording or a file.
     """
 
     request_id: str
@@ -281,6 +289,7 @@ class CallModel(Value):
     declined: bool = False
     parent_call_id: str | None = None
     has_fallback: bool = False
+    refuses_content: bool = False
 
 
 class RequestedTool(Value):
@@ -303,7 +312,7 @@ class ModelReply(Value):
     """A model's complete reply, in a form that is the same for all providers.
 
     Attributes:
-        content: The text.
+        content: The text, or the parts of a reply with images or recordings, whose bytes are stored.
         thinking: The model's reasoning, where the provider shows it.
         tool_calls: The tool calls that the model requests.
         provider_data: Data that the same provider wants back with the next call.
@@ -313,7 +322,7 @@ class ModelReply(Value):
         usage: The tokens, and the cost where the prices are known.
     """
 
-    content: str = ""
+    content: Content = ""
     thinking: str | None = None
     tool_calls: tuple[RequestedTool, ...] = ()
     provider_data: ProviderData | None = None
@@ -321,6 +330,11 @@ class ModelReply(Value):
     citations: tuple[Citation, ...] = ()
     stop_reason: StopReason = "stop"
     usage: ReportedUsage = Usage()
+
+    @property
+    def text(self) -> str:
+        """The content as a text, with a marker for each image and recording."""
+        return get_text(self.content)
 
 
 class ModelAnswered(Value):
@@ -338,11 +352,12 @@ class ModelAnswered(Value):
         epoch: The context's epoch, where the policy's window is `epoch`.
         shared_prefix_tokens: The tokens that the context's beginning shares with that of the call before.
         cleared_tool_results: The number of tool results that the policy cleared.
+        cleared_media: The number of images, recordings and files that the policy cleared.
         truncated_tool_results: The tool results that were truncated, by tool call id: the bytes of the beginning and
             of the end that the context has.
         schema_problem: How the answer violates the request's `output_schema`; None if it does not.
         needs_summary: The lane has reached the policy's threshold for a summary.
-        tokens: The tokens of the reply's message. None: the session counts them.
+        tokens: The tokens of the reply's message without its media. None: the session counts them.
         earlier_usage: The usage of earlier attempts of the call, whose replies were lost or not usable.
         fitting: The differences of the request from the context; None: there are none.
         request: What the provider received.
@@ -357,6 +372,7 @@ class ModelAnswered(Value):
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     cleared_tool_results: int | None = None
+    cleared_media: int | None = None
     truncated_tool_results: dict[str, tuple[int, int]] | None = None
     schema_problem: str | None = None
     needs_summary: bool = False
@@ -541,6 +557,8 @@ class RunTool(Value):
         agent: The session's agent; only for a tool that takes a context, as the metadata.
         metadata: The session's metadata.
         request_metadata: The metadata of the request.
+        max_blob_bytes: The largest image, recording or file of the result; None: the largest that is stored.
+        max_media_bytes: The most bytes of all those of the result; None: the most of a message by default.
     """
 
     request_id: str
@@ -557,6 +575,8 @@ class RunTool(Value):
     agent: str | None = None
     metadata: dict[str, str] | None = None
     request_metadata: dict[str, str] | None = None
+    max_blob_bytes: int | None = None
+    max_media_bytes: int | None = None
 
 
 def make_idempotency_key(session_id: str, tool_call_id: str) -> str:
@@ -590,18 +610,19 @@ class ToolAnswered(Value):
     """A tool's result, as the model will read it.
 
     Attributes:
-        content: The text; truncated if the result is too large.
+        content: The text, truncated if it is too large, or the parts.
         result: Where the complete result is stored, if the text is truncated.
         is_error: The text describes a failure.
         in_doubt: The tool may or may not have run.
-        tokens: The tokens of the result's message. None: the session counts them, and those of the parts.
+        tokens: The tokens of the result's message without its media. None: the session counts them, and those of its
+            pieces.
         note_tokens: The tokens of the note that says how a person has changed the call.
         pieces: The tokens of each piece of the text, if it is long enough to be cut.
         subagent: The subagent that has answered.
         by: The person or program that submitted the result.
     """
 
-    content: str
+    content: Content
     result: StoredResult | None = None
     is_error: bool = False
     in_doubt: bool = False
@@ -610,6 +631,11 @@ class ToolAnswered(Value):
     pieces: tuple[int, ...] | None = None
     subagent: Subagent | None = None
     by: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as a text, with a marker for each image, recording and file."""
+        return get_text(self.content)
 
 
 class ToolReturned(Value):
@@ -819,6 +845,63 @@ class Recalled(Value):
     packed: Packed
 
 
+# Blobs, which workers store, and check before a message that names them enters the thread.
+
+
+class CheckBlobs(Value):
+    """Check that blobs are stored, and that their descriptions are those of their bytes.
+
+    Attributes:
+        family: The family of the session's archive.
+        blobs: The blobs. Their names are not checked.
+    """
+
+    family: str
+    blobs: tuple[Blob, ...]
+
+    @classmethod
+    def make(cls, family: str, blobs: Iterable[Blob]) -> Self:
+        """Make the request without the names of files: the history has them in the message."""
+        unnamed: list[Any] = [{key: value for key, value in blob.items() if key != "name"} for blob in blobs]
+        return cls(family=family, blobs=tuple(unnamed))
+
+
+class BlobProblem(Value):
+    """Why a message cannot name a blob.
+
+    Attributes:
+        blob: The number of the blob among those that were checked.
+        type: The word of the refusal.
+        message: The reason, for people.
+    """
+
+    blob: int
+    type: str
+    message: str
+
+
+class BlobsChecked(Value):
+    """The answer to `CheckBlobs`.
+
+    Attributes:
+        problems: What is wrong with blobs, in their order; the others are stored as they are described.
+    """
+
+    problems: tuple[BlobProblem, ...] = ()
+
+
+class EndUpload(Value):
+    """Delete the chunks of an upload, and the event histories of the workflows that have brought them.
+
+    Attributes:
+        session_id: The session that the blob is for.
+        upload_id: The upload.
+    """
+
+    session_id: str
+    upload_id: str
+
+
 # Checkpoints, which workers sign and verify.
 
 
@@ -926,6 +1009,7 @@ Effect = (
     | Thaw
     | Recall
     | SignCheckpoint
+    | CheckBlobs
 )
 """The input of one activity: `clew_workflows.host.execution.make_plan` names the activity and its timeouts."""
 

@@ -6,6 +6,8 @@
 | `formats` | what its objects hold: segments, the index over them, heads |
 | `store`, `backends` | objects in a folder or a bucket, with time limits and encryption |
 | `errors` | its errors, and how activities raise them |
+| `blobs` | images, recordings and files; the activities that store them for clients |
+| `uploads` | signed URLs, to which callers upload the bytes of blobs; the activities that verify them |
 | `thread_source` | `Threads`: reads a thread, archived and live parts as one, for all activities |
 | `hibernation` | the activities `archive`, `thaw` and `recall` of a session |
 | `reading`, `listing`, `deletion`, `fork_session` | the activities for clients |

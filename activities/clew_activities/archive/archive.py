@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, StoreUnavailable, ThreadMismatch
+from clew_activities.archive.backends import SignedPut
+from clew_activities.archive.errors import (
+    KeyMissing,
+    ObjectDamaged,
+    ObjectMissing,
+    StoreUnavailable,
+    ThreadMismatch,
+)
 from clew_activities.archive.formats import (
     Children,
     Head,
@@ -25,15 +34,20 @@ from clew_activities.archive.formats import (
     split_entries,
     truncate_children,
 )
-from clew_activities.archive.store import Store
+from clew_activities.archive.store import Store, name_object
 from clew_workflows.thread.entries import Entry
 
+DELETED_AT_ONCE = 16
+"""Objects that are deleted at the same time, of a family that has no member left."""
 PAGE_OF_HEADS = 500
 """Heads whose names are listed at a time."""
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SUFFIXES = {"segments": ".jsonl", "nodes": ".json", "states": ".json", "results": ""}
+_UPLOAD = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SUFFIXES = {"segments": ".jsonl", "nodes": ".json", "states": ".json", "results": "", "blobs": ""}
 """The kinds of immutable objects, and the ends of their names."""
+_STAGED = "staged"
+"""The folder of uploads. It is apart from families: a store's own rules can delete all that is old in it."""
 _LAST = 1 << 30
 """Rank of a root in the order of deletion: after all objects that it leads to, so that a repeated deletion finds
 them."""
@@ -86,8 +100,15 @@ class Archive:
         <namespace>/families/s-<family>/nodes/<sha256>.json       the index over them
         <namespace>/families/s-<family>/states/<sha256>.json      session state
         <namespace>/families/s-<family>/results/<sha256>          large tool results
+        <namespace>/families/s-<family>/blobs/<sha256>            images, recordings and files
+        <namespace>/families/s-<family>/blobs/<sha256>.json       what was read from their headers
+        <namespace>/families/s-<family>/uploads/<upload>/<part>   chunks of blobs that are not complete
         <namespace>/families/s-<family>/members/s-<session>       marker of a member
-        <namespace>/sessions/s-<session>.json                     the head, the only mutable object
+        <namespace>/sessions/s-<session>.json                     the head
+        <namespace>/staged/s-<session>/<upload>                   bytes that callers upload to signed URLs
+        <namespace>/staged/s-<session>/<upload>.json              the ticket: what they may upload, and until when
+
+    Heads and what is staged are mutable.
 
     A missing or damaged object raises `ObjectMissing` or `ObjectDamaged` with its name. Reads never skip it.
     One that a newer version of Clew has written raises `NewerVersion`; nothing of it is overwritten or deleted.
@@ -324,10 +345,133 @@ class Archive:
             check_digest(data, digest, path)
         return data, size
 
-    async def list_paths(self) -> AsyncIterator[str]:
-        """List the paths of all objects of the namespace, in no order."""
-        async for path in self._store.list(self._namespace):
+    async def put_blob(self, family: str, data: bytes, description: bytes) -> str:
+        """Store a blob and the description of its content. Returns its digest.
+
+        Bytes that the store has altered are replaced. The description is written last: a blob that has one is
+        complete.
+        """
+        digest = hash_bytes(data)
+        try:
+            await self.get_blob(family, digest)
+        except (KeyMissing, ObjectDamaged, ObjectMissing):
+            await self._store.put(self._make_path(family, "blobs", digest), data)
+        await self._store.put(self._make_description_path(family, digest), description)
+        return digest
+
+    async def get_blob(self, family: str, digest: str) -> bytes:
+        """Read a blob.
+
+        Raises:
+            ObjectDamaged: The bytes do not match `digest`.
+            ObjectMissing: There is no such blob.
+        """
+        path = self._make_path(family, "blobs", digest)
+        data = await self._store.get(path)
+        check_digest(data, digest, path)
+        return data
+
+    async def holds_blob(self, family: str, digest: str) -> bool:
+        """Whether the bytes of a blob are stored. They are not read."""
+        try:
+            await self._store.get_size(self._make_path(family, "blobs", digest))
+        except ObjectMissing:
+            return False
+        return True
+
+    async def get_description(self, family: str, digest: str) -> bytes:
+        """Read the description that was stored with a blob.
+
+        Raises:
+            ObjectMissing: There is no such blob.
+        """
+        return await self._store.get(self._make_description_path(family, digest))
+
+    async def put_chunk(
+        self, family: str, upload: str, part: int, source: tuple[str, str], data: bytes
+    ) -> tuple[str, str] | None:
+        """Store a chunk of an upload, in place of one of the same number. Returns the source of that one.
+
+        The object begins with a line for the `source`: the id of the workflow that has brought it, and of its run.
+        """
+        path, replaced = self._make_chunk_path(family, upload, part), None
+        with suppress(ObjectDamaged, ObjectMissing):
+            replaced = await self.get_chunk_source(path)
+        await self._store.put(path, json.dumps(source).encode() + b"\n" + data)
+        return replaced
+
+    async def get_chunk(self, family: str, upload: str, part: int) -> bytes:
+        """Read the bytes of a chunk of an upload.
+
+        Raises:
+            ObjectMissing: There is no such chunk.
+        """
+        return (await self._store.get(self._make_chunk_path(family, upload, part))).partition(b"\n")[2]
+
+    async def list_chunks(self, family: str, upload: str) -> AsyncIterator[str]:
+        """List the paths of the chunks of an upload, in no order."""
+        async for path in self._store.list(self._make_chunk_path(family, upload, 0).rpartition("/")[0]):
             yield path
+
+    async def get_chunk_source(self, path: str) -> tuple[str, str]:
+        """Read which workflow, and which run of it, has brought a chunk.
+
+        Raises:
+            ObjectDamaged: The chunk does not say it.
+        """
+        try:
+            workflow_id, run_id = json.loads((await self._store.get_part(path, 0, 1_000))[0].partition(b"\n")[0])
+            return str(workflow_id), str(run_id)
+        except (ValueError, TypeError) as error:
+            raise ObjectDamaged(path, f"it is not a chunk: {error}") from None
+
+    async def delete_chunk(self, path: str) -> None:
+        """Delete a chunk of an upload."""
+        await self._store.delete(path)
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether objects are encrypted."""
+        return self._store.encrypts
+
+    async def sign_upload(self, session_id: str, upload: str, expires_in: timedelta) -> tuple[SignedPut, str] | None:
+        """Sign a URL for the bytes of an upload; None: the store cannot.
+
+        Returns:
+            The URL, and the name under which the bytes are to be encrypted where objects are.
+        """
+        path = self._make_staged_path(session_id, upload)
+        signed = await self._store.sign_put(path, expires_in)
+        return (signed, name_object(path)) if signed else None
+
+    async def get_staged(self, session_id: str, upload: str, max_bytes: int) -> bytes:
+        """Read the bytes of an upload, which its caller has written. It raises what `Store.get_foreign` raises."""
+        return await self._store.get_foreign(self._make_staged_path(session_id, upload), max_bytes)
+
+    async def put_ticket(self, session_id: str, upload: str, data: bytes) -> None:
+        """Write the ticket of an upload."""
+        await self._store.put(self._make_ticket_path(session_id, upload), data)
+
+    async def get_ticket(self, session_id: str, upload: str) -> bytes:
+        """Read the ticket of an upload.
+
+        Raises:
+            ObjectMissing: The session has no such upload.
+        """
+        return await self._store.get(self._make_ticket_path(session_id, upload))
+
+    async def delete_staged(self, session_id: str, upload: str, *, ticket: bool) -> None:
+        """Delete the bytes of an upload, and its ticket if that is said. Best effort."""
+        if ticket:
+            await self._discard(self._make_ticket_path(session_id, upload))
+        await self._discard(self._make_staged_path(session_id, upload))
+
+    async def list_paths(self) -> AsyncIterator[str]:
+        """List the paths of all objects of the namespace, in no order, without those that are staged."""
+        staged = f"{self._namespace}/{_STAGED}/"
+        async for path in self._store.list(self._namespace):
+            if not path.startswith(staged):
+                yield path
 
     async def rekey(self, path: str) -> bool:
         """Encrypt an object anew, unless it has the key that encrypts. Returns whether it was written.
@@ -357,12 +501,40 @@ class Archive:
             unneeded = []
         elif siblings:
             unneeded = await self._find_unneeded(head, siblings)
+            for path in unneeded:
+                await self._store.delete(path)
         else:
             unneeded = [path async for path in self._store.list(self._make_folder(head.family))]
-        for path in unneeded:
-            await self._store.delete(path)
+            # Nothing leads to them but the head.
+            await self._delete_in_any_order(unneeded)
+        await self._delete_staged(session_id)
         await self._store.delete(self._make_head_path(session_id))
         return sum("/segments/" in path for path in unneeded)
+
+    async def delete_rest(self, session_id: str) -> bool:
+        """Delete the objects of a family that no session has, or has any more. Returns whether there were any.
+
+        Repeat an interrupted deletion to finish it.
+        """
+        staged = await self._delete_staged(session_id)
+        if await self._find_siblings(Head(session_id=session_id, family=session_id)) != []:
+            return staged
+        paths = [path async for path in self._store.list(self._make_folder(session_id))]
+        await self._delete_in_any_order(paths)
+        return staged or bool(paths)
+
+    async def _delete_in_any_order(self, paths: list[str]) -> None:
+        """Delete objects to which nothing leads. A session may have thousands of blobs."""
+        for start in range(0, len(paths), DELETED_AT_ONCE):
+            await asyncio.gather(*map(self._store.delete, paths[start : start + DELETED_AT_ONCE]))
+
+    async def _delete_staged(self, session_id: str) -> bool:
+        """Delete what was uploaded for a session and never became a blob. Returns whether there was anything."""
+        found = False
+        async for path in self._store.list(self._make_staging_folder(session_id)):
+            await self._discard(path)
+            found = True
+        return found
 
     async def list_objects(self, family: str, root: str | None, *, skip_broken: bool = False) -> dict[str, int]:
         """List the paths of all objects that a root leads to, each with its rank in the order of deletion.
@@ -405,6 +577,30 @@ class Archive:
         if not _DIGEST.fullmatch(digest):
             raise ObjectMissing(f"{self._make_folder(family)}/{kind}/{digest[:100]!r}")
         return f"{self._make_folder(family)}/{kind}/{digest}{_SUFFIXES[kind]}"
+
+    def _make_description_path(self, family: str, digest: str) -> str:
+        return f"{self._make_path(family, 'blobs', digest)}.json"
+
+    def _make_chunk_path(self, family: str, upload: str, part: int) -> str:
+        if not _UPLOAD.fullmatch(upload):
+            raise ValueError(f"invalid id of an upload: {upload[:100]!r}")
+        return f"{self._make_folder(family)}/uploads/{upload}/{part:06}"
+
+    async def _discard(self, path: str) -> None:
+        """Delete what is staged. Best effort: with an Azure URL its caller may lease the object, which keeps it."""
+        with suppress(StoreUnavailable):
+            await self._store.delete(path)
+
+    def _make_staging_folder(self, session_id: str) -> str:
+        return f"{self._namespace}/{_STAGED}/{_make_file_name(session_id)}"
+
+    def _make_staged_path(self, session_id: str, upload: str) -> str:
+        if not _UPLOAD.fullmatch(upload):
+            raise ValueError(f"invalid id of an upload: {upload[:100]!r}")
+        return f"{self._make_staging_folder(session_id)}/{upload}"
+
+    def _make_ticket_path(self, session_id: str, upload: str) -> str:
+        return f"{self._make_staged_path(session_id, upload)}.json"
 
     async def _put(self, family: str, kind: str, data: bytes) -> str:
         """Write an immutable object. Returns its digest."""

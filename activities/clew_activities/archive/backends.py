@@ -20,16 +20,18 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
-from obstore.store import ObjectStore
+from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from clew_activities.archive.errors import ObjectChanged, ObjectDamaged
+from clew_workflows.contract.content import MAX_BLOB_BYTES
 from clew_workflows.encryption import MAX_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
@@ -37,8 +39,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_OBJECT_BYTES = 16 * 1024 * 1024
-"""Largest object that is read in one piece, in bytes: a large tool result. Other objects have about a tenth of it."""
+MAX_OBJECT_BYTES = MAX_BLOB_BYTES
+"""Largest object that is read in one piece, in bytes: a blob. Large tool results have at most 16 MiB, other objects
+about a tenth of that."""
 _NOT_SHOWN = "the store has acknowledged a write that it does not show"
 
 
@@ -63,6 +66,19 @@ class ObjectInfo:
 
     size: int
     modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SignedPut:
+    """A URL to which the bytes of one object can be sent without other credentials.
+
+    Attributes:
+        url: The URL.
+        headers: The headers that the request must have.
+    """
+
+    url: str
+    headers: dict[str, str]
 
 
 class Objects(Protocol):
@@ -113,6 +129,10 @@ class Objects(Protocol):
 
     async def list_after(self, prefix: str, after: str | None, limit: int) -> Sequence[str]:
         """List the first paths of objects in a folder, in order, after a path. The folder has no others in it."""
+        ...
+
+    async def sign_put(self, path: str, expires_in: timedelta) -> SignedPut | None:
+        """Sign a URL for a write of an object; None: this backend has no URLs that can be handed on."""
         ...
 
 
@@ -206,6 +226,19 @@ class Bucket:
             first = heapq.nsmallest(limit, first)
         return heapq.nsmallest(limit, first)
 
+    async def sign_put(self, path: str, expires_in: timedelta) -> SignedPut | None:
+        """Sign a URL for a write of an object; None: it is memory, or its address has a password."""
+        match self._objects:
+            case AzureStore():
+                headers = {"x-ms-blob-type": "BlockBlob"}
+            case S3Store() | GCSStore():
+                headers = {}
+            case _:
+                return None
+        url = await obstore.sign_async(self._objects, "PUT", path, expires_in)
+        # The user and the password of an endpoint's address would be handed on with the URL.
+        return None if urlsplit(url).username is not None else SignedPut(url, headers)
+
 
 _FOLDER_MODE = 0o700
 _FILE_MODE = 0o600
@@ -286,6 +319,10 @@ class Folder:
     async def list_after(self, prefix: str, after: str | None, limit: int) -> Sequence[str]:
         """List the first paths of objects in a folder, in order, after a path."""
         return await _run_in_thread(self._list_after, prefix, after, limit)
+
+    async def sign_put(self, path: str, expires_in: timedelta) -> SignedPut | None:  # noqa: ARG002 - there are none
+        """A folder has no URLs: returns None."""
+        return None
 
     def _list_after(self, prefix: str, after: str | None, limit: int) -> Sequence[str]:
         try:

@@ -16,11 +16,12 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from clew.session.handle import SERVICE_PREFIX
 from clew_activities.archive import Archive, ObjectDamaged, ObjectMissing
 from clew_activities.archive.errors import translate_archive_errors
-from clew_activities.archive.thread_source import ThreadLocation, Threads, find_last_attempt
+from clew_activities.archive.thread_source import ThreadLocation, Threads, find_last_attempt, make_not_found
 from clew_activities.heartbeats import send_heartbeats
-from clew_workflows.contract import DeleteSessionInput
+from clew_workflows.contract import WORKFLOW_TYPE, DeleteSessionInput
 from clew_workflows.contract.errors import WorkerUnavailable
 from clew_workflows.contract.outputs import DeleteReceipt
 from clew_workflows.contract.payloads import ToolMessage
@@ -31,6 +32,8 @@ MAX_RESULTS = 1_000
 """Newest messages of a session that are searched for subagents which have only just ended."""
 DELETERS = 8
 """Subagents of a session that are deleted at the same time."""
+_UPLOADS = ("putblob", "startupload", "finishupload")
+"""The verbs in the ids of the workflows whose histories have bytes, URLs and names of files."""
 
 
 class DeletionActivities:
@@ -44,15 +47,24 @@ class DeletionActivities:
     async def delete_session(self, request: DeleteSessionInput) -> dict[str, Any]:
         """Close the session, delete its subagents, its archive and its event histories.
 
-        A retry finishes an interrupted deletion.
+        A retry, or another call, finishes an interrupted deletion.
         """
-        session_id = request.session_id
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
-            location = await self._threads.look_up(session_id)
-            if location is None and activity.info().attempt > 1:
-                await _delete_histories(session_id)
-                return DeleteReceipt(deleted_segments=0).as_dict()
-            return (await self._delete(location or await self._threads.find(session_id))).as_dict()
+            location = await self._threads.look_up(request.session_id)
+            receipt = await (self._delete(location) if location else self._delete_rest(request.session_id))
+            return receipt.as_dict()
+
+    async def _delete_rest(self, session_id: str) -> DeleteReceipt:
+        """Delete what is left of no session: by an interrupted deletion, a failed import, or uploads for a new one.
+
+        Raises:
+            ApplicationError: `not_found`: there is nothing, and no earlier attempt has deleted it.
+        """
+        found = await self._archive.delete_rest(session_id)
+        await _delete_histories(session_id)
+        if not found and activity.info().attempt == 1:
+            raise make_not_found(session_id)
+        return DeleteReceipt(deleted_segments=0)
 
     async def _delete(self, location: ThreadLocation) -> DeleteReceipt:
         """Delete a session. Its subagents come first: an interrupted deletion still finds them by the session."""
@@ -152,13 +164,33 @@ async def _end(handle: WorkflowHandle[Any, Any]) -> None:
 
 
 async def _delete_histories(session_id: str) -> None:
-    """Delete the event histories of all its workflow runs that the server still has."""
+    """Delete the event histories of all its workflow runs that the server still has, and those of its uploads.
+
+    Another workflow may have the id: it is none of Clew's.
+    """
     client = activity.client()
+    runs: list[tuple[str, str]] = []
+    try:
+        newest = await client.get_workflow_handle(session_id).describe()
+        if newest.workflow_type == WORKFLOW_TYPE:
+            runs.append((newest.run_id, session_id))
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
     # A session id contains no quotes.
-    runs = [execution.run_id async for execution in client.list_workflows(f'WorkflowId = "{session_id}"')]
-    for run_id in ["", *runs]:
-        execution = WorkflowExecution(workflow_id=session_id, run_id=run_id)
-        request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=execution)
+    query = f'WorkflowId = "{session_id}" AND WorkflowType = "{WORKFLOW_TYPE}"'
+    runs += [(run.run_id, run.id) async for run in client.list_workflows(query)]
+    # Others that begin like that are those of sessions whose ids begin alike.
+    for verb in _UPLOADS:
+        uploads = f"{SERVICE_PREFIX}{verb}-{session_id}"
+        runs += [
+            (run.run_id, run.id)
+            async for run in client.list_workflows(f'WorkflowId STARTS_WITH "{uploads}"')
+            if re.fullmatch("(/[^/]+)?-[0-9a-f]{32}", run.id.removeprefix(uploads))
+        ]
+    for run_id, workflow_id in runs:
+        named = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
+        request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=named)
         try:
             await client.workflow_service.delete_workflow_execution(request)
         except RPCError as error:

@@ -15,10 +15,27 @@ from urllib.parse import unquote, urlsplit
 from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, from_url
 
-from clew_activities.archive.backends import MAX_OBJECT_BYTES, Bucket, Folder, ObjectInfo, Objects, check_size
+from clew_activities.archive.backends import (
+    MAX_OBJECT_BYTES,
+    Bucket,
+    Folder,
+    ObjectInfo,
+    Objects,
+    SignedPut,
+    check_size,
+)
 from clew_activities.archive.errors import KeyMissing, ObjectDamaged, ObjectMissing, StoreUnavailable
-from clew_workflows.contract.errors import NewerVersion, UnknownKey
-from clew_workflows.encryption import HEADER_BYTES, NO_ENCRYPTION, Changed, Sealer, read_encryption
+from clew_workflows.contract.errors import NewerVersion, TooLarge, UnknownKey
+from clew_workflows.encryption import (
+    HEADER_BYTES,
+    MAX_OVERHEAD_BYTES,
+    NO_ENCRYPTION,
+    Changed,
+    Sealer,
+    Unsealed,
+    is_sealed,
+    read_encryption,
+)
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -149,6 +166,45 @@ class Store:
             part = await self._objects.get_range(path, offset, length)
             return (await self._unseal(path, part) if offset == 0 else part), size
 
+    @property
+    def encrypts(self) -> bool:
+        """Whether objects are encrypted."""
+        return self._sealer.is_on
+
+    async def sign_put(self, path: str, expires_in: timedelta) -> SignedPut | None:
+        """Sign a URL for a write of an object by others; None: the store cannot.
+
+        Where objects are encrypted, others must encrypt this one under the name that `name_object` makes.
+        """
+        async with self._access(path, put=True):
+            return await self._objects.sign_put(path, expires_in)
+
+    async def get_foreign(self, path: str, max_bytes: int) -> bytes:
+        """Read an object that others have written. One that is larger than `max_bytes` is not read.
+
+        Raises:
+            Changed: It was changed since it was encrypted, or was encrypted under another name.
+            NewerVersion: A newer version of Clew has encrypted it.
+            ObjectMissing: There is no such object.
+            TooLarge: It has more than `max_bytes`.
+            UnknownKey: It is encrypted with a key that this process does not have.
+            Unsealed: It is not encrypted, and objects are.
+        """
+        size = await self.get_size(path)
+        if size > max_bytes + (MAX_OVERHEAD_BYTES if self.encrypts else 0):
+            raise TooLarge(f"the object has {size} bytes, at most {max_bytes} are read")
+        async with self._access(path):
+            # It may have been replaced by a larger one meanwhile.
+            data = await self._objects.get_range(path, 0, size) if size else b""
+        if not self.encrypts:
+            return data
+        if not is_sealed(data):
+            raise Unsealed("it is not encrypted")
+        data = await asyncio.to_thread(self._sealer.unseal, data, name_object(path))
+        if len(data) > max_bytes:
+            raise TooLarge(f"the object has {len(data)} bytes, at most {max_bytes} are read")
+        return data
+
     async def rekey(self, path: str) -> bool:
         """Encrypt an object anew, unless it has the key that encrypts. Returns whether it was written.
 
@@ -208,8 +264,8 @@ class Store:
 
     async def _seal(self, path: str, data: bytes) -> bytes:
         if self._sealer.blocks:
-            return await asyncio.to_thread(self._sealer.seal, data, _name_object(path))
-        return self._sealer.seal(data, _name_object(path))
+            return await asyncio.to_thread(self._sealer.seal, data, name_object(path))
+        return self._sealer.seal(data, name_object(path))
 
     async def _unseal(self, path: str, data: bytes) -> bytes:
         if self._sealer.blocks:
@@ -218,7 +274,7 @@ class Store:
 
     def _unseal_now(self, path: str, data: bytes) -> bytes:
         try:
-            unsealed = self._sealer.unseal(data, _name_object(path))
+            unsealed = self._sealer.unseal(data, name_object(path))
         except Changed as error:
             raise ObjectDamaged(path, str(error)) from None
         except UnknownKey as error:
@@ -246,8 +302,8 @@ def open_store(env: Mapping[str, str]) -> Store:
     return Store.from_url(url, sealer=read_encryption(env).sealer)
 
 
-def _name_object(path: str) -> str:
-    """Name an object by its path without the namespace, so that a store can be copied to another one."""
+def name_object(path: str) -> str:
+    """Name an object for its encryption: by its path without the namespace, so that a store can be copied."""
     return path.partition("/")[2]
 
 

@@ -77,7 +77,7 @@ class Threads:
         """
         location = await self.look_up(session_id)
         if location is None:
-            raise ApplicationError(f"there is no session {session_id!r}", type=NotFound.type, non_retryable=True)
+            raise make_not_found(session_id)
         return location
 
     async def look_up(self, session_id: str) -> ThreadLocation | None:
@@ -320,6 +320,11 @@ async def query_session(
                 raise ApplicationError(message, type=WorkerUnavailable.type, non_retryable=True) from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, 2.0)
+
+
+def make_not_found(session_id: str) -> ApplicationError:
+    """Make the error of an activity for a session that does not exist."""
+    return ApplicationError(f"there is no session {session_id!r}", type=NotFound.type, non_retryable=True)
 
 
 def find_last_attempt() -> datetime | None:

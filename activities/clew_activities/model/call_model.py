@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,9 +14,13 @@ from pydantic_core import from_json, to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from clew_activities.archive import ArchiveError
+from clew_activities.archive.blobs import Blobs
 from clew_activities.archive.thread_source import get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
-from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_prices
+from clew_activities.model.drawn import keep_media
+from clew_activities.model.load_media import MediaLoader
+from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_prices, find_taken_media
 from clew_activities.model.reply_in_progress import ReplyInProgress, count_reply, count_searches, fit_reply
 from clew_activities.model.structured_output import SchemaUnusable, Validation
 from clew_activities.providers import (
@@ -29,7 +34,8 @@ from clew_activities.providers import (
 )
 from clew_activities.providers.encoders import make_cache_key, wrap_schema
 from clew_activities.providers.errors import ContentRefused, ContextLengthExceeded, Unreachable
-from clew_activities.providers.http import DEFAULT
+from clew_activities.providers.http import DEFAULT, DRAWING, HttpSettings
+from clew_activities.providers.options import expects_media
 from clew_activities.providers.reply import AnswerDecoder
 from clew_activities.telemetry.interceptor import compute_retry_delay
 from clew_activities.telemetry.metrics import record_first_token
@@ -44,6 +50,7 @@ from clew_workflows.protocol import (
     CallModel,
     Declined,
     ModelAnswered,
+    ModelReply,
     Outdated,
     describe_read,
 )
@@ -64,6 +71,12 @@ FEWER_HOOKS = (
     "the worker that prepared the session has fewer hooks than the one that was to call the model: all workers need "
     "the same CLEW_HOOKS"
 )
+MAX_DRAWING = 4
+"""Calls of a worker whose replies may have images or recordings, at the same time; others wait. Each takes memory for
+a reply of up to `DRAWING.reply_bytes`."""
+STORING_ATTEMPTS = 4
+FIRST_PAUSE_SECONDS = 0.5
+"""How often an attempt tries to store what a model has drawn, and the first pause between, which doubles."""
 MAX_UNCHECKED_ATTEMPTS = 3
 """Attempts after which a call is not made because hooks have not checked its request."""
 MAX_WASTED_ATTEMPTS = 3
@@ -90,8 +103,13 @@ class ModelActivities:
         hooks: tuple[HookPoint, ...] = (),
         limited: tuple[str, ...] = (),
         *,
+        media: MediaLoader,
         own_models: OwnModels = NO_OWN_MODELS,
+        blobs: Blobs | None = None,
     ) -> None:
+        self._blobs = blobs
+        self._drawing = asyncio.Semaphore(MAX_DRAWING)
+        self._media = media
         self._own_models = own_models
         self._hooks = hooks
         self._limited = limited
@@ -115,7 +133,7 @@ class ModelActivities:
             asyncio.CancelledError: The session has cancelled the call before the reply began, or the worker stops.
         """
         reading = ReplyInProgress(call, find_prices(call.model, self._own_models))
-        async with send_heartbeats(reading.describe):
+        async with send_heartbeats(reading.describe, reading.measure):
             if call.hooks is not None and call.hooks != self._hooks:
                 return Outdated(deployment="", hooks=self._hooks)
             if call.checks is not None and not set(self._hooks) <= set(call.checks):
@@ -179,10 +197,43 @@ class ModelActivities:
             provider_tools=call.provider_tools,
             output_schema=schema,
             cache_key=make_cache_key(activity.info().workflow_id or "", call.context_ref),
+            takes=find_taken_media(call.model, self._own_models),
         )
+        session_id = activity.info().workflow_id or ""
+        async with self._media.load(provider, request, session_id, refuses=call.refuses_content) as loaded:
+            return await self._send(reading, provider, loaded, context)
+
+    async def _send(
+        self, reading: ReplyInProgress, provider: Provider, request: ModelRequest, context: Context
+    ) -> ModelAnswered:
+        call, schema = reading.call, context.output_schema
         request, decoder = prepare_call(provider, request, self._providers.redaction)
         reading.meta, reading.decoder = context.meta, decoder
-        settings = replace(DEFAULT, silence_seconds=SILENCE_BEFORE_FALLBACK) if call.has_fallback else DEFAULT
+        draws = expects_media(request)
+        settings = DRAWING if draws else DEFAULT
+        if call.has_fallback:
+            settings = replace(settings, silence_seconds=SILENCE_BEFORE_FALLBACK)
+        async with self._drawing if draws else nullcontext():
+            reply = await self._stream(provider, request, decoder, settings, call)
+            if decoder.media:
+                reply = await self._keep_media(reply, decoder, reading)
+        reply = await reading.complete_usage(fit_reply(reply), count_searches(reply))
+        problem = None
+        if schema is not None and not reply.tool_calls and reply.stop_reason != "paused":
+            problem = await self._validation.find_problem(reply.text, schema)
+        self._warn_of_tools(call.model, decoder.fitting)
+        tokens = await count_reply(reply, call)
+        return reading.make_answer(reply, tokens=tokens, schema_problem=problem)
+
+    async def _stream(
+        self,
+        provider: Provider,
+        request: ModelRequest,
+        decoder: RedactedDecoder,
+        settings: HttpSettings,
+        call: CallModel,
+    ) -> ModelReply:
+        provider_name = call.model.partition(":")[0]
         try:
             reply = await stream(self._http, provider, request, decoder, settings=settings)
             self._reached.add(provider_name)
@@ -193,13 +244,31 @@ class ModelActivities:
         finally:
             if decoder.begun_after is not None:
                 record_first_token(call.model, decoder.begun_after)
-        reply = await reading.complete_usage(fit_reply(reply), count_searches(reply))
-        problem = None
-        if schema is not None and not reply.tool_calls and reply.stop_reason != "paused":
-            problem = await self._validation.find_problem(reply.content, schema)
-        self._warn_of_tools(call.model, decoder.fitting)
-        tokens = await count_reply(reply, call)
-        return reading.make_answer(reply, tokens=tokens, schema_problem=problem)
+        return reply
+
+    async def _keep_media(self, reply: ModelReply, decoder: RedactedDecoder, reading: ReplyInProgress) -> ModelReply:
+        """Store the images and the recordings of a reply, and name them in its content.
+
+        Raises:
+            ApplicationError: The archive does not take them.
+        """
+        pause = FIRST_PAUSE_SECONDS
+        for left in reversed(range(STORING_ATTEMPTS)):
+            try:
+                session_id = activity.info().workflow_id or ""
+                return await keep_media(
+                    reply, decoder.media, self._blobs, session_id, has_places=decoder.has_text_as_sent(reply)
+                )
+            except ArchiveError as error:
+                if not left:
+                    # The next attempt reads what this one has used.
+                    activity.heartbeat(*reading.describe())
+                    is_final = activity.info().attempt >= MAX_WASTED_ATTEMPTS
+                    message = f"the model has drawn, and the archive does not take it: {error}"
+                    raise ApplicationError(message, type="archive_unavailable", non_retryable=is_final) from None
+            await asyncio.sleep(pause)
+            pause *= 2
+        raise AssertionError
 
     def _warn_of_tools(self, model: str, fitting: Fitting | None) -> None:
         """Log once for each tool that a model does not get."""
@@ -275,7 +344,7 @@ class CallSlots:
             ApplicationError: As `ModelActivities.call_model`.
             asyncio.CancelledError: As `ModelActivities.call_model`.
         """
-        async with send_heartbeats():
+        async with send_heartbeats(shows=lambda: None):
             await self._slots.acquire()
         try:
             return await self._models.call_model(call)

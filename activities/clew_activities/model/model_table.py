@@ -1,12 +1,13 @@
-"""The table of model families: context windows, longest replies, encodings.
+"""The table of model families: context windows, longest replies, encodings, and the media that they take.
 
 A family matches the names that begin with its prefix. The provider is removed first: `gpt-4o-mini` is matched for
 `openai:gpt-4o-mini`. Of several families the one with the longest prefix is taken. A model without a family gets the
 default sizes, and the worker logs it once.
 
-To add a model, add a line to `FAMILIES`, with the page it comes from. Lines may be changed at any time: a session
-keeps the profile that a worker has given it, in its history. Prices come from the data that the library
-`genai-prices` ships; nothing is read from the network.
+To add a model, add a line to `FAMILIES`, and one to `_TAKEN` if the others say something else of its media, with the
+page it comes from. Lines may be changed at any time: a session keeps the profile that a worker has given it, in its
+history, and the recipe of a call says what media the model was known to take. Prices come from the data that the
+library `genai-prices` ships; nothing is read from the network.
 
 A team's own models have their sizes and prices in two files (`OwnModels`), which take precedence. A session sets
 other sizes in its `context_policy`.
@@ -20,14 +21,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from genai_prices import Usage, calc_price
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelPrice, TieredPrices
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from clew_workflows.contract.content import MediaSort
 from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.media_tokens import get_bare_name
 from clew_workflows.contract.outcomes import Price, Prices
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import EncodingName
@@ -145,8 +148,64 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
+_TEXT: frozenset[MediaSort] = frozenset({"text"})
+_IMAGES: frozenset[MediaSort] = frozenset({"text", "image"})
+_DOCUMENTS: frozenset[MediaSort] = frozenset({"text", "image", "pdf"})
+_AUDIO: frozenset[MediaSort] = frozenset({"audio"})
+
+_TAKEN: tuple[tuple[re.Pattern[str], frozenset[MediaSort]], ...] = tuple(
+    # Names at Amazon Bedrock begin with the vendor.
+    (re.compile(rf"(?:[a-z-]+\.)*(?:{pattern})"), taken)
+    for pattern, taken in (
+        # platform.claude.com/docs/en/build-with-claude/vision and /pdf-support
+        (r"claude-(v?2|instant)", _TEXT),
+        (r"claude-", _DOCUMENTS),
+        # developers.openai.com/api/docs/models; PDF files: "gpt-4o and later models" (/api/docs/guides/file-inputs)
+        (r"gpt-audio|gpt-4o(-mini)?-audio", _TEXT | _AUDIO),
+        (r"gpt-oss|gpt-3|gpt-4(-\d|-32k|$)|gpt-4o(-mini)?-search|o1-(mini|preview)|o3-mini", _TEXT),
+        (r"gpt-4-turbo|gpt-4-vision", _IMAGES),
+        (r"gpt-(4o|4\.1|4\.5|[5-9]|\d\d)|chatgpt-4o|o[1-9](-|$)|codex-mini", _DOCUMENTS),
+        # ai.google.dev/gemini-api/docs/models: all of these, and video, which no part of a message can be.
+        (r"gemini-embedding", _TEXT),
+        (r"gemini-", _DOCUMENTS | _AUDIO),
+        # ai.google.dev/gemma/docs: the smallest one reads texts alone.
+        (r"gemma-?3(-|:)(270m|1b)", _TEXT),
+        (r"gemma-?[34]", _IMAGES),
+        # docs.aws.amazon.com/nova/latest/userguide/what-is-nova.html
+        (r"nova-micro", _TEXT),
+        (r"nova-2-omni", _DOCUMENTS | _AUDIO),
+        (r"nova-", _DOCUMENTS),
+        # docs.mistral.ai/capabilities/vision
+        (r"pixtral|mistral-small-(latest|2503|2506|26\d\d|3\.[12]|4)|mistral-medium|magistral", _IMAGES),
+        (r"mistral-large-(latest|2512|26\d\d|3)|ministral-3|ministral-\d+b-(latest|2512)", _IMAGES),
+        # help.aliyun.com/zh/model-studio/vision, huggingface.co/Qwen
+        (r"qwen[\d.]*-?omni", _IMAGES | _AUDIO),
+        (r"qwen[\d.]*-?vl|qvq|qwen3\.[5-9]-(plus|flash)", _IMAGES),
+        # huggingface.co/meta-llama
+        (r"(meta-)?llama-?4|(meta-)?llama-?3[.-]2-?(vision|11b|90b)", _IMAGES),
+        # platform.moonshot.ai/docs: K2.5 and later read images.
+        (r"kimi-k2\.[5-9]|kimi-k([3-9]|\d\d)|kimi-latest|kimi-vl|moonshot-v1-[\w]+-vision", _IMAGES),
+        # docs.z.ai/guides/vlm
+        (r"(zai-)?glm-[\d.]+v", _IMAGES),
+        # docs.x.ai/docs/models
+        (r"grok-code", _TEXT),
+        (r"grok-([4-9]|2-vision|vision)", _IMAGES),
+        (r"phi-?4-multimodal", _IMAGES | _AUDIO),
+        (r"phi-?3(\.5)?-vision|llava|bakllava|moondream|minicpm-v|minicpm-o|internvl|deepseek-vl|smolvlm", _IMAGES),
+        (r"molmo|aya-vision|command-a-vision|granite-[\w.-]*vision|nemotron-[\w.-]*-vl", _IMAGES),
+        # Texts alone.
+        (r"deepseek|qwen|(meta-)?llama|mistral|ministral|mixtral|codestral|devstral|kimi|moonshot|glm|zai", _TEXT),
+        (r"grok|phi|minimax|command|granite|gemma|smollm|nemotron|jamba|olmo", _TEXT),
+    )
+)
+"""What models take of images, recordings and files, by the beginnings of their names; the first row is taken."""
+
+
 class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+TakenMedia = Literal["image", "audio", "pdf", "text"]
 
 
 class OwnModel(_Entry):
@@ -156,11 +215,13 @@ class OwnModel(_Entry):
         window: Most tokens of a prompt.
         output: The longest reply; absent: not known.
         encoding: The encoding that its texts are counted in.
+        takes: What it takes of images, recordings and files; absent: as the table says of its name.
     """
 
     window: Annotated[int, Field(ge=1, le=1_000_000_000)]
     output: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     encoding: EncodingName = "o200k_base"
+    takes: Annotated[tuple[TakenMedia, ...], Field(strict=False)] | None = None
 
 
 _UsdPerMillion = Annotated[float, Field(ge=0)]
@@ -205,6 +266,11 @@ class OwnModels:
         """Find the sizes of `provider:model`; None: it has none of its own."""
         own = _find_own(self.sizes, name)
         return Family(name.lower(), own.window, own.output, own.encoding) if own else None
+
+    def find_taken(self, name: str) -> frozenset[MediaSort] | None:
+        """Find what `provider:model` takes of images, recordings and files; None: it has none of its own."""
+        own = _find_own(self.sizes, name)
+        return None if own is None or own.takes is None else frozenset(own.takes)
 
     def find_price(self, name: str) -> Price | None:
         """Find the price of `provider:model`; None: it has none of its own."""
@@ -256,19 +322,21 @@ def _find_own(entries: Mapping[str, E], name: str) -> E | None:
     return entries[max(fitting, key=len)] if fitting else None
 
 
-# Amazon Bedrock names a model with its vendor, often after a part of the world: `us.anthropic.claude-opus-5`.
-_VENDOR = re.compile(
-    r"^(?:(?:us|us-gov|eu|apac|jp|au|ca|global)\.)?(?:amazon|anthropic|deepseek|meta|mistral|openai)\."
-)
-
-
 def find_family(name: str, own: OwnModels = NO_OWN_MODELS) -> Family | None:
     """Find the family of `provider:model`; None: neither the team's models nor the table have it."""
     if family := own.find_family(name):
         return family
-    bare = _VENDOR.sub("", name.partition(":")[2].lower().rpartition("/")[2])
+    bare = get_bare_name(name)
     fitting = (family for family in FAMILIES if bare.startswith(family.prefix))
     return max(fitting, key=lambda family: len(family.prefix), default=None)
+
+
+def find_taken_media(name: str, own: OwnModels = NO_OWN_MODELS) -> frozenset[MediaSort]:
+    """Find what `provider:model` takes of images, recordings and files; nothing if its name is not known."""
+    if (taken := own.find_taken(name)) is not None:
+        return taken
+    bare = name.partition(":")[2].lower().rpartition("/")[2]
+    return next((taken for pattern, taken in _TAKEN if pattern.match(bare)), frozenset())
 
 
 def choose_encoding(name: str, own: OwnModels = NO_OWN_MODELS) -> EncodingName:

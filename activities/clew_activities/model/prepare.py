@@ -27,7 +27,7 @@ from clew_activities.providers.errors import ProviderError
 from clew_activities.tools.mcp.settings import McpUnavailable
 from clew_activities.tools.mcp.tools import McpTools, UnknownMcpTool
 from clew_activities.tools.registry import Deployment, Registry, resolve_tool
-from clew_activities.tools.stored_results import read_result
+from clew_activities.tools.stored_results import read_result, view_blob
 from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.messages import canonicalize
 from clew_workflows.contract.policy import ContextPolicy
@@ -157,6 +157,10 @@ class PrepareActivities:
         if (readable or _clears(request, config)) and read_result.name not in tools:
             tools[read_result.name] = read_result
             names = list(dict.fromkeys((*names, read_result.name)))
+        clears_media = request.clears_media or _clears_media(config)
+        if ((names and request.views) or clears_media) and view_blob.name not in tools:
+            tools[view_blob.name] = view_blob
+            names = list(dict.fromkeys((*names, view_blob.name)))
         prepared = Prepared(agent=agent, deployment=deployment, profile=make_profile(model, self._own_models))
         try:
             remote = await self._mcp_tools.select_all(names)
@@ -244,6 +248,11 @@ def _clears(request: Prepare, config: SessionConfig) -> bool:
     """Whether the policy in force clears tool results."""
     policy = config.context_policy
     return request.clears if request.clears is not None else bool(policy and policy.clear_tool_results)
+
+
+def _clears_media(config: SessionConfig) -> bool:
+    """Whether the policy of the configuration clears media."""
+    return bool(config.context_policy and config.context_policy.clear_media)
 
 
 def _count_schemas(tools: Sequence[ResolvedTool], encoding: EncodingName) -> tuple[ResolvedTool, ...]:

@@ -15,6 +15,8 @@ from temporalio import activity
 from clew_activities.offload import count_tokens, offload
 from clew_activities.providers import RedactedDecoder
 from clew_activities.telemetry.interceptor import TimeLeft
+from clew_workflows.contract.content import list_media
+from clew_workflows.contract.media_tokens import find_formula
 from clew_workflows.contract.outcomes import Prices, Usage, compute_cost_usd
 from clew_workflows.contract.outputs import ContextMeta, ReplyProgress
 from clew_workflows.contract.payloads import AssistantMessage, Fitting, make_reply_message
@@ -95,6 +97,11 @@ class ReplyInProgress:
         answer = answer.model_copy(update={"truncated_tool_results": None, "fitting": None})
         return progress, answer.model_dump(mode="json", exclude_defaults=True), *earlier
 
+    def measure(self) -> tuple[object, ...]:
+        """Measure what heartbeats show: another value says that they show something new."""
+        decoder = self.decoder
+        return (len(decoder.text), len(decoder.thinking), decoder.tool_name) if decoder else (0, 0, None)
+
     async def interrupt(self, *, keeps_text: bool = True) -> ModelAnswered | None:
         """Make the answer from what was read so far, and count it; None: nothing was read or paid for.
 
@@ -117,8 +124,10 @@ class ReplyInProgress:
         """
         usage = reply.usage
         if not (usage.input_tokens and usage.output_tokens):
-            encoding, texts = load_encoding(self.call.encoding), (reply.content, reply.thinking or "")
-            usage = self._estimate_usage(await asyncio.to_thread(lambda: sum(map(encoding.count, texts))))
+            encoding, texts = load_encoding(self.call.encoding), (reply.text, reply.thinking or "")
+            tokens = await asyncio.to_thread(lambda: sum(map(encoding.count, texts)))
+            media = map(find_formula(self.call.model).count, list_media(reply.content))
+            usage = self._estimate_usage(tokens + sum(media))
         return reply.model_copy(update={"usage": add_cost(self.prices, usage, searches)})
 
     def make_answer(
@@ -137,6 +146,7 @@ class ReplyInProgress:
             epoch=meta.epoch,
             shared_prefix_tokens=meta.shared_prefix_tokens,
             cleared_tool_results=meta.cleared_tool_results,
+            cleared_media=meta.cleared_media,
             truncated_tool_results=meta.truncated_tool_results,
             schema_problem=schema_problem,
             needs_summary=meta.needs_summary,
@@ -217,7 +227,7 @@ def fit_reply(reply: ModelReply) -> ModelReply:
         {"provider_calls": (), "citations": ()},
         {"provider_data": None},
         {"tool_calls": tuple(RequestedTool(name=tool.name, malformed="[too large]") for tool in reply.tool_calls)},
-        {"content": reply.content[: MAX_REPLY_BYTES // 8] + "[truncated]"},
+        {"content": reply.text[: MAX_REPLY_BYTES // 8] + "[truncated]"},
     )
     for fields in reductions:
         if len(to_json(reply)) <= MAX_REPLY_BYTES:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from clew.child_process import Limits, run_child
 from clew_activities.model import validation_process
 
+LIMITS = Limits(memory_bytes=512 * 1024 * 1024, cpu_seconds=2, seconds=10)
+"""Limits of a validation."""
 MAX_CHILDREN = 2
 """Most validations at the same time; others wait."""
 
@@ -67,14 +68,7 @@ class Validation:
             SchemaUnusable: The schema is not valid.
         """
         async with self._slots:
-            child, data = _start_child(), to_json({"schema": schema, "value": value})
-            # In a thread, which ends with the child: asyncio's subprocesses hang if cancelled at their start.
-            reading = asyncio.get_running_loop().run_in_executor(None, child.communicate, data)
-            try:
-                # Shielded: a thread that is cancelled before it has started would not wait for the killed child.
-                output, _ = await asyncio.shield(reading)
-            finally:
-                child.kill()
+            output = await run_child(validation_process.__file__, to_json({"schema": schema, "value": value}), LIMITS)
         result: dict[str, Any] = {}
         for line in output.splitlines(keepends=True):
             if line.endswith(b"\n"):
@@ -85,16 +79,4 @@ class Validation:
 
 
 def _describe_limits() -> str:
-    return f"{validation_process.MAX_CPU_SECONDS} seconds or {validation_process.MAX_MEMORY_BYTES // 2**20} MiB"
-
-
-def _start_child() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        # -P: modules in that file's folder must not shadow the standard library.
-        [sys.executable, "-P", validation_process.__file__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        # Ctrl-C in a terminal must reach the worker alone.
-        start_new_session=True,
-    )
+    return f"{LIMITS.cpu_seconds} seconds or {LIMITS.memory_bytes // 2**20} MiB"

@@ -5,21 +5,21 @@ provider = providers.get("openai")
 decoder = RedactedDecoder(provider.make_decoder(), providers.redaction)
 reply = await stream(client, provider, request, decoder)
 
-A new provider is a module beside these, with the members that `interface` defines and a function `make_providers`;
-`loading` finds it. An OpenAI-compatible server needs a row in `dialects` at most.
+Each API has a package. A new provider is a module with the members that `interface` defines and a function
+`make_providers`; `loading` finds it. An OpenAI-compatible server needs a row in `dialects` at most.
 
 | module | content |
 |---|---|
 | `interface`, `loading` | what a provider is, and which ones a worker has |
-| `openai`, `openai_stream`, `openai_pages`, `dialects` | Chat Completions, and what each server has of it |
-| `responses`, `responses_stream`, `openai_schema` | OpenAI's Responses, and what its strict mode takes of schemas |
-| `anthropic`, `anthropic_messages`, `anthropic_models`, `anthropic_tools` | Anthropic's Messages: requests |
-| `anthropic_stream`, `anthropic_schema` | Anthropic's Messages: replies, and schemas of answers |
-| `google`, `google_stream`, `google_schema` | Gemini's `generateContent` |
-| `bedrock`, `bedrock_stream`, `bedrock_models`, `aws` | Amazon Bedrock's Converse, its models, signatures |
-| `fit_messages`, `fit_tools`, `options`, `sanitize`, `answer_object` | what a session has, as a server takes it |
+| `openai` | Chat Completions and Responses, of OpenAI and of compatible servers |
+| `anthropic` | Anthropic's Messages |
+| `google` | Gemini's `generateContent` |
+| `bedrock`, `aws` | Amazon Bedrock's Converse; signatures and frames of AWS |
+| `dialects` | what each server accepts and sends |
+| `fit_messages`, `fit_tools`, `media`, `options`, `answer_object` | what a session has, as a server takes it |
 | `encoders` | the encoders by their names, which encode a call again for an audit |
-| `http`, `reply`, `errors`, `redaction` | the HTTP boundary, replies as they grow, errors, removed keys |
+| `http`, `reply`, `errors` | the HTTP boundary, replies as they grow, errors |
+| `sanitize`, `redaction` | received data made safe to store, removed keys |
 """
 
 from clew_activities.providers.errors import ProviderError

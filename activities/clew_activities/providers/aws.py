@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import struct
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
@@ -22,6 +23,9 @@ EVENT_STREAM = "application/vnd.amazon.eventstream"
 """The content type of a stream of frames."""
 EXCEPTION = "exception"
 """The event's name of an error in a stream; its data is an object with `type` and `message`."""
+
+SECONDS_BETWEEN_SEARCHES = 60.0
+"""The shortest time from a search that has found no credentials to the next one."""
 
 _SIGNED_HEADERS = ("Authorization", "X-Amz-Date", "X-Amz-Security-Token")
 
@@ -42,15 +46,19 @@ class AwsCredentials:
     """The credentials of the worker, as AWS's own programs find them. Threads may use it at the same time.
 
     Keys in the environment are used as they are. Otherwise botocore searches for them when they are first needed: in
-    AWS's files, at IAM Identity Center, at the container's and the machine's metadata. It renews those that expire.
+    AWS's files, at IAM Identity Center, at the container's and the machine's metadata. It renews those that expire. A
+    search takes seconds where no metadata answer, so the result is kept if nothing is found, too, for
+    `SECONDS_BETWEEN_SEARCHES`.
     """
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
         self._access_key = environ.get("AWS_ACCESS_KEY_ID", "").strip()
         self._secret_key = environ.get("AWS_SECRET_ACCESS_KEY", "").strip()
         self._token = environ.get("AWS_SESSION_TOKEN", "").strip()
         self._profile = environ.get("AWS_PROFILE", "").strip()
         self._found: Any = None
+        self._clock = clock
+        self._searched_at: float | None = None
         self._lock = threading.Lock()
 
     @property
@@ -70,14 +78,13 @@ class AwsCredentials:
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415
 
         try:
-            with self._lock:
-                self._found = self._found or self._find()
-            if self._found is None:
+            found = self._get()
+            if found is None:
                 raise Unauthorized(
                     "no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the "
                     "worker a role"
                 )
-            credentials = self._found.get_frozen_credentials()
+            credentials = found.get_frozen_credentials()
         except BotoCoreError as error:
             raise ProviderUnavailable(
                 f"the AWS credentials cannot be read ({type(error).__name__}: {error})"
@@ -85,6 +92,17 @@ class AwsCredentials:
         request = AWSRequest("POST", url, headers={"content-type": content_type}, data=body)
         SigV4Auth(credentials, service, region).add_auth(request)
         return {name.lower(): request.headers[name] for name in _SIGNED_HEADERS if name in request.headers}
+
+    def _get(self) -> Any:
+        """Return botocore's credentials, searching for them if that is due; None: there are none."""
+        with self._lock:
+            if self._found is None and self._is_search_due():
+                self._found = self._find()
+                self._searched_at = self._clock()
+            return self._found
+
+    def _is_search_due(self) -> bool:
+        return self._searched_at is None or self._clock() - self._searched_at >= SECONDS_BETWEEN_SEARCHES
 
     def _find(self) -> Any:
         from botocore.credentials import Credentials  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The table of dialects: what a server of Chat Completions, or the template of a family of models, accepts and sends.
+"""The table of dialects: what a server accepts and sends.
 
 A server that calls itself compatible with OpenAI seldom takes all that OpenAI takes. So a provider has a dialect, the
 first of these:
@@ -8,8 +8,7 @@ first of these:
 3. the one of its name, such as `mistral`,
 4. `strict`, which every server that is known accepts.
 
-Where a server passes messages to the templates of many models, the model's family changes the dialect further. The
-families are found by the model's name.
+The family of a model changes the dialect further: `openai.families`.
 
 A rule of a provider stands here, or in the codec of its format, and nowhere else. The page that a rule comes from is
 named beside it.
@@ -22,6 +21,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
+
+from clew_activities.providers.media import (
+    COMMON_IMAGES,
+    GIF,
+    HEIC,
+    JPEG,
+    MP3,
+    PDF,
+    PNG,
+    TEXTS_ALONE,
+    WAV,
+    WEBP,
+    MediaForms,
+)
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
@@ -178,6 +191,7 @@ class Dialect:
         named_ids: Whether an id has the tool's name and the call's number: `functions.add:0`.
         names_results: A tool's message has the tool's name.
         fills_results: A tool's message must not be empty.
+        omits_empty: An assistant's message with tool calls and without a text has no content.
         returned: The fields of an assistant's message with tool calls that go back as they came.
         call_fields: The fields of a tool call that go back as they came, beside its id; None: all.
         lone_reasoning: What goes back of the reasoning must not stand beside a text.
@@ -208,6 +222,7 @@ class Dialect:
         answer_with_tools: Whether the answer's schema may stand beside tools; otherwise it stands in the prompt.
         cache_key: Whether `prompt_cache_key` is accepted.
         asks_usage: Whether `stream_options` are accepted, without which most servers report no usage.
+        media: What is accepted of images, recordings and files.
     """
 
     name: str
@@ -221,6 +236,7 @@ class Dialect:
     named_ids: bool = False
     names_results: bool = False
     fills_results: bool = True
+    omits_empty: bool = False
     returned: tuple[str, ...] = (
         "content",
         "reasoning_content",
@@ -255,9 +271,15 @@ class Dialect:
     answer_with_tools: bool = False
     cache_key: bool = False
     asks_usage: bool = True
+    media: MediaForms = TEXTS_ALONE
 
 
-STRICT = Dialect(name="strict")
+_MB = 1024 * 1024
+
+# What every server that is known decodes, of those that show images to a model: llama.cpp's stb_image has no WebP.
+_PLAIN_IMAGES = MediaForms(types=frozenset({JPEG, PNG}))
+
+STRICT = Dialect(name="strict", media=_PLAIN_IMAGES)
 
 _THREE_EFFORTS = ("low", "medium", "high")
 _FOUR_EFFORTS = (*_THREE_EFFORTS, "xhigh")
@@ -289,6 +311,10 @@ _OPENAI = Dialect(
     efforts=("none", "minimal", "low", "medium", "high", "xhigh"),
     verbosity=True,
     service_tier=True,
+    # developers.openai.com/api/docs/guides/images-vision, /audio and /file-inputs: 50 MB a request.
+    media=MediaForms(
+        types=COMMON_IMAGES | {PDF, WAV, MP3}, image_urls=True, total_bytes=48 * _MB, counts={"image": 500}
+    ),
 )
 """developers.openai.com/api/reference, and the errors of its API."""
 
@@ -296,24 +322,81 @@ _OPENAI = Dialect(
 # that stands for the signature of a call by another model.
 _FOREIGN_SIGNATURE = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
 
+# platform.claude.com/docs/en/build-with-claude/vision and /pdf-support: 32 MB a request, "image exceeds 10 MB
+# maximum", "image dimensions exceed max allowed size for many-image requests: 2000 pixels".
+_ANTHROPIC_MEDIA = MediaForms(
+    types=COMMON_IMAGES | {PDF},
+    image_urls=True,
+    in_results=frozenset({"image", "pdf", "text"}),
+    total_bytes=30 * _MB,
+    part_bytes={"image": 10 * _MB},
+    counts={"image": 100},
+    side=8000,
+    many=(20, 2000),
+    text_documents=True,
+)
+
 ANTHROPIC = Dialect(
-    name="anthropic", ids=_COMMON_ID, fills_results=False, tools=_ANTHROPIC_TOOLS, declares_called_tools=True
+    name="anthropic",
+    ids=_COMMON_ID,
+    fills_results=False,
+    tools=_ANTHROPIC_TOOLS,
+    declares_called_tools=True,
+    media=_ANTHROPIC_MEDIA,
 )
 """The Messages API, whose codec makes the order of messages itself."""
 
 BEDROCK = replace(
-    ANTHROPIC, name="bedrock", fills_results=True, tools=replace(_ANTHROPIC_TOOLS, name=_NAME, name_characters=64)
+    ANTHROPIC,
+    name="bedrock",
+    fills_results=True,
+    tools=replace(_ANTHROPIC_TOOLS, name=_NAME, name_characters=64),
+    # docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Message.html: 20 images of 3.75 MB and 8 000 pixels
+    # on a side, five documents of 4.5 MB, as bytes.
+    media=MediaForms(
+        types=COMMON_IMAGES | {PDF},
+        in_results=frozenset({"image", "pdf", "text"}),
+        total_bytes=25 * _MB,
+        part_bytes={"image": 5 * _MB, "pdf": 6 * _MB},
+        counts={"image": 20, "pdf": 5},
+        side=8000,
+    ),
 )
 """Converse with Anthropic's models, whose schemas it passes on; its codec makes the order of messages itself."""
-BEDROCK_OTHERS = replace(BEDROCK, tools=_STRICT_TOOLS)
+BEDROCK_OTHERS = replace(BEDROCK, tools=_STRICT_TOOLS, media=replace(BEDROCK.media, in_results=frozenset({"text"})))
 """Converse with all other models."""
-RESPONSES = replace(_OPENAI, name="responses", ids=re.compile(r"[a-zA-Z0-9_-]{1,64}"))
+RESPONSES = replace(
+    _OPENAI,
+    name="responses",
+    ids=re.compile(r"[a-zA-Z0-9_-]{1,64}"),
+    # developers.openai.com/api/docs/guides/images-vision and /file-inputs: 50 MB a request.
+    media=MediaForms(
+        types=COMMON_IMAGES | {PDF},
+        image_urls=True,
+        in_results=frozenset({"image", "pdf", "text"}),
+        total_bytes=48 * _MB,
+        counts={"image": 500},
+    ),
+)
 """OpenAI's Responses, which have a codec of their own; `CLEW_PROVIDER_<NAME>_DIALECT` names it like the others."""
-GOOGLE = Dialect(name="google", fills_results=False, tools=_GOOGLE_TOOLS, temperatures=(0.0, 2.0))
+GOOGLE = Dialect(
+    name="google",
+    fills_results=False,
+    tools=_GOOGLE_TOOLS,
+    temperatures=(0.0, 2.0),
+    # ai.google.dev/gemini-api/docs/image-understanding, /audio, /document-processing and /file-input-methods: 100 MB
+    # of inline data, 50 MB of PDF files. Only Gemini 3 has media in the response of a function.
+    media=MediaForms(
+        types=frozenset((JPEG, PNG, WEBP, HEIC, PDF, WAV, MP3, "audio/aac", "audio/ogg", "audio/flac", "audio/aiff")),
+        in_results=frozenset({"image", "pdf", "text"}),
+        total_bytes=95 * _MB,
+        part_bytes={"pdf": 48 * _MB},
+    ),
+)
 """Gemini's own API, whose codec makes the order of messages itself."""
 
-VERTEX = replace(GOOGLE, name="vertex")
-"""The same at Vertex AI, which does not combine its own tools with those of a session."""
+VERTEX = replace(GOOGLE, name="vertex", media=replace(GOOGLE.media, total_bytes=19 * _MB))
+"""The same at Vertex AI, which does not combine its own tools with those of a session, and takes 20 MB a request."""
 
 DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect
@@ -321,11 +404,24 @@ DIALECTS: Mapping[str, Dialect] = {
         STRICT,
         _OPENAI,
         # Its content filter and versions differ, not what is used here; some versions lack `prompt_cache_key`.
-        replace(_OPENAI, name="azure", cache_key=False),
+        # learn.microsoft.com/azure/ai-foundry/openai/how-to/gpt-with-vision: ten images, and no files.
+        replace(
+            _OPENAI,
+            name="azure",
+            cache_key=False,
+            media=MediaForms(
+                types=COMMON_IMAGES | {WAV, MP3},
+                image_urls=True,
+                part_bytes={"image": 20 * _MB},
+                counts={"image": 10},
+            ),
+        ),
         # The server of `clew.local` and `clew.testing`, which shows tests what a model would read.
         replace(_OPENAI, name="scripted", token_limit="max_tokens"),
         Dialect(
             name="gemini",
+            # ai.google.dev/gemini-api/docs/openai: images and recordings, 20 MB a request.
+            media=MediaForms(types=frozenset({JPEG, PNG, WEBP, HEIC, WAV, MP3}), total_bytes=19 * _MB),
             bridges_results=False,
             ids=_COMMON_ID,
             returned=("extra_content",),
@@ -340,6 +436,10 @@ DIALECTS: Mapping[str, Dialect] = {
         # docs.mistral.ai/api, and the validator of the package mistral-common. Unknown fields are refused with 422.
         Dialect(
             name="mistral",
+            # docs.mistral.ai/capabilities/vision: eight images, of 10 MB each.
+            media=MediaForms(
+                types=COMMON_IMAGES, image_urls=True, part_bytes={"image": 10 * _MB}, counts={"image": 8}
+            ),
             names_results=True,
             returned=("content",),
             call_fields=(),
@@ -375,6 +475,10 @@ DIALECTS: Mapping[str, Dialect] = {
         replace(
             _OPENAI,
             name="xai",
+            # docs.x.ai/docs/guides/image-understanding: JPEG and PNG, 20 MiB each.
+            media=MediaForms(
+                types=frozenset({JPEG, PNG}), image_urls=True, total_bytes=40 * _MB, part_bytes={"image": 20 * _MB}
+            ),
             fills_results=True,
             tools=replace(_PLAIN_TOOLS, description_characters=None),
             token_limit="max_tokens",
@@ -389,6 +493,8 @@ DIALECTS: Mapping[str, Dialect] = {
         # the nearest effort that it has.
         Dialect(
             name="openrouter",
+            # openrouter.ai/docs/features/multimodal
+            media=MediaForms(types=COMMON_IMAGES | {PDF, WAV, MP3}, image_urls=True, total_bytes=19 * _MB),
             returned=("content", "reasoning_details", "reasoning"),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
@@ -401,9 +507,13 @@ DIALECTS: Mapping[str, Dialect] = {
         # platform.moonshot.ai/docs: ids are `functions.<name>:<number>`; reasoning must come back beside tool calls.
         Dialect(
             name="kimi",
+            # platform.moonshot.ai/docs/guide/use-kimi-vision-model: no addresses.
+            media=MediaForms(types=COMMON_IMAGES, total_bytes=90 * _MB),
             ids=_NAMED_ID,
             named_ids=True,
             names_results=True,
+            # "text content is empty"
+            omits_empty=True,
             returned=("reasoning_content",),
             call_fields=(),
             required="reasoning_content",
@@ -414,6 +524,8 @@ DIALECTS: Mapping[str, Dialect] = {
         # docs.z.ai: `tool_choice` is `auto` alone, `stop` has one text, answers are JSON of any kind.
         Dialect(
             name="glm",
+            # docs.z.ai/guides/vlm: 5 MB and 6 000 pixels on a side.
+            media=MediaForms(types=frozenset({JPEG, PNG}), image_urls=True, part_bytes={"image": 5 * _MB}, side=6000),
             returned=("reasoning_content",),
             call_fields=(),
             options_left_out=frozenset({"seed", "stop", "reasoning_effort"}),
@@ -433,6 +545,8 @@ DIALECTS: Mapping[str, Dialect] = {
         # help.aliyun.com/zh/model-studio: thinking models refuse a forced tool, and `response_format`.
         Dialect(
             name="qwen",
+            # help.aliyun.com/zh/model-studio/vision: 10 MB as base64.
+            media=MediaForms(types=frozenset({JPEG, PNG, WEBP}), image_urls=True, part_bytes={"image": 10 * _MB}),
             returned=("reasoning_content",),
             call_fields=(),
             temperatures=(0.0, 1.99),
@@ -444,6 +558,10 @@ DIALECTS: Mapping[str, Dialect] = {
         replace(
             _OPENAI,
             name="groq",
+            # console.groq.com/docs/vision: five images, 4 MB a request as base64.
+            media=MediaForms(
+                types=frozenset({JPEG, PNG, WEBP}), image_urls=True, total_bytes=4 * _MB, counts={"image": 5}
+            ),
             tools=replace(_STRICT_TOOLS, lone_unions=False, typed=False, text_enums=False),
             answer="prompt",
             answer_with_tools=False,
@@ -456,6 +574,7 @@ DIALECTS: Mapping[str, Dialect] = {
         replace(
             _OPENAI,
             name="cerebras",
+            media=TEXTS_ALONE,
             tools=replace(_STRICT_TOOLS, text_enums=False),
             temperatures=(0.0, 1.5),
             answer="prompt",
@@ -467,6 +586,8 @@ DIALECTS: Mapping[str, Dialect] = {
         # Older versions take these efforts alone.
         Dialect(
             name="vllm",
+            # docs.vllm.ai/en/latest/features/multimodal_inputs
+            media=MediaForms(types=COMMON_IMAGES | {WAV, MP3}, image_urls=True),
             returned=("content", "reasoning", "reasoning_content"),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
@@ -477,6 +598,8 @@ DIALECTS: Mapping[str, Dialect] = {
         ),
         Dialect(
             name="llamacpp",
+            # github.com/ggml-org/llama.cpp/blob/master/docs/multimodal.md
+            media=MediaForms(types=frozenset({JPEG, PNG, GIF, WAV, MP3})),
             returned=("content", "reasoning_content"),
             call_fields=(),
             temperatures=(0.0, 2.0),
@@ -487,6 +610,8 @@ DIALECTS: Mapping[str, Dialect] = {
         ),
         Dialect(
             name="ollama",
+            # docs.ollama.com/api/openai-compatibility: images as base64 alone.
+            media=MediaForms(types=frozenset({JPEG, PNG, WEBP})),
             returned=("content", "reasoning"),
             call_fields=(),
             temperatures=(0.0, 2.0),
@@ -497,6 +622,8 @@ DIALECTS: Mapping[str, Dialect] = {
         # docs.litellm.ai: it refuses calls in the history without `tools`, for Anthropic's and Bedrock's models.
         Dialect(
             name="litellm",
+            # docs.litellm.ai/docs/completion/vision, /document_understanding and /audio
+            media=MediaForms(types=COMMON_IMAGES | {PDF, WAV, MP3}, image_urls=True),
             declares_called_tools=True,
             options_left_out=frozenset({"seed"}),
             forces_tools=True,
@@ -544,168 +671,6 @@ _HOSTS: Mapping[str, str] = {
 """The dialects of hosts, and of their subdomains."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """A family of models.
-
-    Attributes:
-        pattern: Matches the names of its models, without what stands before a slash.
-        dialects: The dialects that it changes; None: those that pass messages to the templates of many models.
-        changes: What differs.
-    """
-
-    pattern: re.Pattern[str]
-    changes: Mapping[str, Any]
-    dialects: frozenset[str] | None = None
-
-
-_TEMPLATED = frozenset({"strict", "vllm", "llamacpp", "ollama", "litellm", "openrouter"})
-_OF_OPENAI = frozenset({"strict", "openai", "azure", "litellm", "openrouter"})
-_REASONING = {
-    "token_limit": "max_completion_tokens",
-    "options_left_out": frozenset({"temperature", "top_p", "stop", "seed"}),
-}
-
-_FAMILIES: tuple[_Family, ...] = (
-    # OpenAI's reasoning models refuse `max_tokens`, a temperature and `stop`, also behind a gateway.
-    _Family(re.compile(r"o[1-9](-|$)"), {**_REASONING, "efforts": _THREE_EFFORTS, "verbosity": False}, _OF_OPENAI),
-    _Family(
-        re.compile(r"gpt-([5-9]|\d\d)(?!.*chat)"),
-        {**_REASONING, "efforts": ("minimal", *_THREE_EFFORTS), "verbosity": True},
-        _OF_OPENAI,
-    ),
-    # "Unsupported value: 'minimal' is not supported with the 'gpt-5.1' model."
-    _Family(re.compile(r"gpt-5-pro"), {"efforts": ("high",)}, _OF_OPENAI),
-    _Family(re.compile(r"gpt-5(\.1)?-codex"), {"efforts": _THREE_EFFORTS}, _OF_OPENAI),
-    _Family(re.compile(r"gpt-5\.1(?!-codex|.*chat)"), {"efforts": ("none", *_THREE_EFFORTS)}, _OF_OPENAI),
-    _Family(
-        re.compile(r"gpt-5\.([2-5]|1-codex-max)(?!.*chat)"),
-        {"efforts": ("none", *_FOUR_EFFORTS)},
-        _OF_OPENAI,
-    ),
-    _Family(
-        re.compile(r"gpt-(5\.[6-9]|5\.\d\d|[6-9]|\d\d)(?!.*chat)"),
-        {"efforts": ("none", *_FOUR_EFFORTS, "max")},
-        _OF_OPENAI,
-    ),
-    _Family(re.compile(r"gpt-5\.\d+-codex(?!-mini)"), {"efforts": _FOUR_EFFORTS}, _OF_OPENAI),
-    _Family(re.compile(r"gpt-5\.1-codex($|-\d)"), {"efforts": _THREE_EFFORTS}, _OF_OPENAI),
-    _Family(re.compile(r"gpt-5\.\d+-pro"), {"efforts": ("medium", "high", "xhigh")}, _OF_OPENAI),
-    # "Unrecognized request argument supplied: reasoning_effort", "'verbosity' does not support 'low' with this model"
-    _Family(
-        re.compile(r"gpt-[34]|chatgpt-|gpt-[\d.]+-chat"),
-        {"options_left_out": frozenset({"reasoning_effort"}), "verbosity": False},
-        frozenset({"openai", "azure"}),
-    ),
-    _Family(
-        re.compile(r"gpt-[34]|chatgpt-|gpt-[\d.]+-chat"),
-        {"options_left_out": frozenset({"seed", "reasoning_effort"})},
-        frozenset({"litellm"}),
-    ),
-    # "`temperature` is deprecated for this model."
-    _Family(
-        re.compile(r".*claude-[a-z]+-(4[.-][7-9]|[5-9])(\D|$)"),
-        {"options_left_out": frozenset({"seed", "temperature", "top_p"})},
-        frozenset({"litellm"}),
-    ),
-    # "`temperature` and `top_p` cannot both be specified for this model."
-    _Family(re.compile(r".*claude"), {"top_p": "alone"}, frozenset({"strict", "litellm", "openrouter"})),
-    # These refuse function tools together with reasoning in Chat Completions.
-    _Family(re.compile(r"gpt-5\.[45]"), {"tools_effort": "omit"}, _OF_OPENAI),
-    _Family(re.compile(r"gpt-(5\.[6-9]|[6-9]|\d\d)"), {"tools_effort": "none"}, _OF_OPENAI),
-    _Family(re.compile(r"gemma-?[12](\D|$)"), {"system": "user"}),
-    _Family(re.compile(r"gemini-"), {"signature": _FOREIGN_SIGNATURE, "tools": _GEMINI_TOOLS}),
-    # "Thinking level MEDIUM is not supported for this model."
-    _Family(
-        re.compile(r"gemini-2\.5-flash"), {"efforts": ("none", "minimal", *_THREE_EFFORTS)}, frozenset({"gemini"})
-    ),
-    _Family(re.compile(r"gemini-3-pro"), {"efforts": ("low", "high")}, frozenset({"gemini"})),
-    _Family(re.compile(r"gemini-3\.(\d+-pro|[78]-flash)"), {"efforts": _THREE_EFFORTS}, frozenset({"gemini"})),
-    # "reasoning_effort='medium' is not supported for this model. Must be one of none, high"
-    _Family(
-        re.compile(r"(mistral|magistral)-small-(latest|2603|4)|mistral-medium-(latest|2604|3)"),
-        {"efforts": ("none", "high"), "options_left_out": frozenset()},
-        frozenset({"mistral"}),
-    ),
-    _Family(
-        re.compile(r"deepseek-(?!chat)"),
-        {"required": "reasoning_content", "required_of_all": True},
-        frozenset({"strict", "openrouter"}),
-    ),
-    _Family(re.compile(r"kimi-"), {"required": "reasoning_content", "tools": _KIMI_TOOLS}, frozenset({"strict"})),
-    # "thinking is enabled but reasoning_content is missing in assistant tool call message"
-    _Family(re.compile(r"kimi-"), {"required": "reasoning_content"}, frozenset({"openrouter"})),
-    # "Tool choice must be auto"
-    _Family(
-        re.compile(r"glm-"),
-        {"forces_tools": False, "names_forced_tool": False, "forbids_tools": False},
-        frozenset({"strict", "openrouter"}),
-    ),
-    # Templates show the model the id alone, which has the tool's name.
-    _Family(re.compile(r"kimi-k2"), {"ids": _NAMED_ID, "named_ids": True}),
-    # They take no temperature but their own.
-    _Family(
-        re.compile(r"kimi-k2(\.[5-9]|-thinking)"),
-        {"options_left_out": frozenset({"temperature", "top_p", "seed", "reasoning_effort"})},
-        frozenset({"kimi"}),
-    ),
-    _Family(re.compile(r"kimi-k2\.[5-9]"), {"no_reasoning": _THINKING_OFF}, frozenset({"kimi"})),
-    # It always reasons.
-    _Family(
-        re.compile(r"kimi-k([3-9]|\d\d)"),
-        {"options_left_out": frozenset({"temperature", "top_p", "seed"}), "efforts": ("low", "high", "max")},
-        frozenset({"kimi"}),
-    ),
-    # Only these take an effort. "This model always engages in thinking and cannot be disabled"
-    _Family(
-        re.compile(r"glm-5\.2"),
-        {"efforts": ("high", "max"), "options_left_out": frozenset({"seed", "stop"})},
-        frozenset({"glm"}),
-    ),
-    _Family(
-        re.compile(r"glm-(5\.[3-9]|[6-9])"),
-        {"efforts": ("low", "high", "max"), "no_reasoning": {}, "options_left_out": frozenset({"seed", "stop"})},
-        frozenset({"glm"}),
-    ),
-    _Family(re.compile(r"minimax-m[3-9]"), {"no_reasoning": _THINKING_OFF}, frozenset({"minimax"})),
-    # "The value of the enable_thinking parameter is restricted to True."
-    _Family(re.compile(r"q[vw]q|.*-thinking"), {"no_reasoning": {}}, frozenset({"qwen"})),
-    # "Unexpected reasoning effort high. Supported types are xhigh (default), medium, and low."
-    _Family(re.compile(r"qwen3\.[89]"), {"efforts": ("low", "medium", "xhigh")}, frozenset({"vllm", "llamacpp"})),
-    # "chat_template is not supported for Mistral tokenizers."
-    _Family(re.compile(r"(\w+stral|mixtral)-"), {"no_reasoning": {}}, frozenset({"vllm"})),
-    # "This model only supports single tool-calls at once!"
-    _Family(re.compile(r"(meta-)?llama-?3"), {"single_calls": True}),
-    # Of its template either the text or the reasoning may stand beside calls.
-    _Family(re.compile(r"gpt-oss"), {"lone_reasoning": True, "no_reasoning": {}}),
-    # Only these of xAI's models take an effort, and of Groq's and Cerebras' those of OpenAI.
-    _Family(
-        re.compile(r"grok-(?!3-mini|4\.[3-9]|4\.20-multi-agent|[5-9])"),
-        {"options_left_out": frozenset({"stop", "reasoning_effort"})},
-        frozenset({"xai"}),
-    ),
-    _Family(re.compile(r"grok-4\.3"), {"efforts": ("none", *_THREE_EFFORTS)}, frozenset({"xai"})),
-    _Family(re.compile(r"grok-4\.[45]"), {"efforts": _THREE_EFFORTS}, frozenset({"xai"})),
-    _Family(re.compile(r"grok-(4\.[6-9]|4\.20-multi-agent|[5-9])"), {"efforts": _FOUR_EFFORTS}, frozenset({"xai"})),
-    _Family(
-        re.compile(r"(?!gpt-oss)"),
-        {"options_left_out": frozenset({"reasoning_effort"})},
-        frozenset({"groq", "cerebras"}),
-    ),
-    # "reasoning_effort must be one of none or default"
-    _Family(re.compile(r"qwen-?3"), {"options_left_out": frozenset(), "efforts": ("none",)}, frozenset({"groq"})),
-    _Family(re.compile(r"zai-glm"), {"options_left_out": frozenset(), "efforts": ("none",)}, frozenset({"cerebras"})),
-    # These names stand for one of the modes.
-    _Family(
-        re.compile(r"deepseek-(chat|reasoner)"),
-        {"no_reasoning": {}, "options_left_out": frozenset({"seed", "reasoning_effort"})},
-        frozenset({"deepseek"}),
-    ),
-    # Its replies outside of thinking have no reasoning.
-    _Family(re.compile(r"deepseek-chat"), {"required": None, "forces_tools": True}, frozenset({"deepseek"})),
-)
-
-
 def find_dialect(name: str, base_url: str, configured: str | None = None) -> Dialect:
     """Find the dialect of a provider, by its configured dialect, its host or its name.
 
@@ -724,12 +689,3 @@ def find_dialect(name: str, base_url: str, configured: str | None = None) -> Dia
     # `openai` is also the name of the provider that people point at any server.
     by_name = _ALIASES.get(name, name if name != "openai" else "strict")
     return DIALECTS.get(by_host or by_name, STRICT)
-
-
-def specialize(dialect: Dialect, model: str) -> Dialect:
-    """Change a dialect as the family of a model needs it."""
-    bare = model.lower().rpartition("/")[2]
-    for family in _FAMILIES:
-        if dialect.name in (family.dialects or _TEMPLATED) and family.pattern.match(bare):
-            dialect = replace(dialect, **family.changes)
-    return dialect

@@ -15,13 +15,14 @@ from typing import Any, Literal
 from pydantic_core import PydanticSerializationError, to_json
 
 from clew_activities.providers.answer_object import is_object_schema, make_object_schema
-from clew_activities.providers.anthropic import LONG_TTL, Anthropic
-from clew_activities.providers.bedrock import Bedrock
+from clew_activities.providers.anthropic.provider import LONG_TTL, Anthropic
+from clew_activities.providers.bedrock.provider import Bedrock
 from clew_activities.providers.dialects import DIALECTS, STRICT, VERTEX
-from clew_activities.providers.google import Google
+from clew_activities.providers.google.provider import Google
 from clew_activities.providers.interface import ModelRequest, Provider
-from clew_activities.providers.openai import OpenAI
-from clew_activities.providers.responses import Responses
+from clew_activities.providers.media import TEXTS_ALONE, MediaForms, TakesMedia, choose_media
+from clew_activities.providers.openai.chat import OpenAI
+from clew_activities.providers.openai.responses import Responses
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.payloads import SentRequest
 
@@ -70,6 +71,18 @@ class Comparison:
 
     status: Literal["same", "different", "other_encoder"]
     problem: str | None = None
+
+
+def list_needed_blobs(request: ModelRequest, provider_name: str, sent: SentRequest) -> list[str]:
+    """List the digests of the blobs whose bytes are needed to encode a model call again."""
+    make = ENCODERS.get(sent.encoder.partition("/")[0])
+    provider = make(provider_name, sent.dialect) if make else None
+    return list(choose_media(request, get_forms(provider, request.model)).blobs) if provider else []
+
+
+def get_forms(provider: Provider, model: str) -> MediaForms:
+    """Return what a provider takes of images, recordings and files."""
+    return provider.get_media_forms(model) if isinstance(provider, TakesMedia) else TEXTS_ALONE
 
 
 def compare_request(request: ModelRequest, provider_name: str, sent: SentRequest) -> Comparison:

@@ -124,6 +124,12 @@ class ContextLengthExceeded(FinalError):
     type = "context_length_exceeded"
 
 
+class MediaRefused(FinalError):
+    """The model or the dialect does not take an image, a recording or a file, and the policy allows no marker."""
+
+    type = "unsupported_content"
+
+
 class InsufficientQuota(FinalError):
     """The account's quota is used up; waiting does not help."""
 
@@ -460,6 +466,8 @@ _STATUS_OF_TYPE = {
     "BadRequestError": 400,
     "billing_error": 402,
     "bio_policy": 400,
+    "content_filter": 400,
+    "content_policy_violation": 400,
     "cyber_policy": 400,
     "invalid_encrypted_content": 400,
     "invalid_prompt": 400,
@@ -557,7 +565,7 @@ def _classify(payload: Mapping[str, Any], http_status: int | None, wait: float |
     reasons = _list_reasons(fields)
     words = frozenset((*(value for key in ("type", "code") if isinstance(value := fields.get(key), str)), *reasons))
     message = _find_message(payload, fields)[:_RAW_LIMIT]
-    status = http_status if http_status is not None else _infer_status(fields)
+    status = http_status if http_status is not None else _infer_status(fields, message)
     text = " ".join((message[:_WORDING_LIMIT], *reasons))
     rules = (rule.error for rule in (*_BY_BODY, *_BY_STATUS) if rule.matches(status, words, text))
     error = next(rules, BadRequest)
@@ -617,7 +625,7 @@ def _find_upstream_error(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return upstream if isinstance(upstream, dict) and ("error" in upstream or "message" in upstream) else None
 
 
-def _infer_status(fields: Mapping[str, Any]) -> int:
+def _infer_status(fields: Mapping[str, Any], message: str) -> int:
     for name in ("type", "code", "http_code", "status_code", "status"):
         word = fields.get(name)
         if isinstance(word, str) and word in _STATUS_OF_TYPE:
@@ -629,7 +637,9 @@ def _infer_status(fields: Mapping[str, Any]) -> int:
             return word
         if isinstance(word, int) and word in _STATUS_OF_CODE:
             return _STATUS_OF_CODE[word]
-    return 500
+    # Servers between pass on the message of OpenAI's client alone.
+    found = re.match(r"Error code: ([45]\d\d)\b", message)
+    return int(found[1]) if found else 500
 
 
 def _read_lengths(fields: Mapping[str, Any], message: str) -> dict[str, int]:

@@ -2,19 +2,23 @@
 
 A thread may have two messages of a user in a row, a user's message right after a tool's result, and several system
 messages. Many servers refuse that, because the template of their model cannot express it.
+
+`fit_messages` is for formats whose requests have messages. `group_turns` is for those with turns of blocks, in which
+users and models alternate.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from clew_activities.providers.dialects import Dialect
+from clew_workflows.contract.content import get_text, is_empty, join_contents
 from clew_workflows.contract.messages import Message, ProviderData, list_call_ids
 
 OMITTED = "(earlier messages are not shown)"
@@ -49,8 +53,8 @@ class FittedMessages:
 
 
 def fit_messages(messages: Sequence[Message], dialect: Dialect) -> FittedMessages:
-    """Put messages into an order and into roles that a dialect accepts. Nothing of their text is lost."""
-    shown = [message for message in messages if message["content"].strip() or _may_be_empty(message)]
+    """Put messages into an order and into roles that a dialect accepts. Nothing of their contents is lost."""
+    shown = [message for message in messages if not is_empty(message["content"]) or _may_be_empty(message)]
     system = [message for message in shown if message["role"] == "system"]
     others = [message for message in shown if message["role"] != "system"]
     added = merged = 0
@@ -97,13 +101,13 @@ def _place_system(system: Sequence[Message], others: Sequence[Message], dialect:
         return list(others)
     if dialect.system == "first":
         return [*system, *others]
-    text = _SEPARATOR.join(message["content"] for message in system)
+    text = _SEPARATOR.join(get_text(message["content"]) for message in system)
     if dialect.system == "one":
         return [{"role": "system", "content": text}, *others]
     first, *rest = others
     if first["role"] != "user":
         return [{"role": "user", "content": text}, first, *rest]
-    return [{"role": "user", "content": f"{text}{_SEPARATOR}{first['content']}"}, *rest]
+    return [{"role": "user", "content": join_contents((text, first["content"]), _SEPARATOR)}, *rest]
 
 
 def _separate_calls(messages: Sequence[Message]) -> list[Message]:
@@ -147,9 +151,80 @@ def _merge_neighbours(messages: Iterable[Message]) -> list[Message]:
         if role == "tool" or len(neighbours) == 1:
             joined += neighbours
         else:
-            text = _SEPARATOR.join(filter(str.strip, (message["content"] for message in neighbours)))
-            joined.append({**neighbours[-1], "content": text})
+            content = join_contents((message["content"] for message in neighbours), _SEPARATOR)
+            joined.append({**neighbours[-1], "content": content})
     return joined
+
+
+class EncodedMessage(NamedTuple):
+    """A message as blocks of a format.
+
+    Attributes:
+        role: The role of the message, which is not the system's.
+        blocks: The blocks; empty: the message has no text, and is left out.
+        place: The place of a tool's result among those of its turn; results of one place stay in their order.
+    """
+
+    role: str
+    blocks: list[dict[str, Any]]
+    place: int = 0
+
+
+class Turn(NamedTuple):
+    """A turn of a request: who says it, and its blocks."""
+
+    role: Literal["user", "assistant"]
+    blocks: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The turns of a request.
+
+    Attributes:
+        turns: The turns, of a user and a model in turn.
+        merged: Messages that stand in the turn of another one; the results of tools together are one message.
+        added: Turns that the context does not have.
+        dropped: Messages without any text, which are left out.
+    """
+
+    turns: list[Turn]
+    merged: int
+    added: int
+    dropped: int
+
+
+def group_turns(
+    messages: Sequence[EncodedMessage], make_text: Callable[[str], dict[str, Any]], *, goes_on: bool = False
+) -> Turns:
+    """Group messages into turns of alternating roles, a user's first and last; tool results come first in a turn.
+
+    `make_text` makes a block of a text. `goes_on`: the model goes on with its last turn, so that none of a user's
+    follows it.
+    """
+    shown = [message for message in messages if message.blocks]
+    turns: list[Turn] = []
+    merged = 0
+    for is_assistant, group in groupby(shown, key=lambda message: message.role == "assistant"):
+        members = sorted(group, key=lambda message: (message.role != "tool", message.place))
+        merged += len(members) - max(sum(message.role == "tool" for message in members), 1)
+        blocks = [block for message in members for block in message.blocks]
+        turns.append(Turn("assistant" if is_assistant else "user", blocks))
+    before = not turns or turns[0].role == "assistant"
+    if before:
+        turns.insert(0, Turn("user", [make_text(OMITTED)]))
+    after = turns[-1].role == "assistant" and not goes_on
+    if after:
+        turns.append(Turn("user", [make_text(CONTINUE)]))
+    return Turns(turns, merged, before + after, len(messages) - len(shown))
+
+
+def iterate_open_turn(messages: Sequence[Message]) -> Iterator[Message]:
+    """Iterate over the messages after the newest user's message, the newest first."""
+    for message in reversed(messages):
+        if message["role"] == "user":
+            return
+        yield message
 
 
 def get_own_data(message: Message, provider: str) -> ProviderData | None:

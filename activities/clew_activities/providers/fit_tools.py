@@ -23,8 +23,8 @@ from pydantic_core import from_json, to_json
 from clew_activities.providers.answer_object import MEMBER, is_object_schema, make_object_schema
 from clew_activities.providers.dialects import Dialect, ToolLimits
 from clew_activities.providers.sanitize import parse_object
-from clew_workflows.contract import READ_RESULT
 from clew_workflows.contract.messages import Message, ToolSpec, canonicalize
+from clew_workflows.contract.names import BUILT_IN_TOOLS
 from clew_workflows.contract.schemas import SUBSCHEMA_KEYWORDS
 from clew_workflows.protocol import RequestedTool
 
@@ -187,7 +187,7 @@ def _fit_serialized(serialized: bytes, limits: ToolLimits) -> FittedTools:
     changes: dict[str, str] = {}
     left_out: dict[str, str] = {}
     used: set[str] = set()
-    for number, tool in enumerate(sorted(tools, key=lambda tool: tool["name"] != READ_RESULT)):
+    for number, tool in enumerate(sorted(tools, key=lambda tool: tool["name"] not in BUILT_IN_TOOLS)):
         name = tool["name"]
         if number >= limits.count:
             left_out[name] = f"the provider takes at most {limits.count} tools"

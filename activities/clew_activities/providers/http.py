@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -32,6 +32,7 @@ from clew_activities.providers.errors import (
 )
 from clew_activities.providers.interface import ModelRequest, Provider, Signer
 from clew_activities.providers.reply import RedactedDecoder
+from clew_workflows.contract.content import list_media
 from clew_workflows.contract.payloads import Fitting, SentRequest
 from clew_workflows.protocol import ModelReply
 
@@ -64,6 +65,9 @@ class HttpSettings:
 
 
 DEFAULT = HttpSettings()
+DRAWING = HttpSettings(reply_bytes=160 * 1024 * 1024, event_size=48 * 1024 * 1024)
+"""The bounds of calls whose replies may have images or recordings. An event has a complete image in base64, and some
+servers repeat it at the end of the stream."""
 
 WRONG_PATH = (404, 405)
 """Statuses of an answer to a path that the server does not have."""
@@ -130,7 +134,10 @@ async def _send_and_read(
 ) -> None:
     settings = limits.settings
     with _translate_errors(provider, settings):
-        http_request, decoder.fitting, decoder.sent = _build_request(client, provider, request, settings)
+        size = sum(map(len, request.blobs.values()))
+        http_request, decoder.fitting, decoder.sent = await offload(
+            size, _build_request, client, provider, request, settings
+        )
         if isinstance(provider, Signer):
             await _sign(provider, http_request)
             # A token that the provider has found outside of the environment.
@@ -187,7 +194,13 @@ def _build_request(
         content=content,
         timeout=httpx.Timeout(settings.silence_seconds, connect=settings.connect_seconds),
     )
-    sent = SentRequest(digest=hashlib.sha256(content).hexdigest(), encoder=encoded.encoder, dialect=encoded.dialect)
+    has_media = any(list_media(message["content"]) for message in request.messages)
+    sent = SentRequest(
+        digest=hashlib.sha256(content).hexdigest(),
+        encoder=encoded.encoder,
+        dialect=encoded.dialect,
+        takes=tuple(sorted(request.takes)) if has_media else (),
+    )
     return http_request, encoded.fitting, sent
 
 
@@ -256,11 +269,36 @@ async def _read_sse(body: AsyncIterator[bytes]) -> AsyncGenerator[tuple[str, str
     """Read server-sent events: the name and the data of each."""
     # The encoding leaves a byte order mark at the beginning out.
     response_of_body = httpx.Response(
-        200, headers={"content-type": "text/event-stream; charset=utf-8-sig"}, content=_end_last_event(body)
+        200, headers={"content-type": "text/event-stream; charset=utf-8-sig"}, content=_end_last_event(_frame(body))
     )
     async with aclosing(EventSource(response_of_body).aiter_sse()) as events:
         async for event in events:
             yield event.event, event.data
+
+
+_UNFRAMED: Mapping[bytes, bytes] = {b"error:": b"event: error\ndata:", b"{": b"data: {"}
+"""The beginnings of lines that are no fields of events, and what stands for each.
+
+llama.cpp has sent errors in a field `error` of their own, and servers between send JSON as it is. A reader that
+follows the standard drops both, and takes the reply for an empty one.
+"""
+
+
+async def _frame(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Make data of the lines that begin like an error or like JSON. Whatever can be read is sent on at once."""
+    held, begins_line = b"", True
+    async for piece in body:
+        newline = b"\n" if begins_line else b""
+        text = newline + held + piece
+        line = text[text.rfind(b"\n", -len(b"\nerror")) + 1 :]
+        # The rest of the beginning comes with the next piece.
+        held = line if b"\n" + line in text and b"error:".startswith(line) else b""
+        text = text[: len(text) - len(held)]
+        begins_line = text.endswith(b"\n")
+        for beginning, replacement in _UNFRAMED.items():
+            text = text.replace(b"\n" + beginning, b"\n" + replacement)
+        yield text[len(newline) :]
+    yield held
 
 
 async def _end_last_event(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

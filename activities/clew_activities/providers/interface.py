@@ -14,10 +14,11 @@ providers are defined in the same way and use the same modules:
 | `reply` | `DraftDecoder`, which folds pieces into a reply and keeps every size within its bound |
 | `answer_object` | functions for answers with a schema, `rewrite_schema` and `list_subschemas` for any JSON Schema |
 | `dialects` | the table of what each server accepts and sends |
-| `fit_messages` | `fit_messages`, which gives messages an order that a dialect accepts, and `choose_call_ids` |
+| `fit_messages` | `fit_messages` and `group_turns`, which order messages as servers accept them; `choose_call_ids` |
 | `fit_tools` | `fit_tools`, which makes the tools of any session acceptable to a dialect |
 | `options` | levels of reasoning, and the caller's own fields for a provider |
 | `sanitize` | functions that make texts and JSON values safe to store |
+| `media` | `fit_media`, which chooses the images, recordings and files of a request, and functions that encode them |
 | `loading` | `read_key` and `read_url`, for the variables that configure a provider |
 
 The steps of one model call:
@@ -53,6 +54,7 @@ A provider omits from the request what its wire format does not support, without
 |---|---|
 | `output_schema` | the session still validates the reply, and asks the model to correct an invalid one |
 | `tools` | the model calls no tools |
+| images, recordings, files | their text markers are shown (`get_text`); `media.TakesMedia` says what is taken |
 | an option, `cache_key` | the server uses its default |
 | streaming | one JSON value is a complete reply; clients see no text before its end |
 | thinking, `provider_data` | the reply has none |
@@ -70,6 +72,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from clew_activities.providers.errors import ErrorAnswer, ProviderError
 from clew_workflows.contract import ModelOptions
+from clew_workflows.contract.content import MediaSort
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import Fitting
@@ -99,6 +102,8 @@ class ModelRequest:
         output_schema: A JSON Schema that the reply's text must match as a JSON value, and whose root is an object;
             None: any text.
         cache_key: Requests with the same key usually share a prefix. It reveals nothing about the session.
+        takes: What the model takes of images, recordings and files.
+        blobs: The bytes of the parts that are sent, by the digests of their blobs.
     """
 
     model: str
@@ -108,6 +113,8 @@ class ModelRequest:
     provider_tools: Sequence[str] = ()
     output_schema: dict[str, Any] | None = None
     cache_key: str | None = None
+    takes: frozenset[MediaSort] = frozenset()
+    blobs: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

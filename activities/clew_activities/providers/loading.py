@@ -21,14 +21,14 @@ from clew_workflows.contract.names import PROVIDER_NAME
 
 VARIABLE = "CLEW_PROVIDERS"
 BUILT_IN = (
-    "clew_activities.providers.anthropic",
-    "clew_activities.providers.bedrock",
-    "clew_activities.providers.google",
-    "clew_activities.providers.openai",
+    "clew_activities.providers.anthropic.provider",
+    "clew_activities.providers.bedrock.provider",
+    "clew_activities.providers.google.provider",
+    "clew_activities.providers.openai.provider",
 )
 
 _NAMES = "name must have 1 to 64 lower-case letters, digits, '_' and '-'"
-# A name that a variable of the built-in module `openai` can carry.
+# A name that a variable of the built-in module `openai.provider` can carry.
 _VARIABLE_NAME = r"[a-z0-9_]{1,64}"
 _MEMBERS = ("base_url", "encode", "make_decoder", "name", "read_error", "secret_headers", "secrets")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args
 
@@ -69,3 +70,21 @@ def describe_provider_tools(
     """Divide the provider's tools into those that it offers, and those that are left out, each with the reason."""
     left_out = {name: f"{provider} does not run it" for name in names if name not in offered}
     return [name for name in names if name in offered], left_out
+
+
+_DRAWING = re.compile(r"(^|[^a-z])image([^a-z]|$)")
+_SPEAKING = re.compile(r"(^|[^a-z])(audio|tts)([^a-z]|$)")
+
+
+def draws_images(model: str) -> bool:
+    """Whether a model draws, by its name: `gemini-3-pro-image`, `google/gemini-2.5-flash-image`."""
+    return _DRAWING.search(model.lower()) is not None
+
+
+def expects_media(request: ModelRequest) -> bool:
+    """Whether the reply to a request may have images or recordings, so that it may be larger than a text."""
+    if "image_generation" in request.provider_tools or draws_images(request.model):
+        return True
+    options = (request.options.provider_options or {}).values()
+    asked = any({"modalities", "generationConfig", "audio"} & fields.keys() for fields in options)
+    return asked or _SPEAKING.search(request.model.lower()) is not None

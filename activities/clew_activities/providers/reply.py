@@ -6,15 +6,18 @@ decoder: `AnswerDecoder` the value of an answer with a schema, `RedactedDecoder`
 Text and thinking over their caps end in `[truncated: N bytes]`. Of more than `MAX_TOOL_CALLS` tool calls the first
 are kept, and the text says how many were dropped. A call without a name is called `unnamed`, which no tool is, so
 that the model reads that there is no such tool. Raw arguments share one cap; a call whose arguments do not
-fit is malformed. Provider data over its cap is dropped: the provider would refuse a part of it. So is provider data
-that a session cannot store, such as a number beyond a double.
+fit is malformed. Images and recordings share a cap of size and one of number; further ones are dropped. Provider data
+over its cap is dropped: the provider would refuse a part of it. So is provider data that a session cannot store, such
+as a number beyond a double.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
@@ -24,6 +27,7 @@ from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.interface import Decoder
 from clew_activities.providers.redaction import GrowingText, Redaction
 from clew_activities.providers.sanitize import BoundedText, Budget, ObjectEnd, clean, parse_json, parse_object
+from clew_activities.received_media import NewMedia, Unusable, decode_base64, split_data_url, wrap_samples
 from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, Source, canonicalize, truncate_utf8
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import Fitting, SentRequest
@@ -34,6 +38,12 @@ PROVIDER_DATA_LIMIT = 512 * 1024
 TEXT_LIMIT = 256 * 1024
 THINKING_LIMIT = 256 * 1024
 """Largest parts of a reply, in bytes."""
+MAX_MEDIA = 16
+"""Most images and recordings that a reply keeps."""
+MAX_MEDIA_CHARACTERS = 64 * 1024 * 1024
+"""Most characters of base64 of all of them."""
+SAMPLE_RATE = 24_000
+"""Samples in a second of audio without a header, where the provider does not name the rate."""
 MAX_TOOL_CALLS = 64
 MAX_PROVIDER_CALLS = 64
 """Most calls of the provider's own tools that a reply keeps."""
@@ -55,6 +65,53 @@ _ID_LIMIT = 256
 _MOST_OF_EMPTY = 16
 """Characters below which arguments are looked at as those of an empty object."""
 
+
+@dataclass(slots=True)
+class DrawnMedia:
+    """An image or a recording of a reply, as it arrives.
+
+    Attributes:
+        kind: `image` or `audio`.
+        start: The character of the reply's text before which it stands.
+        pieces: Its bytes, as pieces of base64.
+        url: The address of an image that has no bytes.
+        rate: The samples of a second, if the bytes are samples of 16 bits without a header.
+    """
+
+    kind: Literal["image", "audio"]
+    start: int
+    pieces: list[str]
+    url: str = ""
+    rate: int | None = None
+
+    def read(self) -> NewMedia | Unusable:
+        """Decode the bytes."""
+        decoded = decode_base64(self.kind, _join_base64(self.pieces))
+        if self.rate is not None and isinstance(decoded, NewMedia) and not decoded.data.startswith(_HEADERS):
+            return NewMedia(self.kind, wrap_samples(decoded.data, self.rate))
+        return decoded
+
+
+_HEADERS = (b"RIFF", b"ID3", b"OggS", b"fLaC")
+"""The beginnings of files with audio."""
+
+
+def _join_base64(pieces: Sequence[str]) -> str:
+    """Join pieces of base64, of which each may be padded."""
+    joined: list[str] = []
+    for piece in pieces:
+        if joined and joined[-1].endswith("="):
+            # Padding may stand at the end alone.
+            before = decode_base64("file", "".join(joined))
+            after = decode_base64("file", piece)
+            if not (isinstance(before, NewMedia) and isinstance(after, NewMedia)):
+                return "*"
+            joined = [base64.b64encode(before.data + after.data).decode()]
+        else:
+            joined.append(piece)
+    return "".join(joined)
+
+
 StopReason = Literal["stop", "length", "tool_calls", "paused"]
 
 
@@ -72,6 +129,7 @@ class DraftDecoder:
         calls: The tool calls that are kept.
         provider_calls: The calls of tools that the provider ran itself.
         citations: The sources that the reply names.
+        media: The images and the recordings of the reply. `finish` leaves them out: their bytes are stored first.
     """
 
     def __init__(self, tools: FittedTools | None = None) -> None:
@@ -83,6 +141,8 @@ class DraftDecoder:
         self.calls: list[Call] = []
         self.provider_calls: list[ProviderCall] = []
         self.citations: list[Citation] = []
+        self.media: list[DrawnMedia] = []
+        self._media_left = MAX_MEDIA_CHARACTERS
         self._tools = tools or FittedTools()
         self._own_names = self._tools.own_names
         self._text = BoundedText(Budget(TEXT_LIMIT))
@@ -120,6 +180,33 @@ class DraftDecoder:
         """Take a piece of the thinking; a value that is not a string is ignored."""
         if isinstance(piece, str):
             self._thinking.add(piece)
+
+    def add_media(
+        self, kind: Literal["image", "audio"], data: object, *, rate: int | None = None, extends: bool = False
+    ) -> None:
+        """Take an image or a recording: base64, a data URL, or the address of an image.
+
+        Args:
+            kind: What it is.
+            data: The data; a value that is not a string is ignored.
+            rate: The samples of a second, if the bytes may be samples without a header.
+            extends: It goes on with the recording before, if there is one.
+        """
+        if not isinstance(data, str) or not data:
+            return
+        url, content = "", data
+        if split := split_data_url(data):
+            content = split[1]
+        elif data.startswith("https://"):
+            url, content = data, ""
+        self._media_left -= len(content) + len(url)
+        if self._media_left < 0:
+            return
+        last = self.media[-1] if self.media else None
+        if extends and last is not None and (last.kind, last.rate) == (kind, rate):
+            last.pieces.append(content)
+        elif len(self.media) < MAX_MEDIA:
+            self.media.append(DrawnMedia(kind, len(self.text), [] if url else [content], url, rate))
 
     def open_call(self, call_id: object, name: object) -> Call | None:
         """Begin a tool call; None once there are as many as are kept. Only a call with a name counts as dropped."""
@@ -205,7 +292,7 @@ class DraftDecoder:
             self._tools.decode_call(call.make_tool_request(reason == "length" and call is self.calls[-1]))
             for call in self.calls
         )
-        if not calls and not text.strip() and self.stop_reason != "paused":
+        if not calls and not text.strip() and not self.media and self.stop_reason != "paused":
             if reason == "length":
                 raise OutputExhausted("the reply reached its limit before any text: raise max_output_tokens")
             raise EmptyReply("the reply has neither text nor a tool call")
@@ -268,9 +355,14 @@ class Call:
         return self._characters < _MOST_OF_EMPTY and self.has_all_arguments and not parse_json(self.raw.so_far)
 
     def extends(self, arguments: object) -> bool:
-        """Whether a piece has all arguments so far and more, which no piece of JSON that goes on with them has."""
-        # The text is put together only for a longer piece.
-        if not isinstance(arguments, str) or not 0 < self._characters < len(arguments):
+        """Whether a piece has all arguments so far and more, which no piece of JSON that goes on with them has.
+
+        The beginning of an object may also come once more without more.
+        """
+        # The text is put together only for a piece that is as long.
+        if not isinstance(arguments, str) or not 0 < self._characters <= len(arguments):
+            return False
+        if self._characters == len(arguments) and self.has_all_arguments:
             return False
         so_far = self.raw.so_far
         if self.raw.overflowed or not so_far.lstrip().startswith("{") or not arguments.startswith(so_far):
@@ -356,6 +448,12 @@ class _DecoderWrapper:
     def ended(self) -> bool:
         return self._decoder.ended
 
+    @property
+    def media(self) -> Sequence[DrawnMedia]:
+        # A provider of another package may have none.
+        media: Sequence[DrawnMedia] = getattr(self._decoder, "media", ())
+        return media
+
     def finish(self) -> ModelReply:
         return self._decoder.finish()
 
@@ -381,7 +479,7 @@ class AnswerDecoder(_DecoderWrapper):
         reply = self._decoder.finish()
         if reply.tool_calls or reply.stop_reason == "paused":
             return reply
-        text = find_value(reply.content)
+        text = find_value(reply.text)
         return _replace_content(reply, read_member(text) if self._is_wrapped else text)
 
 
@@ -432,6 +530,10 @@ class RedactedDecoder(_DecoderWrapper):
         name = self._decoder.tool_name
         return None if name is None else self.redaction.redact_text(name)
 
+    def has_text_as_sent(self, reply: ModelReply) -> bool:
+        """Whether the text of the finished reply is the one that arrived, so that media keeps its place in it."""
+        return reply.text == self._decoder.text
+
     @property
     def size(self) -> int:
         """The characters received so far."""
@@ -441,7 +543,7 @@ class RedactedDecoder(_DecoderWrapper):
         """Return the reply; raises as `Decoder.finish` does. Its errors may quote what was received."""
         reply = self._decoder.finish()
         data = reply.provider_data
-        reply = _replace_content(reply, self.redaction.redact_text(reply.content))
+        reply = _replace_content(reply, self.redaction.redact_text(reply.text))
         return reply.model_copy(
             update={
                 "thinking": None if reply.thinking is None else self.redaction.redact_text(reply.thinking),

@@ -121,7 +121,7 @@ class Attempt:
             if reply.provider_calls:
                 names = [call["tool"] for call in reply.provider_calls]
                 self._span.set_attribute("clew.provider_tools.called", names)
-            self._show_output(reply.content, reply.stop_reason, reply.provider_calls)
+            self._show_output(reply.text, reply.stop_reason, reply.provider_calls)
         if isinstance(answer, WrittenSummary):
             self._span.set_attributes(_describe_usage(answer.usage))
             self._show_output(answer.content, "stop")
@@ -131,7 +131,7 @@ class Attempt:
                 self._span.set_attribute("error.type", "tool_error")
             if self._shows_content and isinstance(self._request, RunTool):
                 self._span.set_attribute("gen_ai.tool.call.arguments", json.dumps(self._request.arguments))
-                self._span.set_attribute("gen_ai.tool.call.result", answer.content)
+                self._span.set_attribute("gen_ai.tool.call.result", answer.text)
 
     def _show_output(self, text: str, finish_reason: str, calls: Sequence[ProviderCall] = ()) -> None:
         """Add the text that a model has written, and the calls that its provider ran itself, if spans have texts."""

@@ -5,6 +5,6 @@
 | `registry` | the tools, agents and hooks that a worker has, and the digests by which sessions notice a change |
 | `run_tool`, `run_hooks` | the activities that run them |
 | `os_threads` | the OS threads and event loops that tools run in |
-| `stored_results` | large results, and the tool `read_result` |
+| `stored_results` | large results, and the tools `read_result` and `view_blob` |
 | `mcp` | the tools of MCP servers |
 """

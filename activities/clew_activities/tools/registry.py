@@ -13,7 +13,7 @@ from clew.agents import Agent, AgentTool
 from clew.tools import ExternalTool, RemoteTool, Tool, ToolDefinition, make_tool
 from clew_activities.tools.mcp.tools import McpTool, McpTools
 from clew_activities.tools.run_hooks import Hooks, collect_hooks
-from clew_activities.tools.stored_results import read_result
+from clew_activities.tools.stored_results import BUILT_IN
 from clew_activities.user_modules import load_defined
 from clew_workflows.contract.hooks import Hook
 from clew_workflows.contract.messages import compute_digest
@@ -91,7 +91,9 @@ def make_registry(
                 )
     for agent in by_name.values():
         _check_names(agent, known, mcp_servers)
-    described = {tool.name: resolve_tool(tool).model_dump(mode="json") for tool in (read_result, *known.values())}
+    described = {
+        tool.name: resolve_tool(tool).model_dump(mode="json") for tool in (*BUILT_IN.values(), *known.values())
+    }
     resolved = {agent.name: _resolve_agent(agent, described) for agent in by_name.values()}
     versions = {agent.name: agent.version for agent in resolved.values()}
     return Registry(known, resolved, _digest({"tools": described, "agents": versions}), collect_hooks(hooks))
@@ -233,7 +235,7 @@ def _check_names(agent: Agent, tools: Tools, mcp_servers: Collection[str]) -> No
                 f"agent {agent.name!r} has the tool {name!r}, and no MCP server is called {split[0]!r} in the file "
                 f"that CLEW_MCP names: its servers are {', '.join(mcp_servers) or 'none'}"
             )
-        if not split and name not in tools and name != read_result.name:
+        if not split and name not in tools and name not in BUILT_IN:
             raise AgentsUnusable(
                 f"agent {agent.name!r} has the tool {name!r}, and the worker has no tool of that name: its tools are "
                 f"{', '.join(tools) or 'none'}. Point CLEW_TOOLS or --tools at the module that defines it"

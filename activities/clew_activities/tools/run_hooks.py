@@ -9,12 +9,15 @@ from typing import Any, get_args
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from clew_activities.archive.blobs import Blobs
 from clew_activities.archive.thread_source import get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.providers import Redaction
 from clew_activities.providers.sanitize import clean
 from clew_activities.tools.os_threads import ThreadedCall, ToolThreads, find_code_file
+from clew_activities.tools.result_parts import CallReader
 from clew_activities.user_modules import load_defined
+from clew_workflows.contract.content import get_text, list_media
 from clew_workflows.contract.hooks import (
     MAX_REASON_CHARACTERS,
     CheckedAnswer,
@@ -54,7 +57,8 @@ def collect_hooks(hooks: Iterable[Hook]) -> Hooks:
 class HookActivities:
     """Runs the hooks of this worker, in the threads of its tools."""
 
-    def __init__(self, hooks: Hooks, threads: ToolThreads, redaction: Redaction) -> None:
+    def __init__(self, hooks: Hooks, threads: ToolThreads, redaction: Redaction, blobs: Blobs) -> None:
+        self._blobs = blobs
         self._hooks = hooks
         self._threads = threads
         self._redaction = redaction
@@ -84,7 +88,7 @@ class HookActivities:
                 if (refused := await self._check(call, committed)) is not None:
                     return refused
             return None
-        checked = await _make_checked(call, item)
+        checked = await _make_checked(call, item, CallReader(self._blobs, None, None, call.request_id))
         for hook in self._hooks[call.point]:
             threaded = ThreadedCall(
                 hook.name, activity.info().workflow_id or "", call.request_id, find_code_file(hook.function)
@@ -119,11 +123,15 @@ async def _read_messages(item: CheckedItem) -> AsyncIterator[CheckedItem]:
             # Of an input whose sender is named, the entry does not say whether it was steered or injected.
             source = payload.source or "message"
             kind = source if source in ("message", "inject") else "steer"
-            yield CheckedItem(kind=kind, text=payload.content, metadata=payload.metadata)
+            yield CheckedItem(
+                kind=kind, text=payload.text, media=list_media(payload.content), metadata=payload.metadata
+            )
         next_seq = page.get("next_seq")
 
 
-async def _make_checked(call: RunHooks, item: CheckedItem) -> CheckedMessage | CheckedToolCall | CheckedAnswer:
+async def _make_checked(
+    call: RunHooks, item: CheckedItem, blobs: CallReader
+) -> CheckedMessage | CheckedToolCall | CheckedAnswer:
     session_id = activity.info().workflow_id or ""
     match call.point:
         case "request":
@@ -133,6 +141,8 @@ async def _make_checked(call: RunHooks, item: CheckedItem) -> CheckedMessage | C
                 kind=item.kind,
                 text=item.text,
                 metadata=item.metadata or {},
+                media=item.media,
+                _blobs=blobs,
             )
         case "tool":
             return CheckedToolCall(
@@ -146,5 +156,11 @@ async def _make_checked(call: RunHooks, item: CheckedItem) -> CheckedMessage | C
             page: dict[str, Any] = await query_session(
                 get_own_session(), "entries", {"from_seq": item.seq, "limit": 1}
             )
-            text = page["entries"][0]["payload"]["content"]
-            return CheckedAnswer(session_id=session_id, request_id=call.request_id, text=text)
+            content = page["entries"][0]["payload"]["content"]
+            return CheckedAnswer(
+                session_id=session_id,
+                request_id=call.request_id,
+                text=get_text(content),
+                media=list_media(content),
+                _blobs=blobs,
+            )

@@ -14,6 +14,7 @@ from temporalio.service import RPCError
 
 from clew.tools import Tool, ToolContext
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
+from clew_activities.archive.blobs import Blobs
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.offload import count_tokens
 from clew_activities.providers.sanitize import clean
@@ -28,8 +29,10 @@ from clew_activities.tools.os_threads import (
     find_code_file,
 )
 from clew_activities.tools.registry import Tools
-from clew_activities.tools.stored_results import Results, Unreadable, read_result
+from clew_activities.tools.result_parts import CallReader, Piece, ResultParts, collect_pieces
+from clew_activities.tools.stored_results import BUILT_IN, Results, Unreadable, read_result, view_blob
 from clew_workflows.contract import LateResultInput, ToolProgress
+from clew_workflows.contract.content import MAX_MESSAGE_BLOB_BYTES, Part
 from clew_workflows.contract.messages import describe_bytes, replace_data, truncate_result
 from clew_workflows.contract.names import find_server
 from clew_workflows.contract.payloads import ToolMessage
@@ -53,6 +56,11 @@ class Progress:
             tool_call_id=call.tool_call_id,
             name=call.name,
         )
+
+    @property
+    def newest(self) -> ToolProgress:
+        """The newest report."""
+        return self._progress
 
     def make_details(self) -> dict[str, Any]:
         """Make the details of a heartbeat."""
@@ -83,10 +91,13 @@ class ToolActivities:
         threads: ToolThreadSettings = DEFAULT,
         storing_seconds: float = STORING_SECONDS,
         mcp_tools: McpTools | None = None,
+        blobs: Blobs | None = None,
     ) -> None:
         self._tools = tools
         self._mcp_tools = mcp_tools or McpTools()
         self._results = results
+        self._blobs = blobs or Blobs(results.archive)
+        self._parts = ResultParts(self._blobs)
         self.threads = ToolThreads(threads)
         self._storing_seconds = storing_seconds
 
@@ -98,7 +109,7 @@ class ToolActivities:
     async def run_tool(self, call: RunTool) -> ToolAnswered:
         """Make one attempt of a tool call. Every failure of the tool becomes a result that the model reads."""
         progress = Progress(call)
-        async with send_heartbeats(lambda: [progress.make_details()]):
+        async with send_heartbeats(lambda: [progress.make_details()], lambda: progress.newest):
             answer = await self._answer(call, progress)
             details = activity.cancellation_details()
             if details and (details.cancel_requested or details.not_found) and not answer.in_doubt:
@@ -108,7 +119,7 @@ class ToolActivities:
     async def _answer(self, call: RunTool, progress: Progress) -> ToolAnswered:
         info = activity.info()
         # If the worker has a tool of that name itself, the worker's is used.
-        tool = self._tools.get(call.name, read_result if call.name == read_result.name else None)
+        tool = self._tools.get(call.name, BUILT_IN.get(call.name))
         if tool is None and find_server(call.name):
             return await self._call_mcp_tool(call, progress)
         if not isinstance(tool, Tool):
@@ -123,6 +134,7 @@ class ToolActivities:
             metadata=call.metadata or {},
             request_metadata=call.request_metadata or {},
             _report=progress.report,
+            _blobs=CallReader(self._blobs, self._results.threads, call.family, call.request_id),
         )
         return await self._run(tool, call, context)
 
@@ -138,7 +150,7 @@ class ToolActivities:
                     return _make_error(f"tool {call.name!r} is not a tool of the worker's MCP servers any more", call)
                 seconds = tool.timeout_seconds
                 clock.reschedule(asyncio.get_running_loop().time() + seconds)
-                text, is_error = await self._mcp_tools.call(tool, call.arguments, progress.report)
+                result, is_error = await self._mcp_tools.call(tool, call.arguments, progress.report)
         except (McpUnavailable, UnknownMcpTool) as error:
             answer = _make_error(str(error), call)
             return answer.model_copy(update={"in_doubt": tool is not None and not tool.idempotent})
@@ -146,10 +158,11 @@ class ToolActivities:
             if tool is not None and not tool.idempotent:
                 raise ApplicationError("it took too long", type="tool_timeout", non_retryable=True) from None
             return _make_error(f"tool {call.name!r} took longer than {seconds:g} seconds", call)
-        answer = await self._results.make_answer(
-            replace_data(clean(text)).encode(), call, readable=read_result.name not in self._tools
-        )
-        return answer.model_copy(update={"is_error": is_error})
+        if isinstance(result, str):
+            answer = await self._make_text_answer(replace_data(clean(result)).encode(), call)
+            return answer.model_copy(update={"is_error": is_error})
+        pieces = [clean(replace_data(piece)) if isinstance(piece, str) else piece for piece in result]
+        return await self._answer_parts(pieces, call, asyncio.get_running_loop().time() + self._storing_seconds)
 
     async def _run(self, tool: Tool[..., Any], call: RunTool, context: ToolContext) -> ToolAnswered:
         tool_call = ThreadedCall(tool.name, context.session_id, call.tool_call_id, find_code_file(tool.function))
@@ -160,6 +173,8 @@ class ToolActivities:
                 arguments = await self.threads.call(
                     tool_call, lambda: _bind_arguments(tool, call, context), is_async=False
                 )
+                if tool is view_blob:
+                    return ToolAnswered(content=[await self._results.view(**arguments)])
                 if tool is read_result:
                     value: Any = await self._results.read(call, **arguments)
                 else:
@@ -182,14 +197,36 @@ class ToolActivities:
                 raise ApplicationError(message, type="tool_failed") from None
             return _make_error(message, call)
         # From here on no error may fail the activity: the tool has run, and a retry would run it again.
+        until = asyncio.get_running_loop().time() + self._storing_seconds
         try:
-            async with asyncio.timeout(self._storing_seconds):
+            async with asyncio.timeout_at(until):
                 # The conversion may run the tool author's code, and takes time for a large result.
-                data = await self.threads.call(tool_call, lambda: _encode_result(value), is_async=False)
+                data = await self.threads.call(tool_call, lambda: _convert_result(value, call), is_async=False)
         except Exception as error:
             return _make_error(
                 f"tool {call.name!r} has run, but its result cannot be written: {_describe_error(error)}", call
             )
+        if isinstance(data, list):
+            return await self._answer_parts(data, call, until)
+        return await self._make_text_answer(data, call)
+
+    async def _answer_parts(self, pieces: list[Piece], call: RunTool, until: float) -> ToolAnswered:
+        """Make the answer of pieces with media. Of texts that are too large a part is in the first of them.
+
+        The tool has run, so nothing that goes wrong with its media fails the call: the model reads what it was.
+        """
+        parts, has_failed = await self._parts.make_parts(pieces, call, until=until)
+        texts = [part["text"] for part in parts if part["type"] == "text"]
+        if len(texts) == len(parts):
+            answer = await self._make_text_answer("\n".join(texts).encode(), call)
+            return answer.model_copy(update={"is_error": has_failed})
+        if sum(len(text.encode()) for text in texts) <= call.max_result_bytes:
+            return ToolAnswered(content=parts)
+        answer = await self._make_text_answer("\n".join(texts).encode(), call)
+        shown: Part = {"type": "text", "text": answer.text}
+        return answer.model_copy(update={"content": [shown, *(part for part in parts if part["type"] != "text")]})
+
+    async def _make_text_answer(self, data: bytes, call: RunTool) -> ToolAnswered:
         return await self._results.make_answer(data, call, readable=read_result.name not in self._tools)
 
 
@@ -229,6 +266,15 @@ def _bind_arguments(tool: Tool[..., Any], call: RunTool, context: ToolContext) -
         return tool.bind(call.arguments, context)
     except Exception as error:
         raise _InvalidArguments(f"invalid arguments: {_describe_problems(error)}") from None
+
+
+def _convert_result(value: Any, call: RunTool) -> bytes | list[Piece]:
+    """Convert a result: a text to UTF-8, one with media to pieces."""
+    limit = MAX_MESSAGE_BLOB_BYTES if call.max_media_bytes is None else call.max_media_bytes
+    pieces = collect_pieces(value, limit, lambda item: _encode_result(item).decode())
+    if pieces is None:
+        return _encode_result(value)
+    return [clean(replace_data(piece)) if isinstance(piece, str) else piece for piece in pieces]
 
 
 def _encode_result(value: Any) -> bytes:

@@ -17,7 +17,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from clew.agents import Agent
 from clew_activities.archive import Store
 from clew_activities.checkpoints import Keys
-from clew_activities.heartbeats import INTERVAL_SECONDS
+from clew_activities.heartbeats import SHOWN_SECONDS
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels
 from clew_activities.providers import Providers
 from clew_activities.telemetry.interceptor import TelemetryInterceptor
@@ -55,8 +55,8 @@ all would begin again.
 STUCK_SECONDS = 20.0
 """Seconds after which the worker gives a session up that the SDK cannot remove from its cache."""
 
-HEARTBEAT_THROTTLE = timedelta(seconds=INTERVAL_SECONDS)
-"""Longest time between two heartbeats that reach the server."""
+HEARTBEAT_THROTTLE = timedelta(seconds=SHOWN_SECONDS)
+"""The SDK holds back heartbeats that follow another one within this time. Activities choose a slower pace."""
 
 Work = Literal["sessions", "models", "tools"]
 """What a worker can serve apart: sessions with the calls of other workflows, model calls, tool calls."""

@@ -9,15 +9,18 @@ from typing import Any
 import httpx
 
 from clew_activities.archive import Archive, Store
+from clew_activities.archive.blobs import BlobActivities, Blobs
 from clew_activities.archive.deletion import DeletionActivities
 from clew_activities.archive.fork_session import ForkingActivities
 from clew_activities.archive.hibernation import ArchiveActivities
 from clew_activities.archive.listing import ListingActivities, SearchAttributes
 from clew_activities.archive.reading import ReadingActivities
 from clew_activities.archive.thread_source import Threads
+from clew_activities.archive.uploads import UploadActivities, Uploads
 from clew_activities.callers import await_request, open_session, read_last_seq, send_message, submit_input
 from clew_activities.checkpoints import CheckpointActivities, Keys
 from clew_activities.model.call_model import CallSlots, ModelActivities
+from clew_activities.model.load_media import MediaLoader
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, load_prices
 from clew_activities.model.prepare import PrepareActivities
 from clew_activities.model.summarize import SummaryActivities
@@ -93,6 +96,7 @@ def make_parts(
     load_encodings()
     load_prices()
     archive = Archive(store, namespace)
+    blobs = Blobs(archive)
     threads = Threads(archive)
     mcp_tools = McpTools(mcp, providers.redaction)
     attributes = SearchAttributes()
@@ -114,12 +118,17 @@ def make_parts(
         Deployment(registry.deployment, mcp_tools),
         tuple(registry.hooks),
         limited,
+        media=MediaLoader(blobs),
         own_models=own_models,
+        blobs=blobs,
     )
-    checkpoints = CheckpointActivities(keys, registry, archive, namespace, mcp_tools, own_models=own_models)
+    checkpoints = CheckpointActivities(
+        keys, registry, archive, namespace, mcp_tools, own_models=own_models, blobs=blobs
+    )
     archiving = ArchiveActivities(archive, attributes)
     reading = ReadingActivities(archive)
-    running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
+    storing, uploading = BlobActivities(blobs), UploadActivities(Uploads(blobs))
+    running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools, blobs=blobs)
     summarize = SummaryActivities(providers, http, threads, own_models).summarize
     slots = CallSlots(models, model_calls, direct_calls)
     return Parts(
@@ -143,12 +152,18 @@ def make_parts(
             ForkingActivities(archive).fork_session,
             DeletionActivities(archive).delete_session,
             ListingActivities(archive).list_sessions,
+            storing.put_blob,
+            storing.end_upload,
+            storing.get_blob,
+            storing.check_blobs,
+            uploading.start_upload,
+            uploading.finish_upload,
             slots.call_directly,
         ],
         model_activities=[slots.call_from_queue, summarize],
         provider_activities=[models.call_model, summarize],
         tool_activities=[
             running.run_tool,
-            HookActivities(registry.hooks, running.threads, providers.redaction).run_hooks,
+            HookActivities(registry.hooks, running.threads, providers.redaction, blobs).run_hooks,
         ],
     )

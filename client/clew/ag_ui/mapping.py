@@ -26,7 +26,6 @@ from ag_ui.core import (
     TextMessageContentEvent,
     TextMessageEndEvent,
     TextMessageStartEvent,
-    TextPart,
     ToolCall,
     ToolCallArgsEvent,
     ToolCallEndEvent,
@@ -37,6 +36,7 @@ from ag_ui.core import (
 )
 from pydantic_core import to_json
 
+from clew.ag_ui.parts import BlobUrl, convert_content, convert_part
 from clew.session.events import (
     EntryCommitted,
     Restarted,
@@ -47,7 +47,7 @@ from clew.session.events import (
     ToolProgressed,
 )
 from clew_workflows.contract import messages, payloads
-from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.content import list_media
 from clew_workflows.thread.entries import Entry
 
 CUSTOM_PREFIX = "clew."
@@ -102,62 +102,56 @@ def convert_provider_calls(name: str, reply: payloads.AssistantMessage) -> list[
     return converted
 
 
-def make_metadata(reply: payloads.AssistantMessage) -> dict[str, Any] | None:
-    """Make the metadata of a reply's message: its citations; None: it has none."""
-    return {f"{CUSTOM_PREFIX}citations": reply.citations} if reply.citations else None
+def make_metadata(reply: payloads.AssistantMessage, blob_url: BlobUrl | None = None) -> dict[str, Any] | None:
+    """Make the metadata of a reply's message: its citations, and its parts, which the protocol has no place for.
+
+    None: it has none of them.
+    """
+    metadata: dict[str, Any] = {f"{CUSTOM_PREFIX}citations": reply.citations} if reply.citations else {}
+    if list_media(reply.content):
+        parts = [convert_part(part, blob_url) for part in reply.content if not isinstance(part, str)]
+        metadata[f"{CUSTOM_PREFIX}parts"] = [part.model_dump(by_alias=True, exclude_none=True) for part in parts]
+    return metadata or None
 
 
-def convert_result(entry: Entry, result: payloads.ToolMessage) -> ToolMessage:
+def convert_result(entry: Entry, result: payloads.ToolMessage, blob_url: BlobUrl | None = None) -> ToolMessage:
     """Convert the result of a tool call."""
     return ToolMessage(
         id=name_message(entry),
         tool_call_id=result.tool_call_id,
-        content=result.content,
-        error=result.content if result.is_error else None,
+        content=convert_content(result.content, blob_url),
+        error=result.text if result.is_error else None,
     )
 
 
-def convert_entry(entry: Entry) -> Iterator[Message]:
+def convert_entry(entry: Entry, blob_url: BlobUrl | None = None) -> Iterator[Message]:
     """Convert an entry to the messages that clients show; most kinds of entries have none."""
     name = name_message(entry)
     match entry.body:
         case payloads.UserMessage() as sent:
-            yield UserMessage(id=name, content=sent.content)
+            yield UserMessage(id=name, content=convert_content(sent.content, blob_url))
         case payloads.ToolMessage() as result:
-            yield convert_result(entry, result)
+            yield convert_result(entry, result, blob_url)
         case payloads.AssistantMessage() as reply:
             if reply.thinking:
                 yield ReasoningMessage(id=name_reasoning(name), content=reply.thinking)
             provided = convert_provider_calls(name, reply)
             calls = [*(call for call, _ in provided), *map(convert_call, reply.tool_calls or ())]
             if reply.content or calls:
+                metadata = make_metadata(reply, blob_url)
                 yield AssistantMessage(
-                    id=name, content=reply.content or None, tool_calls=calls or None, metadata=make_metadata(reply)
+                    id=name, content=reply.text or None, tool_calls=calls or None, metadata=metadata
                 )
             yield from (result for _, result in provided)
 
 
-async def convert_thread(entries: AsyncIterable[Entry]) -> list[Message]:
+async def convert_thread(entries: AsyncIterable[Entry], blob_url: BlobUrl | None = None) -> list[Message]:
     """Convert a thread. A late result takes the place of the result in doubt."""
     converted: dict[str, Message] = {}
     async for entry in entries:
-        for message in convert_entry(entry):
+        for message in convert_entry(entry, blob_url):
             converted[message.id] = message
     return list(converted.values())
-
-
-def read_text(message: UserMessage | ToolMessage) -> str:
-    """Read the text of a user's message, or of a result that a client has sent.
-
-    Raises:
-        InvalidInput: It has parts that are not text.
-    """
-    if isinstance(message.content, str):
-        return message.content
-    texts = [part.text for part in message.content if isinstance(part, TextPart)]
-    if len(texts) < len(message.content):
-        raise InvalidInput("a message has parts that are not text: sessions take text only")
-    return "\n".join(texts)
 
 
 def get_new_message(run: RunAgentInput) -> UserMessage | None:
@@ -216,11 +210,16 @@ _REASONING = _Form(
 class RunEvents:
     """Makes the events of one run.
 
+    Args:
+        messages: The messages that the client has.
+        blob_url: Makes the addresses of blobs; None: they have none.
+
     Attributes:
         messages: The messages that the client has, as the events so far leave them.
     """
 
-    def __init__(self, messages: Iterable[Message]) -> None:
+    def __init__(self, messages: Iterable[Message], blob_url: BlobUrl | None = None) -> None:
+        self._blob_url = blob_url
         self.messages = {message.id: message.model_copy() for message in messages}
         # The message that is open, with its form.
         self._open: tuple[str, _Form] | None = None
@@ -262,17 +261,28 @@ class RunEvents:
     def _take_entry(self, entry: Entry) -> Iterator[BaseEvent]:
         match entry.body if entry.kind in ("ai_message", "run") else None:
             case payloads.UserMessage() as sent:
-                yield from self._complete(name_message(entry), _SENT, sent.content)
+                yield from self._take_message(name_message(entry), sent)
             case payloads.AssistantMessage() as reply:
                 yield from self._take_reply(name_message(entry), reply)
             case payloads.ToolMessage() as result if not result.late:
-                yield from self._send_result(convert_result(entry, result), is_error=result.is_error)
+                yield from self._send_result(convert_result(entry, result, self._blob_url), is_error=result.is_error)
             case payloads.RunPayload():
                 yield from self._drop(self._texts)
 
+    def _take_message(self, name: str, sent: payloads.UserMessage) -> Iterator[BaseEvent]:
+        known = self.messages.get(name)
+        if isinstance(known, UserMessage) and not isinstance(known.content, str):
+            return  # The client has sent its parts.
+        if isinstance(sent.content, str):
+            yield from self._complete(name, _SENT, sent.content)
+        elif known is None:
+            # Events add texts only: a snapshot has parts.
+            made = UserMessage(id=name, content=convert_content(sent.content, self._blob_url))
+            yield from self.replace([*self.messages.values(), made])
+
     def _take_reply(self, name: str, reply: payloads.AssistantMessage) -> Iterator[BaseEvent]:
         yield from self._complete(name_reasoning(name), _REASONING, reply.thinking or "")
-        yield from self._complete(name, _REPLY, reply.content, make_metadata(reply))
+        yield from self._complete(name, _REPLY, reply.text, make_metadata(reply, self._blob_url))
         provided = convert_provider_calls(name, reply)
         message = self.messages.get(name)
         if not isinstance(message, AssistantMessage):

@@ -19,13 +19,16 @@ from ag_ui.core import (
     RunFinishedSuccessOutcome,
     RunStartedEvent,
     TokenUsage,
+    ToolMessage,
 )
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from clew.ag_ui.mapping import RunEvents, convert_thread, get_new_message, list_new_results, read_text
+from clew.ag_ui.mapping import RunEvents, convert_thread, get_new_message, list_new_results
+from clew.ag_ui.parts import BlobUrl, read_content
 from clew.session import Session
 from clew.session.events import ApprovalRequired, EntryCommitted, ResultRequired, SessionEvent, StatusChanged
 from clew.session.options import MessageOptions
+from clew_workflows.contract.content import Content
 from clew_workflows.contract.errors import AlreadyAnswered, AlreadyResolved, ClewError, InvalidInput
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.outputs import PendingCall
@@ -67,6 +70,7 @@ async def run_agent(
     may_approve: bool = True,
     frontend_tools: Collection[str] = (),
     by: str | None = None,
+    blob_url: BlobUrl | None = None,
     **options: Unpack[MessageOptions],
 ) -> AsyncGenerator[BaseEvent, None]:
     """Serve one input of an AG-UI client: yield the events of a run, from `RUN_STARTED` to its end.
@@ -91,6 +95,7 @@ async def run_agent(
         frontend_tools: Names of the external tools whose calls the client answers. `run.tools` is not used: a session
             has the tools of its configuration.
         by: Who uses the client: a name or an id. The thread has it beside decisions and results.
+        blob_url: Makes the address at which the client reads a blob, in its service; None: parts name blobs alone.
         options: The options of `Session.message`.
     """
     yield RunStartedEvent(
@@ -99,11 +104,11 @@ async def run_agent(
         parent_run_id=run.parent_run_id,
         protocol_version=PROTOCOL_VERSION,
     )
-    events = RunEvents(run.messages)
+    events = RunEvents(run.messages, blob_url)
     try:
         request_id = await _act(session, run, may_approve, frontend_tools, by=by, options=options)
         if request_id is None:
-            for made in events.replace(await convert_thread(session.read(kind="ai_message"))):
+            for made in events.replace(await convert_thread(session.read(kind="ai_message"), blob_url)):
                 yield made
             request_id = (await session.status()).request_id
         if request_id is not None:
@@ -147,17 +152,25 @@ async def _act(
             if names.get(result.tool_call_id) in frontend_tools:
                 with suppress(AlreadyAnswered):
                     await session.submit_tool_result(
-                        result.tool_call_id, read_text(result), is_error=result.error is not None, by=by
+                        result.tool_call_id,
+                        await _store_result(session, result),
+                        is_error=result.error is not None,
+                        by=by,
                     )
         answered += [result.tool_call_id for result in results]
     if message := get_new_message(run):
         named: MessageOptions = {**options, "request_id": message.id}
-        await session.message(read_text(message), **named)
+        await session.message(read_content(message.content), **named)
         return message.id
     for tool_call_id in answered[-1:]:
         async for entry in session.read(tool_call_id=tool_call_id):
             return entry.refs.get("request_id")
     return None
+
+
+async def _store_result(session: Session, result: ToolMessage) -> Content:
+    """Read the result that a client has sent, and store its bytes."""
+    return await session._blobs.make_content(read_content(result.content))
 
 
 def _read_decision(entry: ResumeEntry) -> Approval:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clew.cli import control, listing, offline, reading, report, serving, talk
+from clew.cli import blobs, control, listing, offline, reading, report, serving, talk
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Talk": (talk.ask, talk.chat),
@@ -60,6 +60,15 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
 }
 """The commands by their groups, in the order of the help."""
 OPERATE = "Operate"
+GROUPS: dict[str, tuple[str, str, tuple[Callable[..., None], ...]]] = {
+    "blob": (
+        "Read and watch",
+        "Store, list and read the images and files of a session.",
+        (blobs.put, blobs.get, blobs.list_),
+    ),
+    "archive": (OPERATE, "Check a session's archive.", (offline.verify,)),
+}
+"""The commands that have commands: their group, their help and their commands."""
 
 
 class GroupedCommands(TyperGroup):
@@ -113,9 +122,11 @@ def _register() -> None:
             name = command.__name__.strip("_").replace("_", "-")
             settings = passing if command is serving.worker else None
             app.command(name, context_settings=settings, rich_help_panel=group)(command)
-    archive = typer.Typer(help="Check a session's archive.", no_args_is_help=True, rich_markup_mode=None)
-    archive.command()(offline.verify)
-    app.add_typer(archive, name="archive", rich_help_panel=OPERATE)
+    for name, (group, purpose, commands) in GROUPS.items():
+        group_app = typer.Typer(help=purpose, no_args_is_help=True, rich_markup_mode=None)
+        for command in commands:
+            group_app.command(command.__name__.strip("_"))(command)
+        app.add_typer(group_app, name=name, rich_help_panel=group)
 
 
 _register()

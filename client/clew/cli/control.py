@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypedDict, Unpack
 
 import typer
 
-from clew.cli import options, reach, show
+from clew.cli import attachments, options, reach, show
+from clew.cli.attachments import Attach
 from clew.cli.command import Action, Invocation, action, command
 from clew.cli.options import (
     At,
@@ -23,6 +25,7 @@ from clew.cli.options import (
     complete_external,
     complete_model,
 )
+from clew.content import AnyContent
 from clew.session.connection import Clew
 from clew.session.session import Reason, Session
 from clew_workflows.contract import ConfigureInput, OnBusy
@@ -31,6 +34,7 @@ from clew_workflows.contract.outputs import (
     CheckpointReceipt,
     DeleteReceipt,
     ForkReceipt,
+    InputReceipt,
     RestoreReceipt,
 )
 from clew_workflows.contract.payloads import ForkPayload
@@ -84,18 +88,47 @@ WaitingExternal = Annotated[
 ]
 
 
-@action
-def steer(text: Text, **settings: Unpack[InputSettings]) -> Action:
+@command()
+def steer(
+    invocation: Invocation,
+    session: SessionId,
+    text: Text,
+    *,
+    attach: Attach = None,
+    **settings: Unpack[InputSettings],
+) -> None:
     """Correct the active run, as the user."""
-    content = options.read_text(text)
-    return lambda session: session.steer(content, **settings)
+    _send_input(invocation, session, text, attach, lambda reached, content: reached.steer(content, **settings))
 
 
-@action
-def inject(text: Text, **settings: Unpack[InputSettings]) -> Action:
+@command()
+def inject(
+    invocation: Invocation,
+    session: SessionId,
+    text: Text,
+    *,
+    attach: Attach = None,
+    **settings: Unpack[InputSettings],
+) -> None:
     """Send the active run a message, as a program. Otherwise the same as steer."""
-    content = options.read_text(text)
-    return lambda session: session.inject(content, **settings)
+    _send_input(invocation, session, text, attach, lambda reached, content: reached.inject(content, **settings))
+
+
+def _send_input(
+    invocation: Invocation,
+    session_id: str,
+    text: str,
+    attach: list[Path] | None,
+    send: Callable[[Session, AnyContent], Coroutine[Any, Any, InputReceipt]],
+) -> None:
+    attached = attachments.attach_arguments(attach, text)
+    typed = options.read_text(text)
+
+    async def store_and_send(reached: Session) -> InputReceipt:
+        content = await attachments.make_content(reached, typed, attached)
+        return await reach.wait_for_change(send(reached, content), session_id, "command")
+
+    invocation.print_receipt(invocation.ask_existing(session_id, store_and_send))
 
 
 @action

@@ -251,6 +251,18 @@ def read_export(file: str | Path) -> list[Entry]:
         return operators.read_export(source, read_keys().sealer)
 
 
+def read_exported_blobs(file: str | Path) -> Iterator[tuple[str, bytes]]:
+    """Read the images, recordings and files of an exported session, with their digests, one at a time.
+
+    Raises:
+        FileDamaged: The file is not complete, or no export.
+        Misconfigured: The file cannot be read, or the extra `worker` is not installed.
+    """
+    operators.require_worker_extra()
+    with open_file(file, "rb") as source:
+        yield from operators.read_exported_blobs(source, read_keys().sealer)
+
+
 def _describe_report(report: Report) -> Iterator[str]:
     alone = f" ({report.in_archive_alone} only there)" if report.in_archive_alone else ""
     live = "live entries not read" if report.live is None else f"{report.live} live"

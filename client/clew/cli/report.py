@@ -5,6 +5,7 @@ Both read the entries of a session, or of a file that `clew export` wrote.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -22,13 +23,19 @@ from clew.cli import _operators as operators
 from clew.cli import offline, show
 from clew.cli.command import Invocation, command
 from clew.cli.options import FromFile, OptionalSessionId, require_one_source
+from clew.cli.reach import Misconfigured
 from clew.report import MAX_ENTRIES, make_report
-from clew_workflows.contract.errors import InvalidInput
+from clew.report.media import MediaCollector
+from clew.session.session import Session
+from clew_workflows.contract.errors import ArchiveDamaged, InvalidInput, UnknownBlob
 from clew_workflows.contract.outcomes import Prices
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.context.comparison import Trial, compare_policies, compute_share
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
+
+BLOBS_AT_ONCE = 4
+"""Blobs that are read for a page at the same time."""
 
 
 @command(json_help="Print the report as JSON, for scripts, and write no page.")
@@ -51,12 +58,22 @@ def report(
     without_texts: Annotated[
         bool, typer.Option("--without-texts", help="Leave out what was said: only numbers, names and times.")
     ] = False,
+    media: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write the images, recordings and files of the conversation to this folder, and link them.",
+        ),
+    ] = None,
     from_file: FromFile = None,
 ) -> None:
     """Write a page about a session: what was said, what each model call saw, and what it cost.
 
-    The page is one HTML file that needs no network. The session may be running, hibernated, closed or archived.
+    The page is one HTML file that needs no network. It has small images in itself. The session may be running,
+    hibernated, closed or archived.
     """
+    if media is not None and (without_texts or invocation.as_json):
+        raise typer.BadParameter("needs a page with texts", param_hint="--media")
     made = make_report(
         _read_entries(invocation, session, from_file),
         made_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -69,15 +86,51 @@ def report(
         return show.print_document(made.as_dict())
     from clew.report.rendering import render_page  # noqa: PLC0415 - its template engine starts slowly
 
-    page = render_page(made).encode()
+    collector = MediaCollector(made, media, Path() if output == "-" else Path(output).parent)
+    unread = _collect_media(invocation, collector, session, from_file)
+    page = render_page(made, collector.media).encode()
     with offline.open_file(output, "wb") as file:
         file.write(page)
     if output != "-":
         shown = max(made.last_shown - made.first_shown + 1, 0)
         of_all = f" {shown} of" if shown < made.entries else ""
         text = f"wrote {output}: {len(page) / 1e6:.1f} MB,{of_all} {made.entries} entries"
-        show.print_lines(show.make_console(), text)
+        show.print_lines(show.make_console(), text, *unread)
     return None
+
+
+def _collect_media(
+    invocation: Invocation, collector: MediaCollector, session: str | None, from_file: Path | None
+) -> list[str]:
+    """Read the blobs that a page needs. Returns a line for each that could not be read."""
+    wanted = collector.digests
+    if not wanted:
+        return []
+
+    def take(digest: str, data: bytes) -> None:
+        try:
+            collector.take(digest, data)
+        except OSError as error:
+            raise Misconfigured(f"{error.filename}: {error.strerror}") from None
+
+    async def read(reached: Session) -> list[str]:
+        free = asyncio.Semaphore(BLOBS_AT_ONCE)
+
+        async def read_one(digest: str) -> str:
+            async with free:
+                try:
+                    take(digest, await reached.read_blob(digest))
+                except (UnknownBlob, ArchiveDamaged) as error:
+                    return f"not shown: {error}"
+                return ""
+
+        return list(filter(None, await asyncio.gather(*map(read_one, wanted))))
+
+    if from_file is None:
+        return invocation.ask_any(session or "", read)
+    for digest, data in offline.read_exported_blobs(from_file):
+        take(digest, data)
+    return []
 
 
 def _read_entries(invocation: Invocation, session: str | None, from_file: Path | None) -> list[Entry]:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.cli.hints import write_command
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Citation, ProviderCall, list_cited_pages
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.outputs import (
@@ -216,8 +217,8 @@ def print_messages(to: Console, messages: Iterable[Mapping[str, Any]]) -> None:
         name = f" {message['name']}" if "name" in message else ""
         seq = (f"  #{message['seq']}", "dim") if "seq" in message else ""
         to.print(make_text((f"{role}{name}", f"bold {STYLES.get(role, '')}"), seq))
-        if message["content"]:
-            print_text(to, make_text(message["content"]))
+        if content := get_text(message["content"]):
+            print_text(to, make_text(content))
         for call in message.get("tool_calls", []):
             print_text(to, format_tool_call(call["name"], call["arguments"]))
         print_lines(to, *list_source_lines(message.get("provider_calls"), message.get("citations")))
@@ -314,7 +315,7 @@ def _format_entry(entry: Entry) -> str:
             shown = [str(format_tool_call(call["name"], call["arguments"])) for call in calls]
             if reply:
                 shown += map(str, list_source_lines(reply.provider_calls, reply.citations))
-            return f"{message.role}{name}: {message.content} {' '.join(shown)}"
+            return f"{message.role}{name}: {message.text} {' '.join(shown)}"
         case ConfigPayload(model=model, tools=tools, provider_tools=own):
             provided = f"; tools of the provider: {', '.join(own)}" if own else ""
             return f"{model}; tools: {', '.join(tool['name'] for tool in tools) or 'none'}{provided}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, Unpack, cast
@@ -19,13 +19,15 @@ from rich.status import Status
 from rich.text import Text
 from temporalio.exceptions import TemporalError
 
-from clew.cli import options, reach, show
+from clew.cli import attachments, options, reach, show
+from clew.cli.attachments import Attach, Attachment
 from clew.cli.chat.commands import Answer, Message, Mistake, Transcript, Typed, carry_out, format_help, parse_line
 from clew.cli.command import Invocation, command
 from clew.cli.failures import find_exit_code, report_error
 from clew.cli.hints import describe_need, write_command
 from clew.cli.options import SessionId, StartOptions
 from clew.cli.reach import WORKER_SECONDS, Opened, wait_for_answer
+from clew.content import AnyContent
 from clew.session.connection import Clew
 from clew.session.events import (
     ApprovalRequired,
@@ -43,6 +45,7 @@ from clew.session.options import SessionOptions
 from clew.session.request import Request
 from clew.session.session import Session
 from clew_workflows.contract import ConfigureInput, OnBusy
+from clew_workflows.contract.content import describe_part, list_media
 from clew_workflows.contract.errors import ClewError, InvalidInput, WorkerUnavailable
 from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.contract.outputs import Context, SessionStatus
@@ -76,6 +79,7 @@ def ask(
     session: SessionId,
     text: options.Text,
     *,
+    attach: Attach = None,
     on_busy: WhenBusy = None,
     timeout: Annotated[
         int | None, typer.Option(min=1, metavar="SECONDS", help="Seconds after which the request fails.")
@@ -83,10 +87,12 @@ def ask(
     **configuration: Unpack[StartOptions],
 ) -> None:
     """Send a message and print the answer. Starts the session, or resumes it if it exists."""
-    content = options.read_text(text)
+    attached = attachments.attach_arguments(attach, text)
+    typed = options.read_text(text)
 
     async def work(clew: Clew) -> None:
         opened = await _open(clew, session, **configuration)
+        content = await attachments.make_content(opened.session, typed, attached)
         await ask_session(opened, content, timeout_seconds=timeout, on_busy=on_busy, as_json=invocation.as_json)
 
     invocation.run(work)
@@ -162,7 +168,7 @@ GRACE_SECONDS = 15.0
 
 async def ask_session(
     opened: Opened,
-    text: str,
+    content: AnyContent,
     *,
     timeout_seconds: int | None,
     on_busy: OnBusy | None,
@@ -174,7 +180,7 @@ async def ask_session(
 
     Args:
         opened: The session.
-        text: The message.
+        content: The message: a text, or parts whose blobs are stored.
         timeout_seconds: The request's timeout. Its clock stops while the request is queued or waits for approval.
         on_busy: What the session does with the message while a request is active.
         as_json: Print a JSON document.
@@ -185,9 +191,10 @@ async def ask_session(
         ClewError: The session refused the message, or the request ended without an answer.
     """
     session = opened.session
-    request = await _send(session, text, timeout_seconds, on_busy)
+    request = await _send(session, content, timeout_seconds, on_busy)
     patience = None if timeout_seconds is None else timeout_seconds + grace_seconds
-    answering = asyncio.ensure_future(_answer(session, request, as_json, in_lines=False))
+    sent = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+    answering = asyncio.ensure_future(_answer(session, request, as_json, in_lines=False, sent=sent))
     try:
         while not (await asyncio.wait([answering], timeout=patience))[0]:
             # The timeout's clock stops while the request is queued or waits for approval: only a worker knows.
@@ -217,6 +224,7 @@ class LineChat:
         self._session = opened.session
         self._as_json = as_json
         self._on_busy: OnBusy | None = on_busy
+        self._attached: list[Attachment] = []
 
     def run(self, runner: asyncio.Runner) -> int:
         """Chat until the input ends. Return the exit code of the last failure."""
@@ -235,7 +243,10 @@ class LineChat:
     async def _handle(self, parsed: Message | Typed | Mistake) -> None:
         match parsed:
             case Message(text):
-                await self._answer(await _send(self._session, text, None, self._on_busy))
+                await self._send(text)
+            case Typed("attach", argument):
+                self._attached = attachments.change_attached(self._attached, argument)
+                show.print_remark(attachments.format_attached(self._attached))
             case Mistake(reason):
                 raise InvalidInput(reason)
             case Typed("help"):
@@ -256,6 +267,12 @@ class LineChat:
                 show.print_remark(f"the model is {status.model}")
             case Typed():
                 self._print(await carry_out(self._session, parsed))
+
+    async def _send(self, text: str) -> None:
+        content = await attachments.make_content(self._session, text, self._attached)
+        request = await _send(self._session, content, None, self._on_busy)
+        self._attached = []
+        await self._answer(request)
 
     async def _answer(self, request: Request) -> None:
         await _answer(self._session, request, self._as_json, in_lines=True)
@@ -279,13 +296,22 @@ def _notify(text: Text) -> None:
     show.print_lines(show.make_console(stderr=True), text)
 
 
-async def _send(session: Session, text: str, timeout_seconds: int | None, on_busy: OnBusy | None) -> Request:
-    sending = session.message(text, timeout_seconds=timeout_seconds, on_busy=on_busy)
+async def _send(
+    session: Session, content: AnyContent, timeout_seconds: int | None, on_busy: OnBusy | None
+) -> Request:
+    sending = session.message(content, timeout_seconds=timeout_seconds, on_busy=on_busy)
     return await reach.wait_for_change(sending, session.id, "message")
 
 
-async def _answer(session: Session, request: Request, as_json: bool, *, in_lines: bool) -> None:
-    """Print a request's answer: streamed on a terminal, at once in a pipe, or as JSON.
+async def _answer(
+    session: Session,
+    request: Request,
+    as_json: bool,
+    *,
+    in_lines: bool,
+    sent: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Print a request's answer: streamed on a terminal, at once in a pipe, or as JSON, with the parts that were sent.
 
     Raises:
         RequestFailed: The request ended without an answer.
@@ -296,7 +322,8 @@ async def _answer(session: Session, request: Request, as_json: bool, *, in_lines
     answer = await request.answer()
     if as_json:
         sources = await _read_sources(session, outcome)
-        show.print_document({**outcome.as_dict(), "answer": answer, **sources}, in_lines=in_lines)
+        content = {"content": list(sent)} if sent else {}
+        show.print_document({**outcome.as_dict(), **content, "answer": answer, **sources}, in_lines=in_lines)
     elif not live:
         # Unchanged, for a file or another program.
         sys.stdout.write(f"{answer}\n")
@@ -307,7 +334,7 @@ async def _answer(session: Session, request: Request, as_json: bool, *, in_lines
 
 
 async def _read_sources(session: Session, outcome: RequestOutcome) -> dict[str, Any]:
-    """Read the calls that the provider ran for a request, and the citations of the answer; empty: there are none.
+    """Read the calls that the provider ran for a request, and the citations and parts of the answer, if it has any.
 
     Nothing is lost without them: also empty, if no worker answers.
     """
@@ -321,6 +348,7 @@ async def _read_sources(session: Session, outcome: RequestOutcome) -> dict[str, 
     sources = {
         "provider_calls": [call for reply in replies.values() for call in reply.provider_calls or ()],
         "citations": answer.citations if answer else None,
+        "answer_parts": answer.content if answer and not isinstance(answer.content, str) else None,
     }
     return {name: value for name, value in sources.items() if value}
 
@@ -404,10 +432,11 @@ class View:
         message = entry.body
         if isinstance(message, ToolMessage):
             self.end()
-            self._to.print(show.format_tool_result(message.content, self._to.width))
+            self._to.print(show.format_tool_result(message.text, self._to.width))
         elif isinstance(message, AssistantMessage):
+            parts = [show.make_line((describe_part(part), "dim")) for part in list_media(message.content)]
             calls = [show.format_tool_call(call["name"], call["arguments"]) for call in message.tool_calls or ()]
-            for line in (*calls, *show.list_source_lines(message.provider_calls, message.citations)):
+            for line in (*parts, *calls, *show.list_source_lines(message.provider_calls, message.citations)):
                 self.end()
                 show.print_lines(self._to, line)
 

@@ -7,16 +7,20 @@ import asyncio
 import inspect
 import json
 import re
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Literal, Self
 
+from clew.content import Audio, Image, Media
 from clew.local.child import LOOPBACK
 from clew_workflows.contract.messages import Citation, ProviderCall
 
 _MAX_HEADER_BYTES = 64 * 1024
+_MEDIA = re.compile(r'(?<=")data:[a-z]+/[^"]*;base64,[^"]*|(?<="data": ")[^"]*')
+"""The bytes of an image, a recording or a file in a request. No provider counts a token for four of them."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,10 @@ class Reply:
     no field for it."""
     citations: Sequence[Citation] = ()
     """The sources of the text."""
+    images: Sequence[Image | bytes] = ()
+    """Images that the model draws behind its text, in OpenRouter's form."""
+    audio: Audio | bytes | None = None
+    """A recording in which the model says its text, in OpenAI's form."""
     finish_reason: Literal["stop", "tool_calls", "length"] | None = None
     """Why the reply ends; `length`: at its limit of tokens. None: `tool_calls` if it has some, else `stop`."""
     tokens_per_second: float | None = None
@@ -188,7 +196,7 @@ async def _send_completion(writer: asyncio.StreamWriter, reply: Reply, body: dic
             {"id": _id(index, call), "type": "function", "function": {"name": call.name, "arguments": _encode(call)}}
             for index, call in enumerate(reply.tool_calls)
         ]
-    message |= _make_pages(reply)
+    message |= _make_pages(reply) | _make_media(reply)
     choice = {"index": 0, "message": message, "finish_reason": _finish(reply)}
     usage = _count(reply, tokens, body)
     answer = {**_envelope(body), "object": "chat.completion", "choices": [choice], "usage": usage}
@@ -210,6 +218,8 @@ async def _send_stream(writer: asyncio.StreamWriter, reply: Reply, body: dict[st
         await _send_event(writer, body, {"content": token})
         if reply.tokens_per_second is not None:
             await asyncio.sleep(1 / reply.tokens_per_second)
+    if media := _make_media(reply):
+        await _send_event(writer, body, media)
     for delta in _make_call_deltas(reply):
         await _send_event(writer, body, delta)
     if pages:
@@ -232,8 +242,9 @@ def _finish(reply: Reply) -> str:
 
 
 def _count(reply: Reply, tokens: Sequence[str], body: dict[str, Any]) -> dict[str, int]:
-    """Make the usage: a word is a token of the reply, four bytes are one of the request."""
-    prompt, completion = len(json.dumps(body["messages"])) // 4, len(tokens) + 10 * len(reply.tool_calls)
+    """Make the usage: a word is a token of the reply, four bytes are one of the request, without those of media."""
+    texts = _MEDIA.sub("", json.dumps(body["messages"]))
+    prompt, completion = len(texts) // 4, len(tokens) + 10 * len(reply.tool_calls)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
@@ -273,6 +284,27 @@ def _make_pages(reply: Reply) -> dict[str, Any]:
         ],
     }
     return {name: value for name, value in members.items() if value}
+
+
+def _make_media(reply: Reply) -> dict[str, Any]:
+    """Make the members of a message for what the model draws and says."""
+    members: dict[str, Any] = {}
+    if reply.images:
+        members["images"] = [
+            {"type": "image_url", "image_url": {"url": _make_data_url(image)}} for image in reply.images
+        ]
+    if reply.audio is not None:
+        members["audio"] = {"id": "audio-scripted", "data": b64encode(_read(reply.audio)).decode()}
+    return members
+
+
+def _make_data_url(media: Media | bytes) -> str:
+    declared = media.media_type if isinstance(media, Media) else None
+    return f"data:{declared or 'application/octet-stream'};base64,{b64encode(_read(media)).decode()}"
+
+
+def _read(media: Media | bytes) -> bytes:
+    return media.read() if isinstance(media, Media) else media
 
 
 def _make_executed_tool(index: int, call: ProviderCall) -> dict[str, Any]:

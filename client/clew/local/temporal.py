@@ -64,6 +64,12 @@ FAIRNESS: Mapping[str, object] = {"matching.enableFairness": True}
 QUICK_TRANSFERS: Mapping[str, object] = {"history.transferProcessorMaxPollRPS": 200}
 """The dynamic configuration with which a shard, of which the development server has one, reads new tasks up to 200
 times a second. By default it reads them 20 times, so that turns without a pause between them take 50 ms each."""
+QUICK_DELETIONS: Mapping[str, object] = {
+    "history.transferProcessorUpdateAckInterval": "1s",
+    "history.visibilityProcessorUpdateAckInterval": "1s",
+}
+"""The dynamic configuration with which a history is deleted some seconds after the request. The server deletes none
+before it has noted how far its queues are done, which it does every 30 seconds by default."""
 _START_SECONDS = 30.0
 _START_ATTEMPTS = 3
 
@@ -80,6 +86,8 @@ class TemporalServer:
     log: Path
     store: str
     """A folder for the sessions' archives, which lasts as long as the server's state."""
+    metrics_address: str | None
+    """`host:port` of the server's metrics, in Prometheus' format; None: it shows none."""
     _child: Child
 
     @property
@@ -128,7 +136,7 @@ async def temporal_server(
         ui_port: The port of the web UI; None: a free one.
         db_filename: The absolute path of the server's database; None: in memory.
         dynamic_config: Temporal's dynamic configuration, such as `{"limit.historyCount.error": 2000}`, over
-            `FAIRNESS` and `QUICK_TRANSFERS`.
+            `FAIRNESS`, `QUICK_TRANSFERS` and `QUICK_DELETIONS`.
         search_attributes: The types of the search attributes that the namespace has; those of sessions by default.
 
     Raises:
@@ -145,7 +153,7 @@ async def temporal_server(
     command += ["--ui-disable-news-fetch"] if ui else ["--headless"]
     if db_filename is not None:
         command += ["--db-filename", db_filename]
-    for key, value in {**FAIRNESS, **QUICK_TRANSFERS, **(dynamic_config or {})}.items():
+    for key, value in {**FAIRNESS, **QUICK_TRANSFERS, **QUICK_DELETIONS, **(dynamic_config or {})}.items():
         command += ["--dynamic-config-value", f"{key}={json.dumps(value)}"]
     # A server without a database has nothing to flush.
     grace_seconds = 0.0 if db_filename is None else 10.0
@@ -169,7 +177,8 @@ async def temporal_server(
                     raise
         store = child.log.parent / "store" if db_filename is None else db_filename.with_suffix(".store")
         ui_address = f"http://{LOOPBACK}:{ui_at}" if ui_at else None
-        yield TemporalServer(address, "default", ui_address, child.log, str(store), child)
+        metrics = f"{LOOPBACK}:{metrics_port}"
+        yield TemporalServer(address, "default", ui_address, child.log, str(store), metrics, child)
 
 
 async def _is_ready(address: str, ui_port: int | None) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, overload
 
-from clew.report.types import Call, EventItem, Item, MessageItem, Page, ProviderUse, Text, ToolUse
+from clew.report.types import Call, EventItem, Item, Media, MessageItem, Page, Piece, ProviderUse, Text, ToolUse
+from clew_workflows.contract.content import Blob, Content, Part, describe_part, get_text, list_media
 from clew_workflows.contract.messages import Citation, ProviderCall, Source, ToolCall, list_cited_pages
 from clew_workflows.contract.payloads import (
     AppliedPin,
@@ -72,6 +73,30 @@ class Texts:
         self.room -= shown
         return Text(content=text[:shown], left_out=len(text) - shown)
 
+    def take_parts(self, content: Content) -> tuple[Piece, ...]:
+        """Take the parts of a content; a text alone has none."""
+        return () if isinstance(content, str) else tuple(map(self._take_part, content))
+
+    def take_media(self, contents: Iterable[Content]) -> tuple[Piece, ...]:
+        """Take the images, recordings and files of contents, without their texts."""
+        return tuple(self._take_part(part) for content in contents for part in list_media(content))
+
+    def _take_part(self, part: Part) -> Piece:
+        if part["type"] == "text":
+            return Piece(text=self.take(part["text"]))
+        described: dict[str, Any] = dict(part.get("blob") or {})
+        # A later release may have written further fields.
+        blob = {name: value for name, value in described.items() if name in Blob.__annotations__}
+        if not self.included:
+            # The digest would tell a reader who has the file that it was sent.
+            shown = {name: value for name, value in blob.items() if name not in ("name", "digest")}
+            details = ", ".join(f"{name} {value}" for name, value in shown.items())
+            description = f"[{part['type']}: {details or 'an address'}]"
+        else:
+            shown = {name: value for name, value in blob.items() if name != "name"}
+            description = describe_part(part)
+        return Piece(media=Media(kind=part["type"], description=Text(content=description), **shown))
+
     def take_json(self, value: Mapping[str, Any]) -> Text:
         """Take a JSON object: in one line if it is short, else indented."""
         line = json.dumps(value, ensure_ascii=False)
@@ -131,7 +156,8 @@ class Conversation:
             at=entry.at,
             lane=message.context_ref,
             role=message.role,
-            text=take(message.content),
+            text=take(message.text),
+            parts=self.texts.take_parts(message.content),
             tokens=entry.tokens,
             request_id=message.request_id,
             source=message.source if isinstance(message, UserMessage) else None,
@@ -181,7 +207,8 @@ class Conversation:
             reason=take(approval.reason) if approval else None,
             by=(approval and approval.by) or (result and result.by) or None,
             edited_arguments=take_json(result.edited_arguments) if result and result.edited_arguments else None,
-            result=take(result.content) if result else None,
+            result=take(result.text) if result else None,
+            result_parts=self.texts.take_parts(result.content) if result else (),
             result_seq=entry.seq if entry else None,
             stored_bytes=result.result.bytes if result and result.result else None,
             seconds=count_seconds(reply.at, entry.at) if entry else None,
@@ -201,6 +228,7 @@ class Conversation:
             kind=described.kind,
             title=Text(content=described.title),
             text=self.texts.take(described.text or None) if with_text else None,
+            parts=self.texts.take_media(described.contents) if with_text else (),
             is_error=described.is_error,
         )
 
@@ -256,20 +284,23 @@ class _Description(NamedTuple):
         title: What happened, in Clew's own words and names.
         text: The text that the entry has.
         is_error: Whether it is a failure.
+        contents: The contents whose images, recordings and files are shown with it.
     """
 
     kind: str
     title: str
     text: str | None = None
     is_error: bool = False
+    contents: Sequence[Content] = ()
 
 
 def _describe_operation(applied: OperationPayload) -> _Description:
     match applied.operation:
         case AppliedReplace(result_context=snapshot, is_compaction=is_compaction):
             title = f"the context was replaced by {_count(len(snapshot.messages), 'message')}"
-            text = "\n\n".join(f"{message['role']}: {message['content']}" for message in snapshot.messages)
-            return _Description("compaction" if is_compaction else "replace", title, text)
+            text = "\n\n".join(f"{message['role']}: {get_text(message['content'])}" for message in snapshot.messages)
+            contents = [message["content"] for message in snapshot.messages]
+            return _Description("compaction" if is_compaction else "replace", title, text, contents=contents)
         case AppliedPin(seqs=seqs) | AppliedUnpin(seqs=seqs) as operation:
             listed = ", ".join(map(str, seqs[:20])) + (", …" if len(seqs) > 20 else "")
             return _Description(operation.type, f"entries {listed}")

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from clew.report.conversation import MAX_NAME_CHARACTERS, Conversation, Texts, collect_results, count_seconds
 from clew.report.types import ActiveLane, Call, Failure, FailureKind, Relative, Report, Run, Timeline
-from clew.report.windows import make_window
+from clew.report.windows import count_media, make_window
+from clew_workflows.contract.content import get_opening
 from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.lists import choose_title, cut_title
 from clew_workflows.contract.outcomes import Usage
@@ -108,7 +109,10 @@ def _find_session_id(thread: Thread) -> str:
 def _find_title(thread: Thread, config: ConfigPayload | None) -> str:
     messages = (entry.body for entry in thread if entry.kind == "ai_message")
     first = next((body for body in messages if isinstance(body, UserMessage)), None)
-    return choose_title(config.metadata if config else {}, cut_title(first.content) if first else None) or ""
+    return (
+        choose_title(config.metadata if config else {}, cut_title(get_opening(first.content)) if first else None)
+        or ""
+    )
 
 
 def _find_status(thread: Thread) -> str:
@@ -209,9 +213,10 @@ def _list_calls(thread: Thread, shown: range) -> Iterator[Call]:
     """List the model calls in order. The newest of those whose replies are in `shown` get their windows."""
     replies = [entry.seq for entry in thread.slice(shown.start, shown.stop - 1) if _find_recipe(entry)]
     with_windows = set(replies[-MAX_WINDOWS:])
+    media = count_media(thread)
     for entry in thread:
         if recipe := _find_recipe(entry):
-            yield _make_call(thread, entry, recipe, with_window=entry.seq in with_windows)
+            yield _make_call(thread, entry, recipe, media if entry.seq in with_windows else None)
         elif summary := _find_summary_usage(entry):
             lane, model, usage = summary
             summary_id = str(entry.refs.get("summary_id", f"summary at {entry.seq}"))
@@ -230,11 +235,12 @@ def _find_recipe(entry: Entry) -> Recipe | None:
     return entry.recipe if entry.kind == "ai_message" else None
 
 
-def _make_call(thread: Thread, entry: Entry, recipe: Recipe, *, with_window: bool) -> Call:
+def _make_call(thread: Thread, entry: Entry, recipe: Recipe, media: Mapping[int, int] | None) -> Call:
+    """Make a call; with the number of the media of each message it gets its window."""
     window = problem = None
-    if with_window:
+    if media is not None:
         try:
-            window = make_window(thread, recipe)
+            window = make_window(thread, recipe, media)
         except ClewError as error:
             problem = str(error)
         except ValueError:
@@ -307,7 +313,7 @@ def _list_failures(thread: Thread, texts: Texts, results: Mapping[str, Entry]) -
                 yield make(entry, "error", error.type, error.message)
             case ToolMessage() as result if results[result.tool_call_id] is entry and _has_failed(thread, result):
                 name = (result.name or result.tool_call_id)[:MAX_NAME_CHARACTERS]
-                yield make(entry, "tool_call", name, result.content, result.in_doubt)
+                yield make(entry, "tool_call", name, result.text, result.in_doubt)
             case _:
                 pass
 

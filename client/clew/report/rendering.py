@@ -22,6 +22,7 @@ from markupsafe import Markup
 
 from clew.report.conversation import count_seconds
 from clew.report.making import MAX_WINDOWS
+from clew.report.media import PageMedia
 from clew.report.pictures import (
     CHART_HEIGHT,
     LANE_HEIGHT,
@@ -69,14 +70,20 @@ _STATE_NAMES = {
 }
 
 
-def render_page(report: Report) -> str:
-    """Render the page of a report."""
+def render_page(report: Report, media: PageMedia | None = None) -> str:
+    """Render the page of a report.
+
+    `media`: the images that the page embeds and the files that it links; None: it names them alone.
+    """
+    media = media or PageMedia()
     style, script = _read_template("style.css"), _read_template("script.js")
     return (
         _make_environment()
         .get_template("page.html")
         .render(
             report=report,
+            images=media.images,
+            links=media.links,
             turns=list_turns(report.items, report.failures),
             charts=make_charts(report.calls),
             chart_height=CHART_HEIGHT,
@@ -150,8 +157,18 @@ def _describe_part(segment: Segment) -> str:
     state = f", {_STATE_NAMES[segment.state]}" if segment.state in _STATE_NAMES else ""
     results = f" ({segment.results} result{'' if segment.results == 1 else 's'})" if segment.results else ""
     pinned = ", pinned" if segment.pinned else ""
+    media = _describe_media(segment)
     name = " ".join(filter(None, (SEGMENT_NAMES[segment.kind], describe_seqs(segment))))
-    return f"{name}{messages}, {format_number(segment.tokens)} tokens{state}{results}{pinned}"
+    return f"{name}{messages}, {format_number(segment.tokens)} tokens{state}{results}{media}{pinned}"
+
+
+def _describe_media(segment: Segment) -> str:
+    """Describe how many images, recordings and files a part of a window has, and how many are markers there."""
+    count = segment.media + segment.cleared_media
+    if not count:
+        return ""
+    cleared = f", {segment.cleared_media} of them as a marker" if segment.cleared_media else ""
+    return f", {count} {'medium' if count == 1 else 'media'}{cleared}"
 
 
 def _finalize(value: Any) -> Any:
@@ -240,5 +257,6 @@ def _find_title(group: Sequence[Item]) -> str:
     first = group[0]
     if not isinstance(first, MessageItem) or first.role != "user":
         return "Before the first message"
-    line = " ".join(first.text.content[: 4 * _TITLE_CHARACTERS].split())
+    texts = "\n".join(part.text.content for part in first.parts if part.text)
+    line = " ".join((texts.strip() or first.text.content)[: 4 * _TITLE_CHARACTERS].split())
     return (line if len(line) <= _TITLE_CHARACTERS else f"{line[: _TITLE_CHARACTERS - 1]}…") or "Message"

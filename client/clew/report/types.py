@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from clew_workflows.contract.content import MediaKind
 from clew_workflows.contract.outcomes import Output, Usage
 
 SegmentKind = Literal["tools", "system", "summary", "snapshot", "user", "assistant", "tool_calls", "messages"]
@@ -26,6 +27,44 @@ class Text(Output):
     left_out: int = 0
 
 
+class Media(Output):
+    """An image, a recording or a file of the conversation. Its bytes are in the archive.
+
+    Attributes:
+        kind: The kind of the part.
+        description: The marker that names it in texts; without a name, if the report has no texts.
+        digest: The SHA-256 of the bytes; absent: it is an address, or the report has no texts.
+        media_type: The type of the bytes.
+        bytes: Their number.
+        width: Pixels of an image from left to right.
+        height: Pixels of an image from top to bottom.
+        pages: Pages of a document.
+        seconds: Length of a recording.
+    """
+
+    kind: MediaKind
+    description: Text
+    digest: str | None = None
+    media_type: str | None = None
+    bytes: int | None = None
+    width: int | None = None
+    height: int | None = None
+    pages: int | None = None
+    seconds: float | None = None
+
+
+class Piece(Output):
+    """A part of a content: a text, or an image, a recording or a file.
+
+    Attributes:
+        text: The text.
+        media: The image, the recording or the file.
+    """
+
+    text: Text | None = None
+    media: Media | None = None
+
+
 class Segment(Output):
     """Consecutive messages that one model call had in its window, or that its window left out.
 
@@ -40,6 +79,8 @@ class Segment(Output):
         tokens: Their tokens as the window shows them; of left-out messages, as the thread counts them.
         pinned: Whether they are pinned.
         results: The number of tool results that are cleared or truncated.
+        media: The number of images, recordings and files in the window.
+        cleared_media: The number of those that markers replace.
     """
 
     kind: SegmentKind
@@ -50,6 +91,8 @@ class Segment(Output):
     tokens: int = 0
     pinned: bool = False
     results: int = 0
+    media: int = 0
+    cleared_media: int = 0
 
 
 class CallWindow(Output):
@@ -123,7 +166,8 @@ class ToolUse(Output):
         reason: The reason that the person gave.
         by: Who decided, or submitted the result.
         edited_arguments: The arguments with which a person replaced the model's, as JSON.
-        result: The result; absent: there is none yet.
+        result: The result; absent: there is none yet. A marker stands for each image, recording and file in it.
+        result_parts: The parts of the result, if it is no text alone.
         result_seq: The entry of the result.
         stored_bytes: The size of the full result in bytes, if the thread has a part of it.
         seconds: The seconds from the reply to the result, waiting for a person included.
@@ -141,6 +185,7 @@ class ToolUse(Output):
     by: str | None = None
     edited_arguments: Text | None = None
     result: Text | None = None
+    result_parts: tuple[Piece, ...] = ()
     result_seq: int | None = None
     stored_bytes: int | None = None
     seconds: float | None = None
@@ -191,7 +236,8 @@ class MessageItem(Output):
         at: When it was committed.
         lane: The lane.
         role: The speaker.
-        text: The text.
+        text: The text, in which a marker stands for each image, recording and file.
+        parts: The parts, if it is no text alone.
         tokens: The tokens of the entry.
         request_id: The request.
         source: The sender of an input.
@@ -210,6 +256,7 @@ class MessageItem(Output):
     lane: str
     role: Literal["user", "assistant", "tool"]
     text: Text
+    parts: tuple[Piece, ...] = ()
     tokens: int
     request_id: str | None = None
     source: str | None = None
@@ -233,6 +280,7 @@ class EventItem(Output):
         lane: The lane that it concerns.
         title: What happened, in one line.
         text: More about it.
+        parts: The images, recordings and files that it names.
         is_error: Whether it is a failure.
     """
 
@@ -243,6 +291,7 @@ class EventItem(Output):
     title: Text
     lane: str | None = None
     text: Text | None = None
+    parts: tuple[Piece, ...] = ()
     is_error: bool = False
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from clew.report.types import CallWindow, Segment, SegmentKind, SegmentState
+from clew_workflows.contract.content import list_media
 from clew_workflows.contract.payloads import ConfigPayload, MessagePayload, Recipe, SummaryPayload
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.context.blocks import Block
@@ -21,8 +22,18 @@ MAX_SEGMENTS = 30
 _ALL_KINDS = {"message", "tool_call", "tool_result"}
 
 
-def make_window(thread: Thread, recipe: Recipe) -> CallWindow:
+def count_media(thread: Thread) -> dict[int, int]:
+    """Count the images, recordings and files of each message that has some."""
+    counts = {
+        entry.seq: len(list_media(body.content)) for entry in thread if isinstance(body := entry.body, MessagePayload)
+    }
+    return {seq: count for seq, count in counts.items() if count}
+
+
+def make_window(thread: Thread, recipe: Recipe, media: Mapping[int, int] | None = None) -> CallWindow:
     """Make the window of a model call by building its context again.
+
+    `media`: the number of images, recordings and files of each message that has some; None: of the thread's.
 
     Raises:
         ClewError: The context cannot be built: its projector is not registered here.
@@ -33,7 +44,7 @@ def make_window(thread: Thread, recipe: Recipe) -> CallWindow:
     policy = _find_policy(thread, recipe)
     layers = lane.find_layers(recipe.basis_seq)
     summary = thread[layers.top.summary] if context.meta.summary_used else None
-    segments = list(_list_segments(context, lane, summary))
+    segments = list(_list_segments(context, lane, summary, count_media(thread) if media is None else media))
     starts = sorted(block.start for block in context.blocks if block.start is not None)
     covered: tuple[SegmentState, int] = (
         ("summarized", layers.top.summarized_to) if summary else ("replaced", layers.top.after)
@@ -54,7 +65,9 @@ def _find_policy(thread: Thread, recipe: Recipe) -> ContextPolicy:
     return policy.overlay(recipe.policy)
 
 
-def _list_segments(context: Projection, lane: Lane, summary: Entry | None) -> Iterator[Segment]:
+def _list_segments(
+    context: Projection, lane: Lane, summary: Entry | None, media: Mapping[int, int]
+) -> Iterator[Segment]:
     """List the parts of a context in order, from the tool schemas on."""
     pinned = set(lane.find_layers(context.meta.basis_last_seq).pinned)
     if context.tools_tokens:
@@ -64,6 +77,10 @@ def _list_segments(context: Projection, lane: Lane, summary: Entry | None) -> It
         kind = _find_kind(block, summary)
         if kind == "summary" and summary:
             first = last = summary.seq
+        sent = sum(media.get(seq, 0) for seq in block.seqs) if media else 0
+        # A snapshot has messages that are no entries.
+        messages = block.messages if sent or not block.seqs else ()
+        shown = sum(len(list_media(message["content"])) for message in messages)
         yield Segment(
             kind=kind,
             state="truncated" if block.truncated else "cleared" if block.cleared else "shown",
@@ -73,6 +90,8 @@ def _list_segments(context: Projection, lane: Lane, summary: Entry | None) -> It
             tokens=block.tokens,
             pinned=block.pinned or not pinned.isdisjoint(block.seqs),
             results=block.cleared + len(block.truncated),
+            media=shown,
+            cleared_media=max(sent - shown, 0),
         )
 
 
@@ -176,5 +195,7 @@ def _join(segments: Sequence[Segment]) -> Segment:
             "messages": sum(segment.messages for segment in segments),
             "tokens": sum(segment.tokens for segment in segments),
             "results": sum(segment.results for segment in segments),
+            "media": sum(segment.media for segment in segments),
+            "cleared_media": sum(segment.cleared_media for segment in segments),
         }
     )

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client, Interceptor, Plugin
+from temporalio.client import Client, Interceptor, PayloadLimitsConfig, Plugin
 from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
@@ -60,6 +60,8 @@ from clew_workflows.thread.entries import Entry
 
 CONNECT_SECONDS = 10
 """Seconds within which a server must accept the connection."""
+PAYLOAD_LIMITS = PayloadLimitsConfig(payloads_warn_size=1_500_000)
+"""Sizes from which the SDK writes a warning to standard error. A chunk of a blob is smaller."""
 POLLER_SECONDS = 75
 """Seconds since its last poll after which a worker counts as stopped. A poll lasts at most 60 seconds."""
 COMPARISON_SECONDS = 2.0
@@ -145,6 +147,7 @@ class Clew(SessionLists):
         }
         config |= {name: value for name, value in options.items() if value is not None}
         config |= {"data_converter": data_converter, "interceptors": interceptors, "plugins": plugins}
+        config["payload_limits"] = PAYLOAD_LIMITS
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 client = await Client.connect(**config)

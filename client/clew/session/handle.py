@@ -8,11 +8,13 @@ import secrets
 import time
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowUpdateHandle
 from temporalio.common import Priority, QueryRejectCondition
 from temporalio.service import RPCError
@@ -27,7 +29,15 @@ from clew.session.transport import (
 )
 from clew_workflows.contract import READ_WORKFLOW, EntriesQuery, ReadThreadInput
 from clew_workflows.contract.config import make_fairness_key
-from clew_workflows.contract.errors import ClewError, Closed, NotFound, Refusal, Starting, WorkerUnavailable
+from clew_workflows.contract.errors import (
+    ClewError,
+    Closed,
+    NotFound,
+    Refusal,
+    Starting,
+    UnknownBlob,
+    WorkerUnavailable,
+)
 from clew_workflows.contract.outcomes import Output
 from clew_workflows.contract.payloads import SessionPayload
 from clew_workflows.thread.entries import Entry
@@ -38,6 +48,8 @@ from clew_workflows.thread.source import LivePage
 
 SERVICE_PREFIX = "clew-service-"
 """The ids of service workflows begin with it, so that lists can leave them out."""
+DELETION_TIMEOUT = timedelta(seconds=5)
+"""Time within which the server must take a request to delete a history."""
 TIMEOUT = timedelta(minutes=2)
 """Longest time that a service workflow may take; only a missing worker makes it take that long."""
 
@@ -50,29 +62,49 @@ async def run_service(
     session_id: str,
     *,
     time_limit: timedelta = TIMEOUT,
+    keeps_history: bool = True,
+    label: str = "",
 ) -> dict[str, Any]:
     """Run a service workflow for a session and return its answer.
+
+    Without `keeps_history` the server deletes the workflow's history afterwards, if it lets this client do that. The
+    `label` is a part of the workflow's id, which tells it from others in lists.
 
     Raises:
         Refusal: The workflow refused its input, or failed with a word of the contract.
         WorkerUnavailable: No worker ran it in time.
     """
     verb = re.sub("(Session|Thread|Context)$", "", name).lower()
-    async with translate_errors(session_id):
-        answer: dict[str, Any] = await client.execute_workflow(
-            name,
-            dump_input(argument),
-            id=f"{SERVICE_PREFIX}{verb}-{session_id}-{uuid.uuid4().hex}",
-            task_queue=task_queue,
-            result_type=dict,
-            execution_timeout=time_limit,
-            static_summary=f"{verb} · {session_id}",
-            static_details=f"A service workflow of Clew, {name}: no session.",
-            priority=Priority(fairness_key=make_fairness_key(session_id)),
-        )
+    # No session id has a slash: the workflows of a session can be told from those of one whose id begins alike.
+    about = f"{session_id}/{label}" if label else session_id
+    workflow_id = f"{SERVICE_PREFIX}{verb}-{about}-{uuid.uuid4().hex}"
+    try:
+        async with translate_errors(session_id):
+            answer: dict[str, Any] = await client.execute_workflow(
+                name,
+                dump_input(argument),
+                id=workflow_id,
+                task_queue=task_queue,
+                result_type=dict,
+                execution_timeout=time_limit,
+                static_summary=f"{verb} · {session_id}",
+                static_details=f"A service workflow of Clew, {name}: no session.",
+                priority=Priority(fairness_key=make_fairness_key(session_id)),
+            )
+    finally:
+        if not keeps_history:
+            await _delete_history(client, workflow_id)
     if message := answer.get("not_found"):
         raise NotFound(message)
     return answer
+
+
+async def _delete_history(client: Client, workflow_id: str) -> None:
+    """Delete the history of a workflow. Best effort: else the server deletes it after its retention time."""
+    execution = WorkflowExecution(workflow_id=workflow_id)
+    request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=execution)
+    with suppress(RPCError):
+        await client.workflow_service.delete_workflow_execution(request, timeout=DELETION_TIMEOUT)
 
 
 Answer = TypeVar("Answer", bound=Output)
@@ -106,6 +138,7 @@ class SessionHandle:
         session_id: The session.
         task_queue: The task queue of the service workflows.
         workflow: Temporal's handle of the session's workflow.
+        lacks_blobs: The session has refused a blob as unknown, which may have been stored: the store has lost it.
     """
 
     def __init__(self, client: Client, session_id: str, task_queue: str) -> None:
@@ -113,6 +146,7 @@ class SessionHandle:
         self.session_id = session_id
         self.task_queue = task_queue
         self.workflow: WorkflowHandle[Any, Any] = client.get_workflow_handle(session_id)
+        self.lacks_blobs = False
 
     async def send(
         self, name: str, argument: BaseModel, update_id: str | None = None, *, awaits_answer: bool = False
@@ -188,15 +222,25 @@ class SessionHandle:
         entries = tuple(map(Entry.from_json, page["entries"]))
         return LivePage(entries, page.get("next_seq"), page.get("archived_before", 0))
 
-    async def run_service(self, name: str, argument: BaseModel) -> dict[str, Any]:
-        """Run a service workflow for the session and return its answer.
+    async def run_service(
+        self, name: str, argument: BaseModel, *, keeps_history: bool = True, label: str = ""
+    ) -> dict[str, Any]:
+        """Run a service workflow for the session and return its answer. The options are those of `run_service`.
 
         Raises:
             Refusal: The workflow refused its input, or failed with a word of the contract; or the start of the
                 session was refused.
         """
         try:
-            return await run_service(self.client, self.task_queue, name, argument, self.session_id)
+            return await run_service(
+                self.client,
+                self.task_queue,
+                name,
+                argument,
+                self.session_id,
+                keeps_history=keeps_history,
+                label=label,
+            )
         except NotFound as absent:
             raise await self.find_failure() or absent from None
 
@@ -209,6 +253,9 @@ class SessionHandle:
             raise await self.explain_absence(absent) from None
         except Closed as ended:
             raise await self.find_failure() or await self._describe_end(ended) from None
+        except UnknownBlob:
+            self.lacks_blobs = True
+            raise
 
     async def _describe_end(self, ended: Closed) -> Closed:
         try:

@@ -75,7 +75,8 @@ class ConfigChanges(TypedDict, total=False):
         fallbacks: Models that a run tries, in this order, while its model has an outage.
         system_prompt: The system prompt.
         tools: The tools that the model may call, or their names. The workers must have them.
-        provider_tools: The tools that the model's provider runs itself: `web_search`, `web_fetch`, `code_execution`.
+        provider_tools: The tools that the model's provider runs itself: `web_search`, `web_fetch`, `code_execution`,
+            `image_generation`.
         require_approval: The tools whose calls wait for approval, or their names.
         approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
             (`round`).

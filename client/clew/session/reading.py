@@ -10,6 +10,8 @@ from typing import Any, Literal, Self, Unpack
 
 from pydantic_core import to_json
 
+from clew.content import AnyContent, Media
+from clew.session.blobs import SessionBlobs
 from clew.session.handle import QUERY_SECONDS, SessionHandle
 from clew.session.options import EntryFilters
 from clew.session.transport import dump_input, make_input
@@ -373,6 +375,7 @@ class SessionReads:
 
     def __init__(self, handle: SessionHandle) -> None:
         self._handle = handle
+        self._blobs = SessionBlobs(handle)
 
     async def status(self) -> SessionStatus:
         """Read what the session is doing, its configuration and its usage.
@@ -405,7 +408,7 @@ class SessionReads:
         at_seq: int | None = None,
         call_id: str | None = None,
         context_policy: ContextPolicy | None = None,
-        pending: Sequence[str | Mapping[str, Any]] | None = None,
+        pending: Sequence[AnyContent] | None = None,
     ) -> Context:
         """Read a lane's context: the current one, the one at a seq, that of a model call, or a preview.
 
@@ -423,7 +426,7 @@ class SessionReads:
             "at_seq": at_seq,
             "call_id": call_id,
             "context_policy": context_policy,
-            "pending": None if pending is None else [_make_user_message(message) for message in pending],
+            "pending": None if pending is None else [await self._make_user_message(message) for message in pending],
         }
         context_query = make_input(ContextQuery, query)
         try:
@@ -475,6 +478,15 @@ class SessionReads:
         fields = to_json(dump_input(query) | {"session_id": self._handle.session_id})
         return await self._handle.run_service(READ_CONTEXT_WORKFLOW, ReadContextInput.model_validate_json(fields))
 
+    async def _make_user_message(self, message: AnyContent) -> Mapping[str, Any]:
+        """Make a message of its content. A message as JSON has its content stored, too."""
+        if isinstance(message, Mapping) and "role" in message:
+            return await self._store_media(message)
+        return {"role": "user", "content": await self._blobs.make_content(message)}
 
-def _make_user_message(message: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"role": "user", "content": message} if isinstance(message, str) else message
+    async def _store_media(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Store what the content of a message has of bytes."""
+        stored = dict(message)
+        if isinstance(content := stored.get("content"), list | tuple | Media):
+            stored["content"] = await self._blobs.make_content(content)
+        return stored

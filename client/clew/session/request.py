@@ -206,7 +206,7 @@ class Request(Generic[T]):
         workflow_run_id = self._update.workflow_run_id if self._update else None
         if workflow_run_id and (text := await read_newest_answer(self._handle, workflow_run_id, outcome)):
             return text
-        return (await self._read_reply(outcome.answer_seq)).content
+        return (await self._read_reply(outcome.answer_seq)).text
 
     async def _read_reply(self, seq: int) -> AssistantMessage:
         query = EntriesQuery(from_seq=seq, limit=1)

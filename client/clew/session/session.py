@@ -11,7 +11,9 @@ from pydantic import TypeAdapter
 from temporalio.client import Client
 from typing_extensions import TypeForm
 
+from clew.content import AnyContent
 from clew.session._encryption import encrypt_token
+from clew.session.blobs import BlobSource
 from clew.session.events import SessionEvent, follow_session
 from clew.session.handle import SessionHandle, make_id
 from clew.session.options import ConfigChanges, InputOptions, MessageOptions
@@ -34,7 +36,9 @@ from clew_workflows.contract import (
     SummarizeInput,
     ToolResultInput,
 )
+from clew_workflows.contract.content import Blob, Content
 from clew_workflows.contract.messages import Message
+from clew_workflows.contract.names import UPLOAD_SECONDS
 from clew_workflows.contract.outputs import (
     ApprovalReceipt,
     CancelReceipt,
@@ -46,6 +50,7 @@ from clew_workflows.contract.outputs import (
     OperationReceipt,
     SummaryReceipt,
     ToolResultReceipt,
+    UploadReceipt,
 )
 
 T = TypeVar("T")
@@ -77,12 +82,12 @@ class Session(SessionReads):
         return f"<session {self.id}>"
 
     @overload
-    async def ask(self, content: str, *, answer: None = None, **options: Unpack[MessageOptions]) -> str: ...
+    async def ask(self, content: AnyContent, *, answer: None = None, **options: Unpack[MessageOptions]) -> str: ...
 
     @overload
-    async def ask(self, content: str, *, answer: TypeForm[T], **options: Unpack[MessageOptions]) -> T: ...
+    async def ask(self, content: AnyContent, *, answer: TypeForm[T], **options: Unpack[MessageOptions]) -> T: ...
 
-    async def ask(self, content: str, *, answer: Any = None, **options: Unpack[MessageOptions]) -> Any:
+    async def ask(self, content: AnyContent, *, answer: Any = None, **options: Unpack[MessageOptions]) -> Any:
         """Send a message and wait for the answer. Takes the options of `message`. Logs why a model call is retried.
 
         Raises:
@@ -92,21 +97,26 @@ class Session(SessionReads):
                 schemas.
         """
         async with warn_of_retries(self._handle):
-            return await (await _send_message(self._handle, content, options, answer, awaits_answer=True)).answer()
-
-    @overload
-    async def message(self, content: str, *, answer: None = None, **options: Unpack[MessageOptions]) -> Request: ...
+            return await (await self._send_message(content, options, answer, awaits_answer=True)).answer()
 
     @overload
     async def message(
-        self, content: str, *, answer: TypeForm[T], **options: Unpack[MessageOptions]
+        self, content: AnyContent, *, answer: None = None, **options: Unpack[MessageOptions]
+    ) -> Request: ...
+
+    @overload
+    async def message(
+        self, content: AnyContent, *, answer: TypeForm[T], **options: Unpack[MessageOptions]
     ) -> TypedRequest[T]: ...
 
-    async def message(self, content: str, *, answer: Any = None, **options: Unpack[MessageOptions]) -> Request[Any]:
+    async def message(
+        self, content: AnyContent, *, answer: Any = None, **options: Unpack[MessageOptions]
+    ) -> Request[Any]:
         """Send a message and return when it is accepted. From then on it is durable.
 
         While the session starts, or ends a run that was cancelled, it takes the message in and decides afterwards:
-        then `Request.result` raises the refusal.
+        then `Request.result` raises the refusal. So it does with a message that names blobs, which a worker checks
+        before the session decides: an `UnknownBlob` is raised by `Request.result`.
 
         `answer` is the type of the answer: any type that pydantic can turn into a JSON Schema, which takes the place
         of `output_schema`. The answer must meet the schema.
@@ -115,7 +125,7 @@ class Session(SessionReads):
             Refusal: The session refused the message. Nothing has changed.
             pydantic.PydanticUserError: Pydantic makes no JSON Schema of the type.
         """
-        return await _send_message(self._handle, content, options, answer, awaits_answer=False)
+        return await self._send_message(content, options, answer, awaits_answer=False)
 
     @overload
     def request(self, request_id: str, *, answer: None = None) -> Request: ...
@@ -130,7 +140,7 @@ class Session(SessionReads):
         """
         return make_request(self._handle, request_id, answer)
 
-    async def steer(self, content: str, **options: Unpack[InputOptions]) -> InputReceipt:
+    async def steer(self, content: AnyContent, **options: Unpack[InputOptions]) -> InputReceipt:
         """Send the active run a user's correction. It reads it after the answer, or before the next model call.
 
         Raises:
@@ -138,11 +148,11 @@ class Session(SessionReads):
             RequestMismatch: Another request than `expected_request_id` is active.
             Refusal: The session refused it for another reason.
         """
-        return await _submit(self._handle, "steer", content, options)
+        return await _submit(self._handle, "steer", await self._blobs.make_content(content), options)
 
-    async def inject(self, content: str, **options: Unpack[InputOptions]) -> InputReceipt:
+    async def inject(self, content: AnyContent, **options: Unpack[InputOptions]) -> InputReceipt:
         """Send the active run a program's message. Otherwise the same as `steer`."""
-        return await _submit(self._handle, "inject", content, options)
+        return await _submit(self._handle, "inject", await self._blobs.make_content(content), options)
 
     async def cancel(
         self,
@@ -179,7 +189,7 @@ class Session(SessionReads):
         Raises:
             InvalidOperation: The snapshot is not a valid context, or `base_seq` is not in the thread.
         """
-        snapshot: dict[str, Any] = {"messages": list(messages)}
+        snapshot: dict[str, Any] = {"messages": [await self._store_media(message) for message in messages]}
         if system_prompt is not None:
             snapshot["system_prompt"] = system_prompt
         operation = {"reason": reason, "result_context": snapshot, "base_seq": base_seq, "meta": meta}
@@ -316,6 +326,91 @@ class Session(SessionReads):
             async for event in events:
                 yield event
 
+    async def put_blob(
+        self, source: BlobSource, *, media_type: str | None = None, name: str | None = None, direct: bool = False
+    ) -> Blob:
+        """Store an image, a recording or a file, and return its description, which parts of messages name.
+
+        The session need not exist yet. The methods that send content store what they are given; this one is for bytes
+        that are sent later, or several times.
+
+        Args:
+            source: The bytes, the path of a file, or a stream of bytes, of which one chunk is in memory.
+            media_type: The type, such as `application/pdf`; None: that of the first bytes.
+            name: The name of the file; None: that of a path.
+            direct: Upload the bytes to the workers' store itself instead of through Temporal. The store must sign
+                URLs, as S3, Google Cloud Storage and Azure do. Where encryption is on they are encrypted before. They
+                are all in memory.
+
+        Raises:
+            ArchiveUnavailable: The store has not taken the upload.
+            ContentMismatch: The bytes have another type than `media_type`.
+            TooLarge: There are too many.
+            UnsupportedContent: No model can read a file of that type.
+            UploadUnavailable: `direct`, and the workers' store signs no URLs.
+        """
+        return await self._blobs.put(source, media_type, name, direct=direct)
+
+    async def start_upload(
+        self,
+        size: int,
+        *,
+        media_type: str | None = None,
+        name: str | None = None,
+        digest: str | None = None,
+        expires_seconds: int = UPLOAD_SECONDS,
+    ) -> UploadReceipt:
+        """Have a URL of the store signed, to which a browser uploads a file without passing through the backend.
+
+        The browser sends the bytes to the answer's `url`, with its `method` and its `headers`. `finish_upload` makes
+        a blob of them. The bucket must allow the page's origin (CORS).
+
+        Args:
+            size: The number of bytes. More are refused.
+            media_type: The type that they must have; None: that of the first bytes.
+            name: The name of the file.
+            digest: The SHA-256 that they must have; None: any.
+            expires_seconds: The URL is valid for so long, and so long the upload can be finished.
+
+        Raises:
+            ArchiveUnavailable: The store cannot be used at present.
+            NotEncrypted: Encryption is on, and a browser has no keys: use `put_blob`.
+            TooLarge: No blob may have so many bytes.
+            UploadUnavailable: The workers' store signs no URLs, as a local folder does not: use `put_blob`.
+        """
+        return await self._blobs.start_upload(
+            bytes=size, media_type=media_type, name=name, digest=digest, expires_seconds=expires_seconds
+        )
+
+    async def finish_upload(self, upload_id: str) -> Blob:
+        """Verify what was uploaded, and store it. Return its description, which parts of messages name.
+
+        It can be repeated. What is refused for its content is deleted: start another upload.
+
+        Raises:
+            ContentMismatch: The bytes have another number, type or digest than was declared.
+            TooLarge: There are more than was declared.
+            UnknownUpload: The session has no such upload, or nothing was uploaded.
+            UnsupportedContent: No model can read a file of that type.
+            UploadExpired: The time of the upload is over.
+        """
+        return await self._blobs.finish_upload(upload_id)
+
+    async def read_blob(self, blob: Blob | str) -> bytes:
+        """Read the bytes of a blob, which a description or a digest names. They are verified.
+
+        Raises:
+            ArchiveDamaged: The stored bytes are not those of the digest.
+            UnknownBlob: The session has no such blob.
+        """
+        return b"".join([piece async for piece in self._blobs.read(blob)])
+
+    async def stream_blob(self, blob: Blob | str) -> AsyncGenerator[bytes, None]:
+        """Read a blob in pieces. After the last one the digest is verified; raises as `read_blob` does."""
+        async with aclosing(self._blobs.read(blob)) as pieces:
+            async for piece in pieces:
+                yield piece
+
     async def checkpoint(self, context_ref: str | None = None, *, expires_seconds: int | None = None) -> str:
         """Write a lane's context and the configuration into a signed token, for `Clew.restore`.
 
@@ -374,22 +469,21 @@ class Session(SessionReads):
         await self._handle.wait_for_end()
         return receipt
 
-
-async def _send_message(
-    handle: SessionHandle, content: str, options: MessageOptions, answer: Any, *, awaits_answer: bool
-) -> Request[Any]:
-    if answer is not None:
-        options = {**options, "output_schema": TypeAdapter[Any](answer).json_schema()}
-    # Without a `request_id` the Update's id names the request. A caller's id is never used as the Update's:
-    # Temporal would answer a repeated message with the first one's refusal.
-    update_id = make_id()
-    message = make_input(MessageInput, {**options, "content": content})
-    update = await handle.send("message", message, update_id, awaits_answer=awaits_answer)
-    return make_request(handle, options.get("request_id") or update_id, answer, update)
+    async def _send_message(
+        self, content: AnyContent, options: MessageOptions, answer: Any, *, awaits_answer: bool
+    ) -> Request[Any]:
+        if answer is not None:
+            options = {**options, "output_schema": TypeAdapter[Any](answer).json_schema()}
+        # Without a `request_id` the Update's id names the request. A caller's id is never used as the Update's:
+        # Temporal would answer a repeated message with the first one's refusal.
+        update_id = make_id()
+        message = make_input(MessageInput, {**options, "content": await self._blobs.make_content(content)})
+        update = await self._handle.send("message", message, update_id, awaits_answer=awaits_answer)
+        return make_request(self._handle, options.get("request_id") or update_id, answer, update)
 
 
 async def _submit(
-    handle: SessionHandle, kind: Literal["steer", "inject"], content: str, options: InputOptions
+    handle: SessionHandle, kind: Literal["steer", "inject"], content: Content, options: InputOptions
 ) -> InputReceipt:
     command = make_input(SubmitInput, {**options, "kind": kind, "content": content})
     return await handle.call("submit_input", command, InputReceipt)

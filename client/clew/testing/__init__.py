@@ -10,7 +10,7 @@ It needs the extra `testing`, which also brings fixtures for pytest: `clew_stack
 | name | purpose |
 |---|---|
 | `stack` | a server, a worker and scripted models; time that can be skipped, and workers that can die |
-| `Reply`, `ToolCall`, `ScriptedRequest` | the scripts of models |
+| `Reply`, `ToolCall`, `ScriptedRequest`, `ReceivedMedia` | the scripts of models |
 | `ScriptFailed`, `Stuck` | why a test fails: what nobody scripted, and what it waits for in vain |
 | `ThreadView` | what a session has done, with assertions |
 | `replay` | whether recorded sessions continue under the code that is about to be deployed |
@@ -23,7 +23,7 @@ Raises:
 try:
     from clew.local import Reply, ToolCall
     from clew.testing.recorded import ReplayFailed, evaluate, replay
-    from clew.testing.scripts import Script, ScriptedRequest, ScriptFailed, Stuck
+    from clew.testing.scripts import ReceivedMedia, Script, ScriptedRequest, ScriptFailed, Stuck
     from clew.testing.stack import Stack, stack
     from clew.testing.view import CalledTool, ThreadView
     from clew_audit.evaluation import Evaluation, Turn, TurnReply
@@ -34,6 +34,7 @@ except ImportError as error:
 __all__ = [
     "CalledTool",
     "Evaluation",
+    "ReceivedMedia",
     "ReplayFailed",
     "Reply",
     "Script",

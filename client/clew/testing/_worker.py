@@ -218,7 +218,7 @@ class MortalWorker:
     async def kill(self) -> None:
         """Stop without reporting what runs, and let the server notice it.
 
-        The server notices a lost worker by its missing heartbeats, after 5 seconds. Here they are overdue at once.
+        The server notices a lost worker by its missing heartbeats, after 8 seconds. Here they are overdue at once.
         """
         self._calls.killed.set()
         await self.stop()
@@ -301,7 +301,8 @@ class _WatchedActivity(ActivityInboundInterceptor):
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002 - the SDK's
         """Run an activity; if the worker dies meanwhile, report no result."""
-        if activity.info().heartbeat_timeout == OVERDUE:
+        # The attempt before may have been lost, and its heartbeats overdue.
+        if activity.info().attempt > 1:
             await _set_heartbeat_timeout(self._client, activity.info(), HEARTBEAT_TIMEOUT)
         call = asyncio.ensure_future(self.next.execute_activity(input))
         if await self._await_end(call):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 from clew.agents import Agent, AgentTool
 from clew.local import Reply, ScriptedModel
 from clew.tools import ToolDefinition
+from clew_activities.model.model_table import OwnModels, TakenMedia
 from clew_activities.providers import Providers, load_providers
+from clew_workflows.contract.content import MediaKind, MediaSort
 
 PROVIDER = "scripted"
 """The provider of the scripted models' names: `scripted:…`."""
@@ -29,6 +32,25 @@ class ScriptFailed(AssertionError):
 
 class Stuck(AssertionError):
     """A test waited in vain. The message says for what, and shows the thread."""
+
+
+@dataclass(frozen=True)
+class ReceivedMedia:
+    """An image, a recording or a file, as the scripted model received it.
+
+    Attributes:
+        kind: `image`, `audio` or `file`.
+        media_type: Its type; None: the request names none.
+        data: The bytes; None: the request has an address.
+        name: The name of the file.
+        url: The address of an image.
+    """
+
+    kind: MediaKind
+    media_type: str | None
+    data: bytes | None = field(repr=False)
+    name: str | None = None
+    url: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,8 +78,18 @@ class ScriptedRequest:
 
     @property
     def text(self) -> str:
-        """The text of the last message."""
-        return str(self.last["content"])
+        """The text of the last message; of one with parts, their texts in lines."""
+        content = self.last["content"]
+        if not isinstance(content, list):
+            return str(content)
+        return "\n".join(part["text"] for part in content if part.get("type") == "text")
+
+    @property
+    def media(self) -> list[ReceivedMedia]:
+        """The images, recordings and files of all messages, with their bytes, oldest first."""
+        contents = [message.get("content") for message in self.messages]
+        parts = [part for content in contents if isinstance(content, list) for part in content]
+        return [media for part in parts if (media := _read_part(part))]
 
     @property
     def role(self) -> str:
@@ -92,10 +124,30 @@ Script = (
 """
 
 
+@dataclass(frozen=True)
+class ScriptedModels(OwnModels):
+    """What scripted models take of images, recordings and files. Their sizes and prices are those of their names.
+
+    Attributes:
+        taken: By `provider:name`: what a test has said. Of others it is what their names say.
+    """
+
+    taken: dict[str, frozenset[MediaSort]] = field(default_factory=dict)
+
+    def find_taken(self, name: str) -> frozenset[MediaSort] | None:
+        """Find what a model takes; None: no test has said it."""
+        return self.taken.get(name)
+
+
 class Scripts:
-    """The scripts of the models of a stack, by the model's name, and the requests that they have received."""
+    """The scripts of the models of a stack, by the model's name, and the requests that they have received.
+
+    Attributes:
+        own_models: What the models take of images, recordings and files, for the workers of the stack.
+    """
 
     def __init__(self) -> None:
+        self.own_models = ScriptedModels()
         self._scripts: dict[str, Script] = {}
         self._requests: dict[str, list[ScriptedRequest]] = {}
         self._answered: dict[str, int] = {}
@@ -103,10 +155,17 @@ class Scripts:
         self._failures: list[str] = []
         self._lock = threading.Lock()
 
-    def add_model(self, name: str | None, script: Script, like: str | None = None) -> str:
+    def add_model(
+        self,
+        name: str | None,
+        script: Script,
+        like: str | None = None,
+        takes: Collection[TakenMedia] | None = None,
+    ) -> str:
         """Add a model, or replace the script of one. Returns it as `provider:name`; None: a new name is made.
 
-        A new name ends with the name of `like`, so that its window, its encoding and its prices are those of `like`.
+        A new name ends with the name of `like`, so that its window, its encoding and its prices are those of `like`,
+        and what it takes of images, recordings and files, unless `takes` says that.
         """
         with self._lock:
             if name is None:
@@ -114,6 +173,8 @@ class Scripts:
             self._scripts[name] = script
             self._answered[name] = 0
             self._requests.setdefault(name, [])
+            if takes is not None:
+                self.own_models.taken[f"{PROVIDER}:{name}"] = frozenset(takes)
         return f"{PROVIDER}:{name}"
 
     def add_agents(
@@ -191,6 +252,29 @@ class Scripts:
         if is_noted:
             self._failures.append(problem)
         return Reply.error(status, problem)
+
+
+def _read_part(part: Mapping[str, Any]) -> ReceivedMedia | None:
+    """Read a part of a message in OpenAI's form; None: it is a text."""
+    match part.get("type"):
+        case "image_url":
+            url = part["image_url"]["url"]
+            media_type, data = _read_data_url(url)
+            return ReceivedMedia("image", media_type, data, url=url if data is None else None)
+        case "input_audio":
+            audio = part["input_audio"]
+            return ReceivedMedia("audio", f"audio/{audio['format']}", b64decode(audio["data"]))
+        case "file":
+            media_type, data = _read_data_url(part["file"]["file_data"])
+            return ReceivedMedia("file", media_type, data, part["file"].get("filename"))
+    return None
+
+
+def _read_data_url(url: str) -> tuple[str | None, bytes | None]:
+    if not url.startswith("data:"):
+        return None, None
+    head, _, data = url.removeprefix("data:").partition(";base64,")
+    return head or None, b64decode(data)
 
 
 class _Replacing:

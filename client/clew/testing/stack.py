@@ -33,6 +33,7 @@ from clew.testing.view import ThreadView
 from clew.tools import Tool, ToolDefinition
 from clew_activities.archive import Store
 from clew_activities.checkpoints import Keys
+from clew_activities.model.model_table import TakenMedia
 from clew_activities.providers import make_http_client
 from clew_activities.tools.registry import Tools, collect_tools
 from clew_activities.worker import SessionWorker, make_worker
@@ -154,15 +155,25 @@ class Stack:
         """
         self._scripts.check()
 
-    def model(self, script: Script, name: str | None = None, *, like: str | None = None) -> str:
+    def model(
+        self,
+        script: Script,
+        name: str | None = None,
+        *,
+        like: str | None = None,
+        takes: Collection[TakenMedia] | None = None,
+    ) -> str:
         """Add a scripted model and return its name, as `provider:name`.
 
         Args:
             script: Its replies.
             name: The name after the colon. A model of that name gets another script. None: a new name is made.
-            like: A model, as `provider:name`. A model with a new name has its window, its encoding and its prices.
+            like: A model, as `provider:name`. A model with a new name has its window, its encoding and its prices,
+                and takes what that takes.
+            takes: What it takes of images, recordings and files: some of `image`, `audio`, `pdf` and `text`. It
+                reads markers of the others. None: what models of its name take; of most names that is nothing.
         """
-        return self._scripts.add_model(name, script, like)
+        return self._scripts.add_model(name, script, like, takes)
 
     def requests(self, model: str) -> list[ScriptedRequest]:
         """List the requests that a scripted model has received, oldest first, retries included.
@@ -175,17 +186,26 @@ class Stack:
         """
         return self._scripts.get_requests(model)
 
-    async def open(self, script: Script | None = None, session_id: str | None = None, **options: Any) -> Session:
+    async def open(
+        self,
+        script: Script | None = None,
+        session_id: str | None = None,
+        *,
+        takes: Collection[TakenMedia] | None = None,
+        **options: Any,
+    ) -> Session:
         """Open a session on this stack.
 
         Args:
             script: The replies of a scripted model of its own, which has the window and the prices of the agent's
                 model; None: `options` name the model.
             session_id: The session's id; None: a new one.
+            takes: What the model of `script` takes of images, recordings and files, as for `model`.
             options: The other arguments of `Clew.open`.
         """
         if script is not None:
-            options["model"] = self.model(script, like=self._own_models.get(options.get("agent", "")))
+            like = self._own_models.get(options.get("agent", ""))
+            options["model"] = self.model(script, like=like, takes=takes)
         return await self.clew.open(session_id or f"test-{uuid.uuid4().hex}", **options)
 
     async def read(self, session: Session) -> ThreadView:
@@ -257,7 +277,7 @@ class Stack:
     async def kill_worker(self) -> None:
         """Let the worker die: nothing of what runs on it is reported to the server any more, as after SIGKILL.
 
-        The server takes the calls as lost at once, instead of after the heartbeat timeout of 5 seconds, and gives
+        The server takes the calls as lost at once, instead of after the heartbeat timeout of 8 seconds, and gives
         them to the next worker. Async code is cancelled. The threads of sync tools run on to their end, since threads
         cannot be killed, but their results are lost. `clew.local.worker_process` is a worker that SIGKILL does end.
         """
@@ -344,6 +364,7 @@ class Stack:
             keys=self._keys,
             grace=timedelta(0),
             serves=serves,
+            own_models=self._scripts.own_models,
         )
 
     async def _stop_workers(self) -> None:

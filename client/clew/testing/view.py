@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from clew import Entry, Session
+from clew_workflows.contract.content import Part, get_text, list_media
 from clew_workflows.contract.messages import Citation, Message, ProviderCall, ToolCall, list_cited_pages
 from clew_workflows.contract.payloads import (
     ApprovalPayload,
@@ -34,6 +35,7 @@ class CalledTool:
         arguments: The arguments with which it ran: the model's, or those that a person set instead.
         tool_call_id: The id of the call.
         result: The text of the result that the model reads; None: there is none yet.
+        media: The images, recordings and files of the result, as parts; `Session.read_blob` reads one.
         is_error: Whether the result describes a failure.
         decision: The decision of a person; None: the call needed none, or it has not been made.
     """
@@ -42,6 +44,7 @@ class CalledTool:
     arguments: Mapping[str, Any]
     tool_call_id: str
     result: str | None = None
+    media: Sequence[Part] = ()
     is_error: bool = False
     decision: Literal["approve", "deny"] | None = None
 
@@ -90,6 +93,11 @@ class ThreadView:
         return [call for reply in self._replies for call in reply.provider_calls or ()]
 
     @property
+    def drawn(self) -> list[Part]:
+        """The images and recordings of all replies, as parts, in order; `Session.read_blob` reads one."""
+        return [part for reply in self._replies for part in list_media(reply.content)]
+
+    @property
     def citations(self) -> list[Citation]:
         """The sources that the replies name, in order."""
         return [citation for reply in self._replies for citation in reply.citations or ()]
@@ -97,7 +105,7 @@ class ThreadView:
     @property
     def final_answer(self) -> str | None:
         """The text of the newest reply that calls no tool; None: there is none."""
-        return next((reply.content for reply in reversed(self._replies) if not reply.tool_calls), None)
+        return next((reply.text for reply in reversed(self._replies) if not reply.tool_calls), None)
 
     @property
     def contexts_shown(self) -> list[list[Message]]:
@@ -153,7 +161,8 @@ class ThreadView:
             name=call["name"],
             arguments=call["arguments"] if edited is None else edited,
             tool_call_id=call["id"],
-            result=result.message["content"] if result else None,
+            result=get_text(result.message["content"]) if result else None,
+            media=list_media(result.content) if result else (),
             is_error=result.is_error if result else False,
             decision=approval.read(ApprovalPayload).decision if approval else None,
         )
@@ -169,16 +178,16 @@ def _render(entry: Entry) -> str:
         case ConfigPayload(model=model, tools=tools):
             return f"config: {model}; tools: {', '.join(tool['name'] for tool in tools) or 'none'}"
         case UserMessage(content=content):
-            return f"user: {_shorten(content)}"
+            return f"user: {_shorten(get_text(content))}"
         case AssistantMessage(content=content, tool_calls=calls) as reply:
             shown = [f"{call['name']}({_dump(call['arguments'])})" for call in calls or ()]
             shown += [f"{call['tool']}: {_shorten(call.get('input', ''))}" for call in reply.provider_calls or ()]
             pages = list_cited_pages(reply.citations or ())
             shown += [f"[{number}] {_shorten(page['url'])}" for number, page in enumerate(pages, 1)]
-            return f"assistant: {' '.join(filter(None, (_shorten(content), *shown)))}"
+            return f"assistant: {' '.join(filter(None, (_shorten(get_text(content)), *shown)))}"
         case ToolMessage() as result:
             mark = "in doubt" if result.in_doubt else "error" if result.is_error else ""
-            return f"tool {result.name}{mark and f', {mark}'}: {_shorten(result.message['content'])}"
+            return f"tool {result.name}{mark and f', {mark}'}: {_shorten(get_text(result.message['content']))}"
         case ApprovalPayload(decision=decision, reason=reason):
             return f"approval: {decision}{(reason and f', {reason}') or ''}"
         case ErrorPayload(type=word, message=message):

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, ParamSpec, TypeVar, Unpack, get_type_hints, overload
+from typing import Annotated, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_type_hints, overload
 
 import docstring_parser
 from docstring_parser import DocstringStyle
@@ -16,14 +16,28 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json
 
+from clew.content import Media
 from clew.tools.definition import ToolDefinition, ToolSettings, check_name, check_temporal_name, make_spec
+from clew_workflows.contract.content import BlobReader, ReadsBlobs
 from clew_workflows.contract.schemas import check_arguments
 
 # The context of a tool call, which a tool receives if it declares a parameter of this type.
 
 
+class CallBlobs(BlobReader, Protocol):
+    """Reads the blobs of the session of a call, and finds those of its request."""
+
+    async def list_media(self) -> list[Media]:
+        """List the media of the request's messages, from any event loop."""
+        ...
+
+    def list_media_sync(self) -> list[Media]:
+        """List them, and block the thread meanwhile."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class ToolContext:
+class ToolContext(ReadsBlobs):
     """The call that a tool serves. A tool that declares a parameter of this type receives it.
 
     Attributes:
@@ -47,6 +61,7 @@ class ToolContext:
     metadata: Mapping[str, str] = field(default_factory=dict)
     request_metadata: Mapping[str, str] = field(default_factory=dict)
     _report: Callable[[str, float | None], None] = field(repr=False, default=lambda _text, _fraction: None)
+    _blobs: CallBlobs | None = field(repr=False, compare=False, default=None)
 
     def report(self, text: str, fraction: float | None = None) -> None:
         """Report the progress of the call, which viewers of the session get. The newest report counts.
@@ -56,6 +71,20 @@ class ToolContext:
             fraction: The part of the work that is done, from 0 to 1.
         """
         self._report(text, fraction)
+
+    async def list_media(self) -> list[Media]:
+        """List the images, recordings and files of the user's messages to this request, oldest first.
+
+        `read_blob` reads them. A tool that returns one shows it to the model again.
+
+        Raises:
+            ArchiveUnavailable: The thread cannot be read at present.
+        """
+        return [] if self._blobs is None else await self._blobs.list_media()
+
+    def list_media_sync(self) -> list[Media]:
+        """List them as `list_media` does, in a function that is not async. It blocks the thread."""
+        return [] if self._blobs is None else self._blobs.list_media_sync()
 
 
 # Descriptions of arguments, from the docstring of a function: in Google's, NumPy's or Sphinx's style.

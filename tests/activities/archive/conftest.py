@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,12 +8,16 @@ from pathlib import Path
 import pytest
 
 from clew_activities.archive import Store
+from tests.support.cluster import find_cluster
 from tests.support.s3 import make_s3_env, run_s3
 
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
-    """The address of a real HTTP server that speaks S3, with the bucket `clew`."""
+    """The address of a real HTTP server that speaks S3, with the bucket `clew`: the local cluster's, or Moto."""
+    if find_cluster():
+        yield os.environ["AWS_ENDPOINT_URL"]
+        return
     with run_s3() as address:
         yield address
 
@@ -20,8 +25,9 @@ def s3() -> Iterator[str]:
 @pytest.fixture
 def s3_env(s3: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The environment of a worker whose bucket is on that server."""
-    for name, value in make_s3_env(s3).items():
-        monkeypatch.setenv(name, value)
+    if find_cluster() is None:
+        for name, value in make_s3_env(s3).items():
+            monkeypatch.setenv(name, value)
     return s3
 
 

@@ -11,8 +11,9 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from temporalio.client import WorkflowExecutionStatus
 
-from clew.errors import WorkerUnavailable
+from clew.errors import NotFound, UnknownBlob, WorkerUnavailable
 from clew_activities.archive import (
     Archive,
     ArchiveSettings,
@@ -36,6 +37,7 @@ from tests.support.archives import (
     read_thread,
 )
 from tests.support.examples import examples
+from tests.support.media import make_png
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
 
@@ -320,6 +322,62 @@ async def test_a_fork_that_was_given_up_midway_holds_nothing_back_for_ever() -> 
         None,
     )
     assert await archive.delete("branch") == 0
+
+
+async def test_what_no_session_has_is_deleted() -> None:
+    """Objects of a family without a session are deleted: uploads before it, a failed import, a given-up fork's."""
+    store = Store.from_url("memory://")
+    archive = Archive(store, "default")
+    assert not await archive.delete_rest("root")
+    await archive.put_blob("root", b"data", b"{}")
+    await archive.append("root", None, make_entries(0, 4))
+    assert await archive.delete_rest("root")
+    assert await list_objects(store) == set()
+    await begin_archive(archive, "root", make_entries(0, 4))
+    await archive.join("root", "given-up")
+    assert await archive.delete("root") == 0
+    assert not await archive.delete_rest("root")
+    assert await Archive(store, "default", ArchiveSettings(fork_time=timedelta(0))).delete_rest("root")
+    assert await list_objects(store) == set()
+
+
+async def test_what_a_fork_needs_stays_when_its_deleted_origin_is_deleted_again() -> None:
+    """The family still has a session."""
+    store = Store.from_url("memory://")
+    archive = Archive(store, "default")
+    await begin_archive(archive, "root", make_entries(0, 4))
+    branch = await fork_archive(archive, "root", "branch", 3)
+    await archive.delete("root")
+    assert not await archive.delete_rest("root")
+    assert await read_thread(archive, branch) == make_entries(0, 4)
+
+
+async def test_uploads_for_a_session_that_was_never_opened_are_deleted(stack: Stack) -> None:
+    """Their bytes are gone, and a second deletion finds nothing."""
+    session = stack.clew.session(make_id())
+    blob = await session.put_blob(make_png())
+    assert (await stack.clew.delete(session.id)).deleted_segments == 0
+    with pytest.raises(UnknownBlob):
+        await session.read_blob(blob)
+    with pytest.raises(NotFound):
+        await stack.clew.delete(session.id)
+
+
+async def test_another_workflow_of_that_id_is_left_alone(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the deletion is attempted again, after the store was away."""
+    other = await stack.clew.temporal.start_workflow("Other", id=make_id(), task_queue=make_id())
+    read_head, calls = Archive.read_head, itertools.count()
+
+    async def fail_once(archive: Archive, session_id: str) -> Head | None:
+        if session_id == other.id and next(calls) == 0:
+            raise StoreUnavailable("sessions", "it is away")
+        return await read_head(archive, session_id)
+
+    monkeypatch.setattr(Archive, "read_head", fail_once)
+    await stack.clew.delete(other.id)
+    assert next(calls) > 1
+    assert (await other.describe()).status == WorkflowExecutionStatus.RUNNING
+    await other.terminate()
 
 
 async def test_what_is_damaged_can_be_deleted_and_what_others_need_is_not_guessed() -> None:

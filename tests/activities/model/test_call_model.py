@@ -72,6 +72,20 @@ async def call_once(
         return answer, provider.requests
 
 
+async def test_the_policy_decides_whether_a_marker_may_be_shown() -> None:
+    """With `refuse` the call fails for good before it is sent; without, a marker is sent and the recipe says so."""
+    blob = {"digest": "0" * 64, "media_type": "image/png", "bytes": 9, "name": "a.png"}
+    content: Any = [{"type": "text", "text": "What is it?"}, {"type": "image", "blob": blob}]
+    answer, sent = await call_once(Queried(open_session(content)), Reply("hi"))
+    assert "[image: a.png, image/png, 9 bytes]" in str(sent[0]["messages"])
+    assert answer.fitting is not None
+    assert set(answer.fitting.media) == {"0" * 12}
+    refusing = open_session(content, context_policy=ContextPolicy(unsupported_content="refuse"))
+    with pytest.raises(ApplicationError) as error:
+        await call_once(Queried(refusing))
+    assert (error.value.type, error.value.non_retryable) == ("unsupported_content", True)
+
+
 async def test_a_call_sends_what_the_session_projects() -> None:
     """The answer carries the recipe: digest, policy, size of the context, and the attempt."""
     session = open_session("hello", system_prompt="Be brief.", model_options=ModelOptions(temperature=0.5, seed=4))

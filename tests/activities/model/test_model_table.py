@@ -21,6 +21,7 @@ from clew_activities.model.model_table import (
     choose_policy,
     find_family,
     find_prices,
+    find_taken_media,
     read_own_models,
 )
 from clew_activities.model.prepare import make_profile
@@ -142,6 +143,43 @@ def test_ones_own_models_win_over_the_table(tmp_path: Path) -> None:
     }
     assert windows == {"gate:other": 1_000, "openai:gpt-4o": 60_000, "x:gpt-4o": 128_000}
     assert resolve(agent=choose_policy("gate:other", own)).budget > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "taken"),
+    [
+        ("openai:gpt-5.6-sol", {"image", "pdf", "text"}),
+        ("openai:gpt-audio", {"audio", "text"}),
+        ("openai:o3-mini", {"text"}),
+        ("bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0", {"image", "pdf", "text"}),
+        ("bedrock:amazon.nova-micro-v1:0", {"text"}),
+        ("openrouter:google/gemini-3-pro-preview", {"audio", "image", "pdf", "text"}),
+        ("vllm:Qwen/Qwen2.5-VL-7B-Instruct", {"image", "text"}),
+        ("groq:meta-llama/llama-4-scout-17b-16e-instruct", {"image", "text"}),
+        ("glm:glm-4.5v", {"image", "text"}),
+        ("glm:glm-4.6", {"text"}),
+        ("deepseek:deepseek-v4-pro", {"text"}),
+        ("mine:house-blend", set()),
+    ],
+)
+def test_a_models_name_says_what_it_takes(model: str, taken: set[str]) -> None:
+    """A model that is not known takes nothing: a server that refuses an image would refuse every later call, too."""
+    assert find_taken_media(model) == taken
+
+
+def test_ones_own_models_say_what_they_take(tmp_path: Path) -> None:
+    """A file may say more or less than the table; where it says nothing, the table does."""
+    models: dict[str, Any] = {
+        "gate:*": {"window": 1_000, "takes": ["image", "audio"]},
+        "openai:gpt-4o": {"window": 1_000, "takes": []},
+        "openai:gpt-4.1": {"window": 1_000},
+    }
+    own = read_files(tmp_path, models=models)
+    assert find_taken_media("gate:other", own) == {"image", "audio"}
+    assert find_taken_media("openai:gpt-4o", own) == set()
+    assert "pdf" in find_taken_media("openai:gpt-4.1", own)
+    with pytest.raises(InvalidInput, match=r"gate:\*\.takes"):
+        read_files(tmp_path, models={"gate:*": {"window": 1, "takes": ["video"]}})
 
 
 def test_ones_own_prices_win_over_list_prices(tmp_path: Path) -> None:

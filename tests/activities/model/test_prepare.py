@@ -13,7 +13,7 @@ from clew_activities.model.model_table import find_prices
 from clew_activities.model.prepare import MAX_SCHEMA_BYTES, PrepareActivities
 from clew_activities.providers import load_providers
 from clew_activities.tools.registry import make_registry
-from clew_activities.tools.stored_results import read_result
+from clew_activities.tools.stored_results import read_result, view_blob
 from clew_workflows import contract
 from clew_workflows.contract.messages import canonicalize
 from clew_workflows.contract.policy import ContextPolicy
@@ -245,3 +245,23 @@ async def test_an_agent_that_the_worker_does_not_have_is_a_problem() -> None:
     assert "'suport', its agents are: support, clearing" in answer.problem.message
     assert (answer.agent, answer.profile, answer.tools) == (None, None, ())
     assert answer.deployment
+
+
+async def test_sessions_with_media_get_the_tool_that_shows_them_again() -> None:
+    """Those that have tools, and those whose policy clears media; the others have the tools that they had."""
+    assert view_blob.name == contract.VIEW_BLOB
+    drawing = Agent(
+        "drawing", model="local:tiny", context_policy=ContextPolicy(clear_media=contract.ClearMedia(keep=1))
+    )
+    activities = make(agents=(SUPPORT, drawing))
+
+    async def list_names(**fields: Any) -> list[str]:
+        answer = await ActivityEnvironment().run(activities.prepare, Prepare(**fields))
+        return [tool.spec["name"] for tool in answer.tools]
+
+    assert await list_names(agent="support") == ["add", "pay"]
+    assert await list_names(agent="support", views=True) == ["add", "pay", "view_blob"]
+    assert await list_names(model="local:tiny", tools=(), views=True) == []
+    assert await list_names(model="local:tiny", tools=(), clears_media=True) == ["view_blob"]
+    assert await list_names(agent="drawing") == ["view_blob"]
+    assert "views" not in Prepare(model="local:tiny").model_dump_json()

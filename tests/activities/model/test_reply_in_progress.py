@@ -125,8 +125,8 @@ def test_every_reply_fits_into_one_payload(reply: ModelReply) -> None:
     assert [tool.name for tool in fitted.tool_calls] == [tool.name for tool in reply.tool_calls]
     assert (fitted.usage, fitted.stop_reason) == (reply.usage, reply.stop_reason)
     if fitted.content != reply.content:
-        assert fitted.content.endswith("[truncated]")
-        assert reply.content.startswith(fitted.content.removesuffix("[truncated]"))
+        assert fitted.text.endswith("[truncated]")
+        assert reply.text.startswith(fitted.text.removesuffix("[truncated]"))
 
 
 def test_what_can_be_spared_is_lost_first() -> None:
@@ -247,7 +247,7 @@ async def test_a_secret_at_the_end_is_not_kept() -> None:
     chunks = [make_chunk(role="assistant", content=f"the key is {KEY[:12]}")]
     answer = await interrupt("openai:gpt-4o", send(chunks), lambda beat: beat["text"])
     assert KEY[:12] not in answer.reply.content
-    assert answer.reply.content.startswith("the key is")
+    assert answer.reply.text.startswith("the key is")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from clew_activities.providers.answer_object import find_value, is_object_schema, make_object_schema
-from clew_activities.providers.openai_stream import OpenAIDecoder
+from clew_activities.providers.openai.chat_stream import OpenAIDecoder
 from clew_activities.providers.reply import AnswerDecoder
 from tests.support.provider_server import make_chunk
 
@@ -81,7 +81,7 @@ def read(pieces: list[str]) -> tuple[list[str], str]:
         decoder.feed("message", json.dumps(make_chunk(content=piece)))
         texts.append(decoder.text)
     decoder.feed("message", json.dumps(make_chunk("stop")))
-    return texts, decoder.finish().content
+    return texts, decoder.finish().text
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,12 @@ def test_the_lengths_are_read_in_each_servers_words(message: str, limit: int, ac
         ({"error": {"message": "insufficient balance", "code": 1008}}, "insufficient_quota"),
         ({"error": {"message": "invalid params", "code": 2013}}, "bad_request"),
         ({"error": {"message": "busy", "code": "3505"}}, "provider_unavailable"),
+        ({"error": {"message": "filtered", "type": None, "code": "content_filter"}}, "content_refused"),
+        # Servers between pass on what OpenAI's client says.
+        ({"error": {"message": "Error code: 400 - {'error': 'content management policy'}"}}, "content_refused"),
+        ({"error": {"message": "Error code: 400 - {'error': 'no'}"}}, "bad_request"),
+        ({"error": {"message": "Error code: 429 - {'error': 'slower'}"}}, "rate_limited"),
+        ({"error": {"message": "the log says Error code: 400"}}, "provider_unavailable"),
     ],
 )
 def test_an_error_inside_a_stream_goes_by_the_same_table(payload: dict[str, object], kind: str) -> None:
@@ -246,5 +252,5 @@ def test_every_type_of_error_has_one_posture_and_no_two_names() -> None:
     assert sorted(leaf.type for leaf in leaves) == sorted(
         ["bad_request", "content_refused", "context_length_exceeded", "empty_reply", "empty_reply",
          "insufficient_quota", "overloaded", "provider_unavailable", "rate_limited", "truncated_stream",
-         "unauthorized", "unknown_model"]
+         "unauthorized", "unknown_model", "unsupported_content"]
     )  # fmt: skip

@@ -16,9 +16,14 @@ from clew_activities.providers.fit_messages import (
     BRIDGE,
     CONTINUE,
     OMITTED,
+    EncodedMessage,
+    Turn,
     choose_call_ids,
     fit_messages,
+    group_turns,
+    iterate_open_turn,
 )
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message
 from tests.support.provider_server import make_call, make_result
 
@@ -35,7 +40,7 @@ def assistant(text: str) -> Message:
 
 
 def list_shown(messages: list[Message]) -> list[tuple[str, str]]:
-    return [(message["role"], message["content"]) for message in messages]
+    return [(message["role"], get_text(message["content"])) for message in messages]
 
 
 def test_a_prompt_and_a_summary_are_one_system_message_at_the_beginning() -> None:
@@ -177,9 +182,12 @@ def test_whatever_a_context_holds_is_valid_and_complete(
     assert_valid(fitted.messages, dialect)
     added = {OMITTED, BRIDGE, CONTINUE}
     shown = "".join(
-        text for message in fitted.messages for text in message["content"].split("\n\n") if text not in added
+        text
+        for message in fitted.messages
+        for text in get_text(message["content"]).split("\n\n")
+        if text not in added
     )
-    assert shown == "".join(message["content"] for message in messages)
+    assert shown == "".join(get_text(message["content"]) for message in messages)
     calls = [call for message in fitted.messages for call in message.get("tool_calls", [])]
     assert calls == [call for message in messages for call in message.get("tool_calls", [])]
 
@@ -215,3 +223,58 @@ def test_an_id_in_another_form_is_made_short_and_stays_unique() -> None:
     assert ids[0] == ids[1] != ids[2] == ids[3]
     assert all(DIALECTS["mistral"].ids.fullmatch(row[0]) for row in ids)
     assert ids == choose_call_ids(messages, "mistral", "m", DIALECTS["mistral"])
+
+
+def make_block(text: str) -> dict[str, Any]:
+    return {"text": text}
+
+
+def encode(role: str, *texts: str, place: int = 0) -> EncodedMessage:
+    return EncodedMessage(role, [make_block(text) for text in texts], place)
+
+
+def list_turns(messages: list[EncodedMessage], *, goes_on: bool = False) -> list[tuple[str, list[str]]]:
+    turns = group_turns(messages, make_block, goes_on=goes_on).turns
+    return [(role, [block["text"] for block in blocks]) for role, blocks in turns]
+
+
+def test_turns_alternate_and_results_come_first_in_theirs() -> None:
+    """Results stand in their places, before what a user says; messages without blocks are left out."""
+    messages = [
+        encode("user", "one"),
+        encode("user"),
+        encode("user", "two"),
+        encode("assistant", "text", "calls"),
+        encode("tool", "second", place=1),
+        encode("user", "and?"),
+        encode("tool", "first", place=0),
+    ]
+    assert list_turns(messages) == [
+        ("user", ["one", "two"]),
+        ("assistant", ["text", "calls"]),
+        ("user", ["first", "second", "and?"]),
+    ]
+    grouped = group_turns(messages, make_block)
+    assert (grouped.merged, grouped.added, grouped.dropped) == (2, 0, 1)
+
+
+@pytest.mark.parametrize("messages", [[], [encode("user")]])
+def test_turns_without_any_message_are_one_of_a_user(messages: list[EncodedMessage]) -> None:
+    """A format with turns takes no request without one."""
+    grouped = group_turns(messages, make_block)
+    assert grouped.turns == [Turn("user", [make_block(OMITTED)])]
+    assert grouped.added == 1
+
+
+def test_turns_begin_and_end_with_a_user_unless_the_model_goes_on() -> None:
+    """A paused reply is the last turn of its request."""
+    messages = [encode("assistant", "hello")]
+    assert list_turns(messages) == [("user", [OMITTED]), ("assistant", ["hello"]), ("user", [CONTINUE])]
+    assert list_turns(messages, goes_on=True) == [("user", [OMITTED]), ("assistant", ["hello"])]
+
+
+def test_the_open_turn_is_what_follows_the_newest_message_of_a_user() -> None:
+    """The newest message comes first; there is none after a user's message."""
+    call, result = make_call(a=1), make_result("1")
+    assert list(iterate_open_turn([user("one"), assistant("yes"), user("two"), call, result])) == [result, call]
+    assert list(iterate_open_turn([assistant("hello"), user("one")])) == []

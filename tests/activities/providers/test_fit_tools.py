@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.contract import READ_RESULT
-from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.dialects import ANTHROPIC, DIALECTS, STRICT, ToolLimits
 from clew_activities.providers.fit_tools import SHORTENED, declare_called_tools, fit_name, fit_tools
-from clew_activities.providers.openai import OpenAI
+from clew_activities.providers.openai.chat import OpenAI
 from clew_workflows.contract.messages import ToolSpec
 from clew_workflows.contract.schemas import check_schema
 from clew_workflows.protocol import RequestedTool

@@ -16,17 +16,21 @@ import httpx
 import pytest
 
 from clew_activities.providers import RedactedDecoder
-from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.anthropic.provider import Anthropic
+from clew_activities.providers.aws import EVENT_STREAM
+from clew_activities.providers.bedrock.provider import Bedrock
 from clew_activities.providers.dialects import STRICT
 from clew_activities.providers.errors import BadRequest, ProviderError, TruncatedStream
-from clew_activities.providers.google import Google
+from clew_activities.providers.google.provider import Google
 from clew_activities.providers.http import HttpSettings, stream
 from clew_activities.providers.interface import Provider
-from clew_activities.providers.openai import OpenAI
-from clew_activities.providers.openai_stream import OpenAIDecoder
+from clew_activities.providers.openai.chat import OpenAI
+from clew_activities.providers.openai.chat_stream import OpenAIDecoder
+from clew_activities.providers.openai.responses import Responses
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.sanitize import ObjectEnd
 from clew_workflows.protocol import ModelReply
+from tests.providers.bedrock_api import encode_event, encode_frame
 from tests.support.provider_server import (
     FakeServer,
     encode_events,
@@ -51,6 +55,40 @@ def anthropic(server: FakeServer) -> Provider:
 
 def google(server: FakeServer) -> Provider:
     return Google("google", server.url, api_key=KEY)
+
+
+def responses(server: FakeServer) -> Provider:
+    return Responses("openai", server.url, api_key=KEY)
+
+
+def bedrock(server: FakeServer) -> Provider:
+    return Bedrock("bedrock", server.url, "us-east-1", KEY)
+
+
+def add_item(index: int, kind: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "response.output_item.added", "output_index": index, "item": {"type": kind, **fields}}
+
+
+def finish_item(index: int, kind: str, **fields: Any) -> dict[str, Any]:
+    return {**add_item(index, kind, **fields), "type": "response.output_item.done"}
+
+
+def extend_item(kind: str, delta: str, index: int = 0) -> dict[str, Any]:
+    return {"type": f"response.{kind}.delta", "output_index": index, "delta": delta}
+
+
+def repeat_frames(name: str, *values: Any, first: bytes = b"", size: int = SIZE) -> bytes:
+    """A stream of about so many bytes that begins with some frames and repeats others."""
+    piece = b"".join(encode_event(name, value) for value in values)
+    return first + piece * (size // len(piece))
+
+
+def change_block(index: int = 0, **delta: Any) -> dict[str, Any]:
+    return {"contentBlockIndex": index, "delta": delta}
+
+
+def begin_call(index: int = 0) -> dict[str, Any]:
+    return {"contentBlockIndex": index, "start": {"toolUse": {"toolUseId": f"t{index}", "name": "add"}}}
 
 
 def add_parts(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -131,6 +169,120 @@ STREAMS: dict[str, Shape] = {
             first=[start_one(type="tool_use", id="a", name="add")],
         ),
     ),
+    "items": (responses, lambda: encode_events(add_item(index, "message") for index in range(10_000))),
+    "calls as items": (
+        responses,
+        lambda: encode_events(
+            finish_item(index, "function_call", id="f", call_id=f"c{index}", name="add", arguments="{}")
+            for index in range(6000)
+        ),
+    ),
+    "one item again": (
+        responses,
+        lambda: repeat_events(finish_item(0, "message", content=[{"type": "output_text", "text": "x"}])),
+    ),
+    "one call opened again": (
+        responses,
+        lambda: repeat_events(add_item(0, "function_call", call_id="c", name="add"), extend_item("x", "")),
+    ),
+    "pieces of a call's arguments": (
+        responses,
+        lambda: repeat_events(
+            extend_item("function_call_arguments", ",{}"),
+            first=[
+                add_item(0, "function_call", call_id="c", name="add"),
+                extend_item("function_call_arguments", '{"a":[{}'),
+            ],
+        ),
+    ),
+    "deltas of no item": (
+        responses,
+        lambda: encode_events(extend_item("output_text", "x", index) for index in range(10_000)),
+    ),
+    "summaries": (
+        responses,
+        lambda: repeat_events(
+            {"type": "response.reasoning_summary_part.added", "output_index": 0},
+            extend_item("reasoning_summary_text", "t"),
+        ),
+    ),
+    "refusals of a response": (responses, lambda: repeat_events(extend_item("refusal", "r"))),
+    "annotations": (
+        responses,
+        lambda: encode_events(
+            [
+                finish_item(
+                    0,
+                    "message",
+                    content=[
+                        {
+                            "type": "output_text",
+                            "text": "x",
+                            "annotations": [{"type": "url_citation", "url": "https://x"}] * (SIZE // 50),
+                        }
+                    ],
+                )
+            ]
+        ),
+    ),
+    "searches": (
+        responses,
+        lambda: encode_events(
+            finish_item(index, "web_search_call", action={"query": "q", "sources": [{"url": "https://x"}] * 20})
+            for index in range(1500)
+        ),
+    ),
+    "sealed reasoning": (
+        responses,
+        lambda: encode_events(
+            finish_item(index, "reasoning", id="r", encrypted_content="e" * 900) for index in range(1000)
+        ),
+    ),
+    "states of a response": (
+        responses,
+        lambda: repeat_events({"type": "response.in_progress", "response": {"object": "response", "output": [{}]}}),
+    ),
+}
+FRAMES: dict[str, Shape] = {
+    "frames without a name": (bedrock, lambda: encode_frame({}, b"") * (SIZE // 16)),
+    "unknown frames": (bedrock, lambda: repeat_frames("x", {})),
+    "blocks of a frame each": (
+        bedrock,
+        lambda: b"".join(encode_event("contentBlockDelta", change_block(n, text="x")) for n in range(6000)),
+    ),
+    "blocks that begin": (
+        bedrock,
+        lambda: b"".join(encode_event("contentBlockStart", begin_call(n)) for n in range(5000)),
+    ),
+    "one block that begins again": (bedrock, lambda: repeat_frames("contentBlockStart", begin_call())),
+    "pieces of an input": (
+        bedrock,
+        lambda: repeat_frames(
+            "contentBlockDelta",
+            change_block(toolUse={"input": ",{}"}),
+            first=encode_event("contentBlockStart", begin_call())
+            + encode_event("contentBlockDelta", change_block(toolUse={"input": '{"a":[{}'})),
+        ),
+    ),
+    "pieces of reasoning": (
+        bedrock,
+        lambda: repeat_frames(
+            "contentBlockDelta",
+            change_block(reasoningContent={"text": "t", "signature": "s", "redactedContent": "QQ"}),
+        ),
+    ),
+    "citations of a frame each": (
+        bedrock,
+        lambda: repeat_frames(
+            "contentBlockDelta", change_block(citation={"title": "t", "location": {"web": {"url": "https://x"}}})
+        ),
+    ),
+    "a deep frame": (bedrock, lambda: encode_frame({":event-type": "metadata"}, b"[" * SIZE)),
+    "a long frame": (bedrock, lambda: encode_event("contentBlockDelta", change_block(text="x" * SIZE))),
+    "an exception": (
+        bedrock,
+        lambda: encode_event("validationException", {"message": "authorization: " * (SIZE // 15)}, "exception"),
+    ),
 }
 WHOLE: dict[str, Shape] = {
     "a whole text": (openai, lambda: json.dumps({"choices": [{"message": {"content": "x" * SIZE}}]}).encode()),
@@ -142,7 +294,32 @@ WHOLE: dict[str, Shape] = {
         anthropic,
         lambda: json.dumps({"type": "message", "content": [{"type": "text", "text": "x"}] * (SIZE // 40)}).encode(),
     ),
+    "a whole response": (
+        responses,
+        lambda: json.dumps(
+            {
+                "object": "response",
+                "status": "completed",
+                "output": [{"type": "message", "content": [{"type": "output_text", "text": "x"}]}] * (SIZE // 80),
+            }
+        ).encode(),
+    ),
+    "a whole reply of Converse": (
+        bedrock,
+        lambda: json.dumps(
+            {
+                "output": {"message": {"role": "assistant", "content": [{"text": "x"}] * (SIZE // 16)}},
+                "stopReason": "end_turn",
+            }
+        ).encode(),
+    ),
 }
+SHAPES = {**STREAMS, **FRAMES, **WHOLE}
+
+
+def find_type(shape: str) -> str:
+    """The content type of a shape."""
+    return "application/json" if shape in WHOLE else EVENT_STREAM if shape in FRAMES else "text/event-stream"
 
 
 @pytest.fixture
@@ -180,28 +357,34 @@ async def end_call(
         _ = decoder.text, decoder.thinking, decoder.tool_name
 
 
-@pytest.mark.parametrize("shape", [*STREAMS, *WHOLE])
+@pytest.mark.parametrize("shape", SHAPES)
 async def test_each_byte_is_parsed_a_bounded_number_of_times(
     shape: str, server: FakeServer, client: httpx.AsyncClient, parsed: Callable[[], int]
 ) -> None:
     """Once as an event, once where a call's arguments are checked, and once when they are read."""
-    provider, made = {**STREAMS, **WHOLE}[shape]
+    provider, made = SHAPES[shape]
     body = made()
-    kind = "application/json" if shape in WHOLE else "text/event-stream"
+    kind = find_type(shape)
     # The request that came is parsed by the server, in the same process.
     server.answer(*(body[at : at + 65536] for at in range(0, len(body), 65536)), content_type=kind)
     await end_call(client, provider(server))
     assert parsed() <= 3 * len(body) + 10_000
 
 
-@pytest.mark.parametrize("shape", ["pieces that close an object", "empty objects", "empty lines", "pings", "blocks"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *("pieces that close an object", "empty objects", "empty lines", "pings", "blocks"),
+        *("items", "one item again", "frames without a name", "unknown frames", "blocks of a frame each"),
+    ],
+)
 async def test_other_work_goes_on_while_a_hostile_stream_is_folded(
     shape: str, server: FakeServer, client: httpx.AsyncClient
 ) -> None:
     """By a clock of which each look is a millisecond, the others get a turn after every few events and every 4 KB."""
     ticks = itertools.count()
-    provider, made = STREAMS[shape]
-    server.answer(made()[: SIZE // 4])
+    provider, made = SHAPES[shape]
+    server.answer(made()[: SIZE // 4], content_type=find_type(shape))
     looks_at_turns: list[int] = []
 
     async def others() -> None:
@@ -217,13 +400,19 @@ async def test_other_work_goes_on_while_a_hostile_stream_is_folded(
     assert len(pauses) >= SIZE // 4 // 4096 // 10
 
 
-@pytest.mark.parametrize("shape", ["one text", "choices", "deep", "a whole text", "whole blocks"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *("one text", "choices", "deep", "a whole text", "whole blocks"),
+        *("annotations", "a whole response", "a long frame", "a deep frame", "a whole reply of Converse"),
+    ],
+)
 async def test_a_large_event_is_folded_beside_the_event_loop(
     shape: str, server: FakeServer, client: httpx.AsyncClient
 ) -> None:
     """Large bodies are parsed in a thread, beside which the event loop runs; small ones are parsed directly."""
-    provider, made = {**STREAMS, **WHOLE}[shape]
-    server.answer(made(), content_type="application/json" if shape in WHOLE else "text/event-stream")
+    provider, made = SHAPES[shape]
+    server.answer(made(), content_type=find_type(shape))
     threads: list[tuple[bool, bool]] = []
 
     class Noted(RedactedDecoder):

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.dialects import DIALECTS, STRICT
 from clew_activities.providers.errors import (
     BadRequest,
@@ -23,8 +23,8 @@ from clew_activities.providers.errors import (
 )
 from clew_activities.providers.http import HttpSettings, stream
 from clew_activities.providers.interface import Provider
-from clew_activities.providers.openai import OpenAI
-from clew_activities.providers.openai_stream import OpenAIDecoder
+from clew_activities.providers.openai.chat import OpenAI
+from clew_activities.providers.openai.chat_stream import OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.reply import RedactedDecoder
 from clew_workflows.protocol import ModelReply
@@ -309,6 +309,32 @@ async def test_an_error_inside_a_stream_is_typed_and_holds_no_key(
 ) -> None:
     server.answer(encode_events([{"type": "error", "error": {"type": "overloaded_error", "message": f"no {KEY}"}}]))
     assert isinstance(await fail_call(client, anthropic(server)), Overloaded)
+
+
+@pytest.mark.parametrize("size", [1, 5, 6, 7, 100_000])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'error: {"code": 400, "message": "the request exceeds the available context size", "type": "x"}\n\n',
+        b'error:{"message": "the request exceeds the available context size"}\r\n\r\ndata: [DONE]\n\n',
+        b'{"error": {"message": "request (19185 tokens) exceeds the available context size (16384 tokens)"}}',
+    ],
+    ids=["a field", "without a space", "JSON"],
+)
+async def test_an_error_that_is_no_event_is_an_error_all_the_same(
+    server: FakeServer, client: httpx.AsyncClient, line: bytes, size: int
+) -> None:
+    """llama.cpp sent a field of its own, and servers between its JSON: the reply was empty, and asked for again."""
+    for wire in (line, b": ping\n\n" + encode_events([make_chunk(content="hi")]) + line):
+        server.answer(*(wire[at : at + size] for at in range(0, len(wire), size)))
+        assert isinstance(await fail_call(client, openai(server)), ContextLengthExceeded)
+
+
+async def test_a_text_about_errors_is_no_error(server: FakeServer, client: httpx.AsyncClient) -> None:
+    """Only the beginning of a line of the stream is one."""
+    text = 'Log:\nerror: {"code": 1}\n{"a": 1}'
+    server.answer(encode_events([make_chunk(content=text), make_chunk("stop")]))
+    assert (await call_provider(client, openai(server))).content == text
 
 
 @pytest.mark.parametrize(

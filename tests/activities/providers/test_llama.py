@@ -98,7 +98,7 @@ async def test_a_schema_shapes_the_reply(local: Provider, client: httpx.AsyncCli
     schema = {"type": "object", "properties": {"n": {"enum": [1]}}, "required": ["n"]}
     model_request = make_request(output_schema=schema, max_output_tokens=8, temperature=0.0)
     reply = await stream(client, local, model_request, make_redacted_decoder(local))
-    assert reply.content.lstrip().startswith("{")
+    assert reply.text.lstrip().startswith("{")
 
 
 async def test_a_context_that_is_too_long_is_told_with_both_numbers(

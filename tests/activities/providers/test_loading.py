@@ -118,23 +118,26 @@ def test_two_providers_of_one_name_are_refused_with_both_modules(module: Any) ->
     assert f"makes a provider 'openai', and so does {BUILT_IN[-1]!r}" in get_refusal(OPENAI_API_KEY="sk-1")
 
 
-FOLDER = Path(interface.__file__ or "").parent
-NAMES = {module.rpartition(".")[2] for module in BUILT_IN}
+PACKAGE = "clew_activities.providers"
 PARTS = sorted(
-    f"clew_activities.providers.{path.stem}"
-    for path in FOLDER.glob("*.py")
-    if path.stem in ("aws", "responses", "responses_stream", "tagged_text")
-    or (path.stem.partition("_")[0] in NAMES and path.stem not in NAMES)
+    f"{PACKAGE}.{path.parent.name}.{path.stem}" for path in Path(interface.__file__ or "").parent.glob("*/[a-z]*.py")
 )
-"""The modules that the built-in ones are made of."""
+"""The modules of each API, among them the built-in ones."""
+SHARED = {f"{PACKAGE}.{name}" for name in (*FOR_AUTHORS, "aws")}
+"""What they may import beside each other: what the interface lists for authors, and AWS's signatures."""
 
 
-@pytest.mark.parametrize("name", [*BUILT_IN, *PARTS, "tests.support.parrot"])
+@pytest.mark.parametrize("name", [*PARTS, f"{PACKAGE}.aws", "tests.support.parrot"])
 def test_every_provider_is_built_of_what_users_have(name: str) -> None:
     """The built-in ones import nothing of the worker but the modules that the interface lists for authors."""
     file = Path(sys.modules[name].__file__ or "")
     imported = {
         node.module or "" for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)
     }
-    own = {module.rpartition(".")[2] for module in imported if module.startswith("clew_activities.")}
-    assert own - {part.rpartition(".")[2] for part in PARTS} <= FOR_AUTHORS
+    own = {module for module in imported if module.startswith("clew_activities.")}
+    assert own <= SHARED.union(PARTS)
+
+
+def test_the_built_in_modules_are_among_the_parts() -> None:
+    """The test above reads every module that makes providers."""
+    assert set(BUILT_IN) <= set(PARTS)

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from clew_activities.providers import ProviderError, RedactedDecoder, Redaction
-from clew_activities.providers.anthropic import Anthropic
-from clew_activities.providers.bedrock import Bedrock
+from clew_activities.providers.anthropic.provider import Anthropic
+from clew_activities.providers.bedrock.provider import Bedrock
 from clew_activities.providers.encoders import dump_body
-from clew_activities.providers.google import Google
+from clew_activities.providers.google.provider import Google
 from clew_activities.providers.interface import Provider
-from clew_activities.providers.responses import Responses
+from clew_activities.providers.openai.responses import Responses
 from clew_workflows.contract.messages import Message, canonicalize
 from clew_workflows.protocol import ModelReply
 from tests.support.provider_server import make_delta, make_request, make_result, start_block, stop_block
@@ -55,6 +55,27 @@ def change_block(index: int, **delta: Any) -> Event:
     return "contentBlockDelta", {"contentBlockIndex": index, "delta": delta}
 
 
+ITEMS: list[dict[str, Any]] = [
+    {
+        "type": "reasoning",
+        "id": "rs",
+        "encrypted_content": "E",
+        "summary": [{"type": "summary_text", "text": "I think"}],
+    },
+    {"type": "message", "id": "msg", "role": "assistant", "content": [{"type": "output_text", "text": "hello"}]},
+    {"type": "function_call", "id": "fc", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'},
+]
+CONTENT: list[dict[str, Any]] = [
+    {"reasoningContent": {"reasoningText": {"text": "I think", "signature": "s"}}},
+    {"reasoningContent": {"redactedContent": "QQ=="}},
+    {"text": "hello"},
+    {"toolUse": {"toolUseId": "t", "name": "add", "input": {"a": 1}}},
+]
+CONVERSE = {
+    "output": {"message": {"role": "assistant", "content": CONTENT}},
+    "stopReason": "tool_use",
+    "usage": {"inputTokens": 1, "outputTokens": 1, "cacheReadInputTokens": 1},
+}
 NOTE = {"type": "url_citation", "url": "http://a", "title": "A", "start_index": 0, "end_index": 3}
 SEARCH = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "q"}}
 FOUND = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": [{"url": "http://a", "title": "A"}]}
@@ -131,12 +152,31 @@ REPLIES: dict[str, tuple[Provider, str, list[Event]]] = {
             ("metadata", {"usage": {"inputTokens": 1, "outputTokens": 1}}),
         ],
     ),
+    "a whole response": (Responses("openai", URL), "gpt-5.2", [("message", end_response(output=ITEMS)["response"])]),
+    "a whole reply of Converse": (
+        Bedrock("bedrock", URL),
+        "anthropic.claude-sonnet-4-5",
+        [("message", CONVERSE)],
+    ),
 }
 
 TOO_FAR = finish_item(0, "message", content=[{"text": "hi", "annotations": [{**NOTE, "end_index": HUGE}]}])
 FINISHED_CALL = finish_item(1, "function_call", call_id="c", name="add", arguments="{}")
 
 NO_TYPE = {**FINISHED_CALL, "output_index": 0, "item": {"text": "x"}}
+END = end_response()
+NESTED: Any = "x"
+for _ in range(400):
+    NESTED = [NESTED]
+SEALED = change_block(0, reasoningContent={"text": "I think"})
+TEXT = change_block(2, text="hi")
+CALL = ("contentBlockStart", {"contentBlockIndex": 3, "start": {"toolUse": {"toolUseId": "t", "name": "add"}}})
+STOP = ("messageStop", {"stopReason": "tool_use"})
+
+
+def add_counts(**counts: Any) -> Event:
+    return "metadata", {"usage": counts}
+
 
 CASES: dict[str, tuple[str, list[Any]]] = {
     "an item without a type": ("responses", [NO_TYPE, FINISHED_CALL, end_response()]),
@@ -145,6 +185,82 @@ CASES: dict[str, tuple[str, list[Any]]] = {
         "responses",
         [finish_item(0, "reasoning", encrypted_content="E", n=HUGE), FINISHED_CALL, end_response()],
     ),
+    "an index beyond a double": (
+        "responses",
+        [
+            {**FINISHED_CALL, "output_index": HUGE},
+            finish_item(-1, "message", content=[{"text": "hi"}]),
+            end_response(),
+        ],
+    ),
+    "counts beyond a double": (
+        "responses",
+        [
+            FINISHED_CALL,
+            end_response(usage={"input_tokens": HUGE, "output_tokens": -HUGE, "input_tokens_details": []}),
+        ],
+    ),
+    "an item of nested lists": (
+        "responses",
+        [finish_item(0, "reasoning", encrypted_content="E", summary=NESTED), FINISHED_CALL, end_response()],
+    ),
+    "ids that are objects": (
+        "responses",
+        [
+            finish_item(0, "reasoning", id={}, encrypted_content={"a": 1}, summary={"text": []}),
+            finish_item(1, "function_call", id=[], call_id={}, name="add", arguments={"a": [None]}),
+            end_response(),
+        ],
+    ),
+    "a message whose parts are texts": (
+        "responses",
+        [finish_item(0, "message", content=["hi", None, {"text": {"text": "hi"}}]), FINISHED_CALL, end_response()],
+    ),
+    "a response whose output is an object": ("responses", [FINISHED_CALL, end_response(output={"0": {}}, usage="x")]),
+    "a search whose action is a list": (
+        "responses",
+        [finish_item(0, "web_search_call", action=[{"query": "q"}]), FINISHED_CALL, end_response()],
+    ),
+    "a block whose index is beyond a double": (
+        "bedrock",
+        [SEALED, ("contentBlockDelta", {"contentBlockIndex": HUGE, "delta": {"text": "hi"}}), TEXT, STOP],
+    ),
+    "a block whose index is a text": (
+        "bedrock",
+        [SEALED, ("contentBlockDelta", {"contentBlockIndex": "0", "delta": {"text": "hi"}}), TEXT, STOP],
+    ),
+    "a delta of two kinds": (
+        "bedrock",
+        [
+            change_block(0, reasoningContent={"text": "I think", "redactedContent": "QQ=="}, text="hi"),
+            TEXT,
+            CALL,
+            STOP,
+        ],
+    ),
+    "redacted reasoning that is no base64": (
+        "bedrock",
+        [change_block(0, reasoningContent={"redactedContent": "\ud800 ="}), SEALED, TEXT, CALL, STOP],
+    ),
+    "a signature that is a list": (
+        "bedrock",
+        [SEALED, change_block(0, reasoningContent={"signature": ["s"]}), TEXT, CALL, STOP],
+    ),
+    "a call whose id is an object": (
+        "bedrock",
+        [
+            SEALED,
+            ("contentBlockStart", {"contentBlockIndex": 3, "start": {"toolUse": {"toolUseId": {}, "name": "add"}}}),
+            change_block(3, toolUse={"input": {"a": HUGE}}),
+            STOP,
+        ],
+    ),
+    "an input of nested lists": ("bedrock", [SEALED, CALL, change_block(3, toolUse={"input": NESTED}), STOP]),
+    "counts of Converse beyond a double": (
+        "bedrock",
+        [TEXT, STOP, add_counts(inputTokens=HUGE, outputTokens="many", cacheReadInputTokens=-1)],
+    ),
+    "counts that are no numbers": ("bedrock", [TEXT, STOP, add_counts(inputTokens=float("inf"), outputTokens=True)]),
     "code beside a text that is a number": ("google", [add_parts({"executableCode": {}, "text": 5}, FUNCTION)]),
     "code with pieces": ("google", [add_parts({"executableCode": {}, "pieces": 5}, {"text": "x"}, FUNCTION)]),
     "a search whose id is a list": ("anthropic", [start_block(0, **{**SEARCH, "id": [1]}), PAUSED]),
@@ -227,7 +343,7 @@ def test_a_malformed_part_does_not_spoil_the_next_request(case: str) -> None:
     """The next request was refused or could not be encoded, so that the session's lane was of no more use."""
     name, events = CASES[case]
     end = [add_parts(finishReason="STOP")] if name == "google" else []
-    send_on(name, [("", event) for event in (*events, *end)])
+    send_on(name, [event if isinstance(event, tuple) else ("", event) for event in (*events, *end)])
 
 
 def make_decoder(name: str) -> RedactedDecoder:
@@ -262,12 +378,16 @@ def test_many_sources_of_one_segment_take_a_bounded_time() -> None:
     assert time.process_time() - began < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "events"),
     [
         ("anthropic", [start_block(0, type="text", text="x"), *[make_delta(0, citations=[[]] * 200_000)] * 3]),
         ("anthropic", [start_block(i, **{**FOUND, "content": [[]] * 200_000}) for i in range(3)]),
         ("google", [add_parts({"toolCall": {"args": [[]] * 200_000}})] * 3),
+        ("responses", [finish_item(i, "web_search_call", action=[[]] * 200_000) for i in range(3)]),
+        ("responses", [finish_item(i, "reasoning", encrypted_content=[[]] * 200_000) for i in range(3)]),
+        ("responses", [end_response(output=[[]] * 200_000)] * 3),
     ],
 )
 def test_what_goes_back_is_bounded_before_the_end(name: str, events: list[Any]) -> None:

@@ -2,11 +2,11 @@ import pytest
 
 import clew_activities.providers as providers_package
 from clew_activities.providers import load_providers
-from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.dialects import DIALECTS
 from clew_activities.providers.errors import UnknownModel
-from clew_activities.providers.openai import OpenAI
-from clew_activities.providers.responses import Responses
+from clew_activities.providers.openai.chat import OpenAI
+from clew_activities.providers.openai.responses import Responses
 
 KEYS = {"OPENAI_API_KEY": "sk-one\n", "ANTHROPIC_API_KEY": "sk-two"}
 
@@ -41,13 +41,13 @@ def test_keys_and_urls_go_to_their_own_provider() -> None:
         "CLEW_PROVIDER_GROQ_API_KEY": "gsk",
     }
     providers = load_providers(environ)
-    assert providers.get("openai") == Responses("openai", "https://api.openai.com/v1", "sk-one")
+    assert providers.get("openai") == Responses("openai", "https://api.openai.com/v1", api_key="sk-one")
     assert providers.get("openai-chat") == OpenAI(
-        "openai-chat", "https://api.openai.com/v1", DIALECTS["openai"], "sk-one"
+        "openai-chat", "https://api.openai.com/v1", DIALECTS["openai"], api_key="sk-one"
     )
     assert providers.get("anthropic") == Anthropic("anthropic", "https://api.anthropic.com", "sk-two")
-    assert providers.get("local") == OpenAI("local", "http://localhost:8080/v1", DIALECTS["llamacpp"], None)
-    assert providers.get("groq") == OpenAI("groq", "https://groq.example/v1", DIALECTS["groq"], "gsk")
+    assert providers.get("local") == OpenAI("local", "http://localhost:8080/v1", DIALECTS["llamacpp"])
+    assert providers.get("groq") == OpenAI("groq", "https://groq.example/v1", DIALECTS["groq"], api_key="gsk")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_any_server_speaks_responses_where_its_dialect_says_so() -> None:
         "CLEW_PROVIDER_AZURE_API_KEY": "az-key-1",
         "CLEW_PROVIDER_AZURE_DIALECT": "responses",
     }
-    assert load_providers(environ).get("azure") == Responses("azure", url, "az-key-1")
+    assert load_providers(environ).get("azure") == Responses("azure", url, api_key="az-key-1")
 
 
 def test_a_variable_names_another_dialect() -> None:

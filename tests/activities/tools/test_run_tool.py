@@ -195,7 +195,7 @@ async def test_a_tools_own_timeout_is_an_error_of_its_own() -> None:
 
     with pytest.raises(ApplicationError, match="TimeoutError"):
         await run_function(ask_the_shop)
-    assert (await run_function(ask_the_shop, attempt=2)).content.startswith("error: TimeoutError")
+    assert (await run_function(ask_the_shop, attempt=2)).text.startswith("error: TimeoutError")
 
 
 async def test_sync_tools_run_in_threads_side_by_side() -> None:
@@ -443,7 +443,7 @@ async def test_every_result_is_text_that_can_be_stored(value: Any, content: str 
     """A string as it is, anything else as JSON, and what is no JSON as Python shows it: never an error."""
     answer = await run_returning(value)
     assert not answer.is_error
-    answer.content.encode()
+    answer.text.encode()
     if content is not None:
         assert answer.content == content
 
@@ -457,8 +457,8 @@ async def test_a_result_is_truncated_at_its_limit_and_says_so(limit: int, charac
     assert (await run_returning(text, limit)).content == text
     size = len((text + character).encode())
     answer = await run_returning(text + character, limit)
-    kept, _, mark = answer.content.partition("\n[truncated: ")
-    assert len(answer.content.encode()) <= limit
+    kept, _, mark = answer.text.partition("\n[truncated: ")
+    assert len(answer.text.encode()) <= limit
     assert set(kept) == {character}
     assert mark == f"the first {len(kept.encode())} of {size} bytes are shown]"
     assert len(kept.encode()) > limit - 120
@@ -470,13 +470,13 @@ async def test_a_result_is_truncated_at_its_limit_and_says_so(limit: int, charac
 def test_no_result_is_larger_than_its_limit(text: str, limit: int) -> None:
     """The limit holds in bytes, for any characters."""
     answer = asyncio.run(run_returning(text, limit))
-    assert len(answer.content.encode()) <= limit
+    assert len(answer.text.encode()) <= limit
 
 
 async def test_a_huge_result_is_truncated_like_any_other() -> None:
     answer = await run_returning(["x" * 1000] * 10_000)
-    assert len(answer.content.encode()) <= KIB64
-    assert answer.content.endswith("of 10030001 bytes are shown]")
+    assert len(answer.text.encode()) <= KIB64
+    assert answer.text.endswith("of 10030001 bytes are shown]")
 
 
 @dataclass
@@ -500,7 +500,7 @@ async def test_what_is_no_text_is_described(value: Any) -> None:
     assert not answer.is_error
     assert f"{len(PNG)} bytes: left out" in answer.content
     assert len(answer.content) < 300
-    assert "PNG" not in answer.content.replace("/png", "")
+    assert "PNG" not in answer.text.replace("/png", "")
 
 
 async def test_bytes_that_are_text_are_a_text() -> None:
@@ -544,7 +544,7 @@ async def test_arguments_that_do_not_fit_are_an_error_that_the_model_reads(
 
     answer = await run_function(it, **arguments)
     assert answer.is_error
-    assert answer.content.startswith("error: invalid arguments: ")
+    assert answer.text.startswith("error: invalid arguments: ")
     assert problem.replace("Unexpected keyword argument", "Extra inputs are not permitted") in answer.content
     assert len(answer.content) < 2100
 
@@ -607,9 +607,9 @@ async def test_an_error_has_an_end_and_can_be_stored(message: str) -> None:
         raise ValueError(message)
 
     answer = await run_function(it)
-    assert len(answer.content.encode()) < 8100
+    assert len(answer.text.encode()) < 8100
     with pytest.raises(ApplicationError) as caught:
         await run_function(tool(name="it", retries=1)(it))
     assert len(caught.value.message.encode()) < 8100
     small = await run_function(it, limit=256)
-    assert len(small.content.encode()) <= 256
+    assert len(small.text.encode()) <= 256

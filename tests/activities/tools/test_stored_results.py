@@ -27,6 +27,7 @@ from clew_activities.tools.stored_results import MAX_STORED_BYTES, Results
 from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered
 from clew_workflows.thread.entries import Entry, Refs
 from tests.support.examples import examples
+from tests.support.generated_threads import make_part
 
 SESSION, FAMILY = "session-1", "family-1"
 OBJECT = f"default/families/s-{FAMILY}/results/{{}}"
@@ -81,7 +82,7 @@ class History:
         matching = [
             entry.as_dict()
             for entry in self.live
-            if entry.kind == query["kind"]
+            if query.get("kind") in (None, entry.kind)
             and wanted in (None, entry.refs.get("tool_call_id"))
             and entry.seq >= query["from_seq"]
         ]
@@ -129,6 +130,14 @@ class History:
         self.live.append(entry)
         return entry
 
+    def commit(self, kind: EntryKind, **payload: Any) -> None:
+        """Commit an entry of the default lane."""
+        self._commit(kind, {"context_ref": "default", **payload}, {})
+
+    async def view(self, blob: str) -> ToolAnswered:
+        """Call `view_blob` as the model does."""
+        return await self.run("view_blob", blob=blob)
+
     async def archive_all(self) -> None:
         """Move all live entries to the archive."""
         root, upto = await self.archive.append(FAMILY, None, self.live)
@@ -143,7 +152,7 @@ def make_tool(text: Any) -> Tool[..., Any]:
 
 def split_mark(answer: ToolAnswered) -> tuple[str, str]:
     """Split an answer into the part of the text and the mark after it."""
-    text, _, mark = answer.content.rpartition("\n[")
+    text, _, mark = answer.text.rpartition("\n[")
     return text, mark
 
 
@@ -156,7 +165,7 @@ async def test_a_large_result_is_stored_whole_and_shown_in_part() -> None:
     shown = len(kept.encode())
     assert answer.result == StoredResult(digest=hash_bytes(text.encode()), bytes=10_000, shown=shown)
     assert text.startswith(kept)
-    assert len(answer.content.encode()) <= 1000
+    assert len(answer.text.encode()) <= 1000
     assert mark == (
         f"truncated: the first {shown} of 10000 bytes are shown; "
         f"read_result(tool_call_id='tool00001', offset={shown}) reads on]"
@@ -199,7 +208,7 @@ async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(how: str) ->
     answer = await history.run("it")
     assert len(runs) == 1
     assert (answer.is_error, answer.result) == (False, None)
-    assert answer.content.endswith("of 5000 bytes are shown; the rest could not be stored]")
+    assert answer.text.endswith("of 5000 bytes are shown; the rest could not be stored]")
     assert len(answer.content) <= 1000
     history.commit_result(answer)
     more = await history.read(limit=2000)
@@ -224,7 +233,7 @@ async def test_a_result_is_read_on_to_its_end(archived: bool) -> None:
     while True:
         piece = await history.read(offset)
         assert not piece.is_error
-        assert len(piece.content.encode()) <= 1000
+        assert len(piece.text.encode()) <= 1000
         part, mark = split_mark(piece)
         end = offset + len(part.encode())
         text_read += part
@@ -248,7 +257,7 @@ async def test_a_result_that_is_in_the_thread_is_read_like_a_stored_one(archived
     assert (answer.content, answer.is_error) == ("é" * 300 + "1\n[bytes 0 to 601 of 601; this is the end]", False)
     assert split_mark(await history.read(3, 4)) == ("éé", "bytes 2 to 6 of 601; offset=6 reads on]")
     small = await history.read(limit=300)
-    assert len(small.content.encode()) <= 300
+    assert len(small.text.encode()) <= 300
     assert "reads on]" in small.content
     behind = await history.read(601)
     assert (behind.is_error, "past the end: the result has 601 bytes" in behind.content) == (True, True)
@@ -265,7 +274,7 @@ async def test_a_result_of_a_snapshot_is_read_where_the_thread_has_no_other(arch
     if archived:
         await history.archive_all()
     answers = [
-        (await history.run("read_result", tool_call_id=name)).content for name in ("then-1", "then-2", "tool00001")
+        (await history.run("read_result", tool_call_id=name)).text for name in ("then-1", "then-2", "tool00001")
     ]
     assert [text.partition("\n")[0] for text in answers] == ["newer", "other", "said here"]
 
@@ -298,7 +307,7 @@ def test_every_part_begins_and_ends_between_characters(text: str, offset: int, l
     assert kept
     assert offset - 3 <= begin <= offset < end
     assert end - begin <= max(length, 4) + 3
-    assert len(answer.content.encode()) <= 512
+    assert len(answer.text.encode()) <= 512
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
@@ -359,8 +368,8 @@ async def test_a_tool_of_the_workers_own_wins() -> None:
         return "mine" * 1000
 
     answer = await History(read_result).run("read_result")
-    assert answer.content.startswith("minemine")
-    assert answer.content.endswith("of 4000 bytes are shown]")
+    assert answer.text.startswith("minemine")
+    assert answer.text.endswith("of 4000 bytes are shown]")
 
 
 async def test_of_a_huge_result_the_beginning_is_stored_and_it_is_in_memory_but_a_few_times() -> None:
@@ -383,3 +392,50 @@ async def test_of_a_huge_result_the_beginning_is_stored_and_it_is_in_memory_but_
     assert len(answer.content) <= 65_536
     assert f"only {MAX_STORED_BYTES} bytes of {size} were stored; read_result(" in answer.content
     assert peak < 2.8 * size
+
+
+# Blobs that a model sees again.
+
+
+@pytest.mark.parametrize("archived", [False, True])
+async def test_a_model_sees_again_what_a_marker_names(archived: bool) -> None:
+    """By the digest of the marker or by the file's name, of which the newest counts: the part, and no bytes."""
+    history = History()
+    first, second = make_part("image", 2**250, name="a.png"), make_part("image", 2**251, name="a.png")
+    page = make_part("file", 2**252, name="page.pdf")
+    history.commit("ai_message", role="user", content=[{"type": "text", "text": "look"}, first])
+    history.commit_result(ToolAnswered(content=[page]))
+    history.commit("ai_message", role="user", content=[second])
+    history.commit("ai_message", role="user", content="and now?")
+    if archived:
+        await history.archive_all()
+    assert (await history.view(f"{2**250:064x}"[:12])).content == [first]
+    assert (await history.view("a.png")).content == [second]
+    answer = await history.view(" page.pdf ")
+    assert (answer.content, answer.is_error) == ([page], False)
+
+
+async def test_a_model_sees_nothing_that_its_thread_does_not_name() -> None:
+    """Neither another session's blob, nor one of a message that was withdrawn, nor the first by a short guess."""
+    history = History()
+    history.commit("ai_message", role="user", content=[make_part("image", 2**250, name="a.png")])
+    operation = {"type": "withdraw", "reason": "system", "from_seq": 0}
+    history.commit("ai_context_operation", op_id="op", operation=operation)
+    history.commit("ai_message", role="user", content=[make_part("image", 2**251, name="b.png")])
+    for name in ("a.png", f"{2**250:064x}", f"{2**252:064x}", f"{2**251:064x}"[:7], "c.png", "text"):
+        assert (await history.view(name)).is_error
+    assert not (await history.view("b.png")).is_error
+    assert (await history.view("")).is_error
+
+
+async def test_a_model_sees_again_what_a_snapshot_has() -> None:
+    """A checkpoint's context has parts like any other message."""
+    history = History()
+    part = make_part("image", 2**250)
+    context = {"messages": [{"role": "user", "content": [part]}]}
+    history.commit(
+        "ai_context_operation",
+        op_id="op",
+        operation={"type": "replace", "reason": "restore", "result_context": context},
+    )
+    assert (await history.view(f"{2**250:064x}"[:12])).content == [part]

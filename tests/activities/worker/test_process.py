@@ -226,6 +226,7 @@ async def test_a_worker_stops_when_it_is_told_to(server: TemporalServer) -> None
         assert "stopping: running calls have 20 seconds to finish" in worker.log.read_text()
 
 
+@pytest.mark.slow
 async def test_a_worker_may_run_only_tools(stack: Stack) -> None:
     """Those of a queue of their own, which the sessions' workers only declare; so many a second and no more."""
     arguments = ["--serve", "tools", "--task-queue", "gpu", "--tools", "tests.support.toolbox"]
@@ -349,6 +350,7 @@ async def test_a_worker_that_cannot_go_on_says_so_and_ends(server: TemporalServe
         assert "cannot be removed from the cache: the process ends" in worker.log.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["never_stop", "block_the_loop"])
 async def test_sigterm_ends_a_worker_always(server: TemporalServer, tmp_path: Path, fault: str) -> None:
     """Within its grace time and a margin, whether the SDK does not stop or the event loop does not run."""

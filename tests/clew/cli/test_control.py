@@ -20,6 +20,7 @@ from clew.cli.app import app
 from clew.errors import WorkerUnavailable
 from clew.local import Reply, ToolCall
 from clew.local.child import free_ports
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.outputs import OperationReceipt
 from tests.support.command_line import read_error, run_clew, start_command
 from tests.support.rolling import make_id
@@ -278,7 +279,7 @@ async def test_an_unknown_provider_is_repaired_by_another_model(stack: Stack) ->
 
 
 async def read_texts(session: Session) -> list[str]:
-    return [message["content"] for message in (await session.context()).messages]
+    return [get_text(message["content"]) for message in (await session.context()).messages]
 
 
 async def test_a_session_is_summed_up_and_expanded(stack: Stack) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
 
-from clew import Clew, Session
+from clew import Clew, File, Image, Session
 from clew.local import Reply, ToolCall
 from tests.support.command_line import run_clew as command
+from tests.support.media import make_pdf, make_png
 from tests.support.rolling import make_id
 from tests.support.stack import Stack, get_last_message
 
@@ -70,7 +73,37 @@ def cut_footer(page: str) -> str:
     return page.partition("<footer>")[0]
 
 
-@pytest.mark.parametrize("arguments", [(), ("s-1", "--from-file", "x"), ("s-1", "--limit", "0")])
+async def test_media_stand_in_the_page_and_beside_it(stack: Stack, clew: Clew, folder: Path, tmp_path: Path) -> None:
+    """A small image is in the page, `--media` writes all blobs; a page from an export has the same ones."""
+    model = stack.add_model(lambda _: Reply("It is red."))
+    session = await clew.open(make_id(), model=model)
+    png, pdf = make_png(), make_pdf()
+    await session.ask(["What is this?", Image.from_bytes(png, name="a.png"), File.from_bytes(pdf, name="b.pdf")])
+    address, page, export = stack.server.address, tmp_path / "page.html", tmp_path / "thread"
+    plain = await command("report", session.id, "-o", str(page), address=address)
+    assert plain.code == 0, plain.err
+    assert f"data:image/png;base64,{b64encode(png).decode()}" in page.read_text()
+    exported = await command("export", session.id, str(export), address=address, CLEW_STORE=str(folder))
+    assert exported.code == 0, exported.err
+    for source, at in (((session.id,), address), (("--from-file", str(export)), "127.0.0.1:1")):
+        media = tmp_path / f"media {len(source)}"
+        ended = await command("report", *source, "-o", str(page), "--media", str(media), address=at)
+        assert ended.code == 0, ended.err
+        stored = {hashlib.sha256(data).hexdigest(): data for data in (png, pdf)}
+        assert {file.stem: file.read_bytes() for file in media.iterdir()} == stored
+        assert page.read_text().count('href="./media%20') == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("s-1", "--from-file", "x"),
+        ("s-1", "--limit", "0"),
+        ("s-1", "--media", "m", "--json"),
+        ("s-1", "--media", "m", "--without-texts"),
+    ],
+)
 async def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...]) -> None:
     """Exit code 2 for neither session nor file, for both, and for a page without entries."""
     assert (await command("report", *arguments)).code == 2

@@ -273,6 +273,7 @@ async def test_a_conversation(stack: Stack) -> None:
         assert await screen.leave() == 0
 
 
+@pytest.mark.slow
 async def test_what_a_model_writes_is_shown_and_not_obeyed(stack: Stack) -> None:
     """No escape sequence, control character or markup from a model or a tool reaches the terminal."""
     evil = "[red]a[/] :smile: \x1b[2J\x1b]0;owned\x07\x9b31m\x08\u202eb \x1b"

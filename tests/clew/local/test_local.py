@@ -46,6 +46,7 @@ async def test_the_temporal_server_answers_with_its_ui() -> None:
         assert server.ui_workflow("s-1") == f"{server.ui_address}/namespaces/default/workflows/s-1"
 
 
+@pytest.mark.slow
 async def test_temporal_keeps_its_state_in_a_file(tmp_path: Path) -> None:
     """What one server wrote the next one knows, when both are given the same file."""
     database = tmp_path / "temporal.db"
@@ -59,6 +60,7 @@ async def test_temporal_keeps_its_state_in_a_file(tmp_path: Path) -> None:
                 await client.start_workflow("Nobody", id="kept", task_queue="none")
 
 
+@pytest.mark.slow
 async def test_the_model_server_writes_text() -> None:
     """The real model answers over the same wire as any provider."""
     async with model_server() as base_url, httpx.AsyncClient(timeout=60) as http:

@@ -152,6 +152,21 @@ async def test_a_client_that_does_not_stream_gets_one_object() -> None:
     assert completion.usage.completion_tokens == 13
 
 
+async def test_the_bytes_of_media_are_no_tokens() -> None:
+    """A request costs the same with a large image as with a small one; a long text costs more."""
+
+    async def count(size: int, text: str) -> int:
+        url = f"data:image/png;base64,{'A' * size}"
+        parts: Any = [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": url}}]
+        async with client_of(lambda _: Reply("fine")) as (client, _):
+            done = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": parts}])
+        assert done.usage is not None
+        return done.usage.prompt_tokens
+
+    assert await count(400_000, "look") == await count(400, "look")
+    assert await count(400, "look" * 1000) > 1000 + await count(400, "look") - 2
+
+
 async def test_citations_and_calls_of_the_provider_arrive_as_servers_send_them() -> None:
     """OpenAI's annotations and Groq's executed tools, in a stream and in one object."""
     async with client_of(lambda _: FOUNDED) as (client, _):

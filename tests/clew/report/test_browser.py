@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, Route, expect
 
 from clew.report import make_report
+from clew.report.media import MediaCollector
 from clew.report.rendering import OPEN_TURNS, render_page
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.thread import Thread
 from tests.support.browser import open_browser
 from tests.support.hostile_thread import MARKER, write_hostile_thread
+from tests.support.media import make_png
 from tests.support.recorded import RecordedSession
 from tests.support.threads import OTHER_PAYLOADS, assistant_calls, assistant_says, tool_returns, user_says
 
@@ -226,6 +229,55 @@ async def test_a_page_without_its_script_is_complete(browser: Browser, long_page
     await context.close()
 
 
+async def test_images_are_shown_and_files_linked(browser: Browser, tmp_path: Path) -> None:
+    """A browser shows the images in the page, opens a file beside it, and runs neither SVG nor HTML."""
+    session, files = RecordedSession(ContextPolicy()), dict[str, bytes]()
+
+    def make_part(kind: str, data: bytes, media_type: str, name: str, **fields: Any) -> Any:
+        digest = hashlib.sha256(data).hexdigest()
+        files[digest] = data
+        blob = {"digest": digest, "media_type": media_type, "bytes": len(data), "name": name, **fields}
+        return {"type": kind, "blob": blob}
+
+    text: Any = {"type": "text", "text": "Why is this page red?"}
+    size = {"width": 300, "height": 200}
+    png = make_part("image", make_png(**size), "image/png", "screen.png", **size)
+    script = f"<script>window.{MARKER}=1;document.title='{MARKER}'</script>".encode()
+    svg = make_part("image", b"<svg xmlns='http://www.w3.org/2000/svg'>" + script, "image/png", "evil.png", **size)
+    html = make_part("file", b"<!doctype html>" + script, "text/html", "page.html")
+    session.writer.message(user_says([text, png, svg, html]), run="r")
+    session.call(assistant_calls("tool00001"), run="r")
+    session.writer.message(tool_returns("tool00001", [{"type": "text", "text": "a chart"}, png]), run="r")
+    session.call(assistant_says([{"type": "text", "text": "It **is**:"}, png]), run="r")
+    report = make_report(session.thread, made_at="2026-01-02T00:00:00Z")
+    collector = MediaCollector(report, tmp_path / "media", tmp_path)
+    for digest in collector.digests:
+        collector.take(digest, files[digest])
+    (tmp_path / "page.html").write_text(render_page(report, collector.media), encoding="utf-8")
+    page = await browser.new_page()
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text))
+    await page.goto((tmp_path / "page.html").as_uri())
+    await open_folds(page)
+    images = page.locator("img")
+    await expect(images).to_have_count(3)
+    for index in range(3):
+        await images.nth(index).scroll_into_view_if_needed()
+        await expect(images.nth(index)).to_have_js_property("naturalWidth", 300)
+    assert problems == []
+    await page.set_viewport_size({"width": 360, "height": 740})
+    assert await page.evaluate("document.documentElement.scrollWidth") == 360
+    # A browser saves `.bin` and shows `.txt`: neither runs.
+    html_file = (tmp_path / "media" / f"{html['blob']['digest']}.txt").as_uri()
+    assert await page.locator(f"a[href$='{html['blob']['digest']}.txt']").count() == 1
+    assert await page.locator(f"a[href$='{svg['blob']['digest']}.bin']").count() == 1
+    await page.goto(html_file)
+    assert await page.title() != MARKER
+    assert await page.evaluate(f"window.{MARKER}") is None
+    assert MARKER in await page.locator("body").inner_text()
+    await page.close()
+
+
 async def test_a_source_opens_apart(browser: Browser, tmp_path: Path) -> None:
     """The page that is opened learns neither the report's address nor its window."""
     url = "https://tea.example/assam"
@@ -257,5 +309,4 @@ async def test_a_source_opens_apart(browser: Browser, tmp_path: Path) -> None:
     await expect(page.locator(".sources li").last).to_have_text("Click me (javascript:alert(1))")
     assert await page.locator("a[href^='javascript']").count() == 0
     await open_folds(page)
-    await page.screenshot(path="/tmp/d-report.png", full_page=True)
     await context.close()

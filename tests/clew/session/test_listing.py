@@ -72,6 +72,12 @@ async def test_archived_sessions_are_listed_when_the_server_has_forgotten_them(s
     await session.ask("how are you?")
     live = await wait_for(stack.clew, session, user=user, status="idle")
     await session.hibernate()
+
+    async def is_archived() -> bool:
+        # The server's list shows a moment later that the workflow has ended.
+        return [one.archived for one in await collect(stack.clew, user=user)] == [True]
+
+    await wait_until(is_archived)
     (archived,) = await collect(stack.clew, user=user)
     expected = live.model_copy(update={"status": "hibernated", "archived": True, "active_at": archived.active_at})
     assert archived == expected

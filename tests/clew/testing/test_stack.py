@@ -9,14 +9,17 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from http import HTTPStatus
+from typing import Any
 
 import pytest
 
-from clew import RequestFailed, ToolContext, testing, tool
+from clew import Audio, File, Image, RequestFailed, ToolContext, testing, tool
 from clew.agents import Agent
 from clew.testing import Reply, ScriptedRequest, Stack, ToolCall
 from clew.tools import external_tool
+from tests.support.media import make_pdf, make_png, make_wav
 from tests.support.scripts import FOUNDED, PAGE
+from tests.support.waiting import wait_until
 
 started = threading.Event()
 attempts: list[int] = []
@@ -116,6 +119,24 @@ async def test_a_worker_dies_within_a_tool_call(running: Stack) -> None:
     assert await request.answer() == "done"
     assert attempts == [1, 2]
     assert (await running.read(session)).calls[0].result == "2"
+
+
+@pytest.mark.slow
+async def test_the_next_attempt_has_the_time_that_calls_have(running: Stack) -> None:
+    """The short time in which a dead worker is noticed does not end a long reply of the worker after it."""
+    seen: list[str] = []
+
+    def script(request: ScriptedRequest) -> Reply:
+        seen.append(request.text)
+        return Reply("word " * 120, tokens_per_second=20)
+
+    session = await running.open(script)
+    request = await session.message("go")
+    await wait_until(lambda: bool(seen))
+    await running.kill_worker()
+    await running.restart_worker()
+    assert (await request.answer()).startswith("word word")
+    assert len(seen) == 2
 
 
 async def test_a_script_that_raises_fails_its_request(running: Stack) -> None:
@@ -265,3 +286,32 @@ async def test_a_script_may_cite_and_search(running: Stack) -> None:
     assert reply.recipe.provider_tools == ("web_search", "code_execution")
     assert reply.recipe.request is not None
     assert reply.recipe.request.encoder.startswith("openai-chat/")
+
+
+async def test_a_scripted_model_takes_what_the_test_says(running: Stack) -> None:
+    """It receives the bytes of what it takes, and reads markers of the others; by default it takes nothing."""
+    content: list[Any] = ["look", Image.from_bytes(make_png(), name="a.png"), File.from_bytes(make_pdf(1))]
+    cases: list[tuple[Any, list[str]]] = [
+        (["image"], ["image"]),
+        (["image", "pdf"], ["image", "file"]),
+        ((), []),
+        (None, []),
+    ]
+    for takes, kinds in cases:
+        session = await running.open("seen", takes=takes)
+        assert await session.ask(content) == "seen"
+        (request,) = running.requests((await session.status()).model)
+        assert [media.kind for media in request.media] == kinds
+        assert [media.data for media in request.media] == [make_png(), make_pdf(1)][: len(kinds)]
+        assert ("[file: " in request.text) == ("file" not in kinds)
+
+
+async def test_a_scripted_model_hears_and_speaks(running: Stack) -> None:
+    """A model that takes recordings receives them, and its own recordings and images are parts of its reply."""
+    session = await running.open(Reply("here", images=[make_png()], audio=make_wav(1)), takes=["audio"])
+    await session.ask([Audio.from_bytes(make_wav(2))])
+    (request,) = running.requests((await session.status()).model)
+    assert [(media.kind, media.media_type, media.data) for media in request.media] == [
+        ("audio", "audio/wav", make_wav(2))
+    ]
+    assert sorted(part["type"] for part in (await running.read(session)).drawn) == ["audio", "image"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from clew.errors import InvalidTokenBudget
-from clew_workflows.contract.policy import ClearToolResults, ContextPolicy, resolve
+from clew_workflows.contract.policy import ClearMedia, ClearToolResults, ContextPolicy, resolve
 
 # A value for each field that is not its default.
 OTHERS: dict[str, Any] = {
@@ -31,6 +31,8 @@ OTHERS: dict[str, Any] = {
     "max_thread_tokens": 5000,
     "summarization_model": "local:tiny",
     "clear_tool_results": ClearToolResults(keep=3, min_tokens=100),
+    "clear_media": ClearMedia(keep=2, min_tokens=1000),
+    "unsupported_content": "refuse",
 }
 
 
@@ -53,6 +55,8 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "max_thread_tokens": None,
         "summarization_model": None,
         "clear_tool_results": None,
+        "clear_media": None,
+        "unsupported_content": "marker",
     }
     assert ContextPolicy().budget == 6000
     assert OTHERS.keys() | {"window"} == ContextPolicy.model_fields.keys()
@@ -93,7 +97,7 @@ def test_levels_field_by_field(levels: tuple[dict[str, Any], ...], plain: tuple[
     policy = resolve(session=session, agent=agent).overlay(request)
     expected = defaults | said[2] | said[1] | said[0]
     assert {name: getattr(policy, name) for name in expected} == expected
-    assert policy.model_fields_set == defaults.keys()
+    assert policy.model_fields_set | {"clear_media", "unsupported_content"} == defaults.keys()
 
 
 def test_what_is_set_adds_up() -> None:
@@ -133,6 +137,8 @@ def test_a_policy_leaves_a_budget(most: int, reserve: int, good: bool) -> None:
         {"summarize_threshold": 0},
         {"clear_tool_results": {"keep": -1}},
         {"clear_tool_results": {}},
+        {"clear_media": {"keep": -1}},
+        {"clear_media": {}},
     ],
 )
 def test_what_no_policy_may_say(fields: dict[str, Any]) -> None:
@@ -162,3 +168,10 @@ def test_the_hash_names_what_a_policy_does() -> None:
     one_field_each = [ContextPolicy(**{name: value}).hash for name, value in others.items()]
     assert len({ContextPolicy().hash, *one_field_each}) == len(ContextPolicy.model_fields) + 1
     assert all(ContextPolicy(max_input_tokens=n).hash for n in (2**53 - 1, 1 - 2**53))
+
+
+def test_a_level_may_set_a_default_over_another_level() -> None:
+    """What it says counts, not whether it differs from the default."""
+    own = ContextPolicy(clear_media=None, unsupported_content="marker")
+    below = ContextPolicy(clear_media=ClearMedia(keep=1), unsupported_content="refuse")
+    assert below.overlay(own).complete() == ContextPolicy().complete()

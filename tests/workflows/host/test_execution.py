@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import get_args
 
-from clew_workflows.host.execution import SIGN_TIMEOUT, SUMMARY_TIMEOUT, Plan, make_plan
+from clew_workflows.host.execution import BLOBS_TIMEOUT, SIGN_TIMEOUT, SUMMARY_TIMEOUT, Plan, make_plan
 from clew_workflows.protocol import (
     ArchiveRef,
     Archiving,
     CallModel,
+    CheckBlobs,
     DescribeModel,
     Effect,
     FunctionRoute,
@@ -50,6 +51,7 @@ def make_effects() -> list[Effect]:
         Thaw(archive=ARCHIVE, state="digest"),
         Recall(archive=ARCHIVE, context_ref="default", policies=(), before=8),
         SignCheckpoint(number=1, expires_seconds=60),
+        CheckBlobs(family="s-1", blobs=({"digest": "0" * 64, "media_type": "image/png", "bytes": 9},)),
     ]  # fmt: skip
 
 
@@ -92,7 +94,7 @@ def test_a_limited_provider_has_a_queue_of_its_own() -> None:
 
 def test_nothing_takes_longer_than_there_is_time() -> None:
     """Summaries and signatures have a time of their own. Where all attempts have no limit, each attempt has one."""
-    own = {Summarize: SUMMARY_TIMEOUT, SignCheckpoint: SIGN_TIMEOUT}
+    own = {Summarize: SUMMARY_TIMEOUT, SignCheckpoint: SIGN_TIMEOUT, CheckBlobs: BLOBS_TIMEOUT}
     assert {kind: plan.within for kind, plan in make_plans().items()} == {
         kind: own.get(kind, LEFT) for kind in get_args(Effect)
     }

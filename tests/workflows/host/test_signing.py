@@ -22,6 +22,7 @@ TOGETHER = timedelta(seconds=0.5)
 """How long a signature waits for the other ones, so that all of them arrive in one workflow task."""
 
 
+@pytest.mark.slow
 async def test_many_large_checkpoints_at_once_are_answered(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, however fast they are signed: ten tokens are too large for one workflow task."""
     carry_out: Any = execution.carry_out

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clew.contract import ToolResultInput
+from clew_workflows.contract.content import get_text
 from clew_workflows.protocol import (
     CallModel,
     Failure,
@@ -242,7 +243,7 @@ def learn(*points: Any, **config: Any) -> tuple[SessionHarness, str]:
 
 
 def list_texts(session: SessionHarness) -> list[str]:
-    return [message["content"] for message in session.context().messages]
+    return [get_text(message["content"]) for message in session.context().messages]
 
 
 @pytest.mark.parametrize("pin", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from clew.contract.payloads import ForkPayload
 from clew_workflows.contract.messages import Citation, ProviderCall
@@ -121,3 +122,45 @@ def test_a_reply_names_what_its_provider_ran() -> None:
     assert "the provider's `web_search`" in text
     assert "the provider ran `web_search` &#60;b&#62;tea&#60;&#47;b&#62;, `aˋb` (1 source)" in text  # noqa: RUF001
     assert "tea" not in describe(session, texts=False)
+
+
+def make_file(name: str) -> Any:
+    return {"type": "file", "blob": {"digest": "0" * 64, "media_type": "application/pdf", "bytes": 10, "name": name}}
+
+
+def test_parts_are_named_by_markers() -> None:
+    """Texts stand first, and a name of a file is no markup, in the details and in the labels of model calls."""
+    session = SessionHarness()
+    session.ask([make_file("<b>a<b>.pdf"), {"type": "text", "text": "What is *this*?"}])
+    marker = "&#91;file&#58; &#60;b&#62;a&#60;b&#62;.pdf, application&#47;pdf, 10 bytes&#93;"
+    assert f"- **user** What is &#42;this&#42;? {marker}" in describe(session)
+    assert "file" not in describe(session, texts=False).partition("Everything")[0]
+    # The session prepares the tool with which the model sees media again.
+    session.answer_preparation()
+    label = ui.label_run(session.state)
+    assert label
+    assert "What is *this*? [file: <b>a<b>.pdf]" in label
+    session.reply("fine")
+    assert ui.find_title(session.state) == "What is *this*?"
+    session = SessionHarness()
+    session.ask([make_file("a.pdf")])
+    assert ui.find_title(session.state) == "[file: a.pdf, application/pdf, 10 bytes]"
+
+
+def test_names_of_files_leave_room() -> None:
+    """A hundred parts with the longest names fit into the line of a message, and say how many they are."""
+    names = ["\u202e" + "<" * 254 for _ in range(99)]
+    content = [{"type": "text", "text": "x" * 10_000}, *map(make_file, names)]
+    for limit in (ui.MAX_QUESTION, ui.MAX_TEXT):
+        line = ui.quote_content(content, limit)
+        assert len(line) <= limit
+        assert line.startswith("xxx")
+        assert line.endswith("[99 media]")
+        only = ui.quote_content(content[1:], limit)
+        assert len(only) <= limit
+        assert only.endswith("media]")
+        assert "\u202e" not in only
+    session = SessionHarness()
+    session.ask(content)
+    assert len((ui.label_run(session.state) or "").encode()) <= ui.MAX_BYTES
+    assert len(describe(session)) < 4_000

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from clew_workflows.contract.lists import SEARCH_ATTRIBUTES, cut_keyword, cut_tags
-from clew_workflows.session import ui
+from clew_workflows.session import outside, ui
 from clew_workflows.session.state import State
 from tests.support.session_harness import SessionHarness
 
@@ -18,36 +18,51 @@ def register(state: State) -> State:
     return replace(state, settings=replace(state.settings, attributes=tuple(SEARCH_ATTRIBUTES)))
 
 
-def is_due(harness: SessionHarness, shown: State, *, is_recent: bool = False) -> bool:
+def is_due(harness: SessionHarness, shown: State, *, is_recent: bool = False, is_long: bool = False) -> bool:
     state = register(harness.state)
     attributes = ui.select_attributes(register(shown))
-    return ui.is_update_due(state, attributes, shown.listed.finished, is_recent=is_recent)
+    return ui.is_update_due(state, attributes, shown.listed.finished, is_recent=is_recent, is_long=is_long)
 
 
-def test_a_quick_turn_with_one_model_call_is_shown_at_its_end() -> None:
-    """While the call is in flight, a recent update stays; an older one is replaced."""
+def test_a_turn_is_shown_at_its_end() -> None:
+    """While the call is in flight nothing is, unless it has been for long."""
     harness = SessionHarness()
     idle = harness.state
     assert not is_due(harness, idle)
     harness.ask()
     assert ui.find_status(harness.state) == "working"
-    assert not is_due(harness, idle, is_recent=True)
-    assert is_due(harness, idle)
+    assert not is_due(harness, idle)
+    assert is_due(harness, idle, is_long=True)
     harness.reply("fine")
     assert is_due(harness, idle)
     assert not is_due(harness, harness.state)
 
 
-def test_a_run_with_tools_is_shown_as_working_once() -> None:
-    """The tool round begins: shown. The next model call: nothing has changed."""
+def test_a_long_run_with_tools_is_shown_as_working_once() -> None:
+    """A step of it after some time: shown. The next model call: nothing has changed."""
     harness = SessionHarness(tools=("add",))
     idle = harness.state
     harness.ask()
     harness.reply("", "add")
-    assert is_due(harness, idle, is_recent=True)
+    assert not is_due(harness, idle)
+    assert is_due(harness, idle, is_recent=True, is_long=True)
     shown = harness.state
     harness.answer_calls("3")
-    assert not is_due(harness, shown)
+    assert not is_due(harness, shown, is_long=True)
+
+
+def test_waits_for_people_are_shown_at_once() -> None:
+    """Also soon after other updates. So is that a session goes on: nobody finds it in lists of those that wait."""
+    harness = SessionHarness(tools=("ask_me",))
+    idle = harness.state
+    harness.ask()
+    harness.reply("", "ask_me")
+    waiting = harness.state
+    assert ui.find_status(waiting) == "awaiting_approval"
+    assert is_due(harness, idle, is_recent=True)
+    harness.approve(outside.list_pending_approvals(waiting)[0].tool_call_id)
+    assert ui.find_status(harness.state) == "working"
+    assert is_due(harness, waiting, is_recent=True)
 
 
 def test_figures_can_wait() -> None:

@@ -17,7 +17,7 @@ LIMIT = 256
 def test_no_payload_is_too_odd(encoding: str, data: bytes) -> None:
     """The answer is short enough, and can be written."""
     answer = read_remote_result(encoding, data, LIMIT)
-    assert len(answer.content.encode()) <= LIMIT or answer.is_error
+    assert len(answer.text.encode()) <= LIMIT or answer.is_error
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
@@ -36,7 +36,7 @@ def test_other_values_are_their_json() -> None:
 
 def test_a_result_over_the_limit_is_truncated() -> None:
     """The mark names the size of all of it."""
-    content = read_remote_result("json/plain", b'"' + b"x" * 300 + b'"', LIMIT).content
+    content = read_remote_result("json/plain", b'"' + b"x" * 300 + b'"', LIMIT).text
     assert content.endswith("x\n[truncated: the first 186 of 300 bytes are shown]")
     assert len(read_remote_result("json/plain", b'"' + b"x" * LIMIT + b'"', LIMIT).content) == LIMIT
 

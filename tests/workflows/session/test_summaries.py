@@ -7,6 +7,7 @@ from pydantic_core import to_json
 
 from clew.contract import ContextPolicy, SummarizeInput
 from clew.errors import NothingToSummarize
+from clew_workflows.contract.content import get_text
 from clew_workflows.protocol import Summarize, Summarized, WrittenSummary
 from clew_workflows.session import summaries
 from clew_workflows.thread.context.archived import retain
@@ -44,7 +45,7 @@ _SUMMARY = WrittenSummary(content="They talked.", source_digest="d", source_toke
 
 
 def list_contents(session: SessionHarness) -> list[str]:
-    return [message["content"] for message in session.context().messages]
+    return [get_text(message["content"]) for message in session.context().messages]
 
 
 def find_seq(session: SessionHarness, content: str) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from clew.contract import HibernateInput, LateResultInput
 from clew.errors import Busy
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import (
     ArchiveRef,
@@ -43,7 +44,7 @@ def list_results(session: SessionHarness) -> list[str]:
     """What the session's model would read of its tools now, in order."""
     messages = build_context(session.thread).messages
     assert_valid(messages)
-    return [message["content"] for message in messages if message["role"] == "tool"]
+    return [get_text(message["content"]) for message in messages if message["role"] == "tool"]
 
 
 def list_entries(session: SessionHarness, tool_call_id: str) -> list[Entry]:

@@ -21,6 +21,7 @@ from clew.local import temporal_server
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
 from clew_workflows.host import execution
+from clew_workflows.host.visibility import QUICK_UPDATES
 from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
 from clew_workflows.session.state import State
 from tests.support.other_workflows import IMPATIENT
@@ -114,13 +115,15 @@ async def test_every_task_that_handles_an_event_has_a_command(stack: Stack) -> N
 
 
 async def test_a_task_whose_timer_ends_no_wait_has_a_command(stack: Stack) -> None:
-    """The timer of lists, and that of a session that is no longer idle."""
+    """The timer of lists, which quick turns share, and that of a session that is no longer idle."""
     model = SlowModel()
     async with run_rolling_worker(stack, RolloverThresholds(), workflows=IMPATIENT) as clew:
         session = await clew.open(make_id(), model=stack.add_model(model), idle_timeout_seconds=2)
-        model.release()
-        await session.ask("one")
-        request = await session.message("two")
+        for turn in range(QUICK_UPDATES + 1):
+            request = await session.message(f"turn {turn}")
+            model.release()
+            await request.result()
+        request = await session.message("one more")
         handle = clew.temporal.get_workflow_handle(session.id)
 
         async def have_fired() -> bool:

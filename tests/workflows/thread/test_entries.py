@@ -82,13 +82,15 @@ def test_counts_are_those_of_the_encoding(name: str, steps: list[Step]) -> None:
     for entry in write(steps, name):
         match entry.kind:
             case "ai_message":
-                assert entry.tokens == count_tokens(entry.message, by)
+                assert entry.tokens == count_tokens(entry.message, by, entry.payload.get("media_tokens", ()))
             case "summary":
                 assert entry.tokens == count_tokens(
                     system_says("Summary of earlier conversation:\n" + entry.payload["content"]), by
                 )
             case "ai_context_operation" if snapshot := entry.payload["operation"].get("result_context"):
-                assert snapshot["tokens"] == [count_tokens(message, by) for message in snapshot["messages"]]
+                media = snapshot.get("media_tokens") or [()] * len(snapshot["messages"])
+                counted = zip(snapshot["messages"], media, strict=True)
+                assert snapshot["tokens"] == [count_tokens(message, by, counts) for message, counts in counted]
                 assert entry.tokens == sum(snapshot["tokens"])
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
 
+from clew_workflows.contract.content import MAX_BLOB_BYTES, MAX_MESSAGE_BLOB_BYTES
 from clew_workflows.contract.messages import canonicalize
 from clew_workflows.contract.names import (
     MAX_MESSAGE_BYTES,
@@ -28,7 +29,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 """The levels of reasoning, from none to the most."""
 MAX_PROVIDER_OPTIONS_BYTES = 4096
 """Largest `provider_options`, in bytes of JSON: each call's recipe has them."""
-ProviderTool = Literal["web_search", "web_fetch", "code_execution"]
+ProviderTool = Literal["web_search", "web_fetch", "code_execution", "image_generation"]
 """The tools that a provider runs itself."""
 
 
@@ -82,6 +83,10 @@ class Limits(Input):
         max_message_bytes: The largest input, in bytes of JSON.
         max_tool_result_bytes: The part of a tool result that a message has, in bytes of UTF-8; the archive has the
             rest.
+        max_blob_bytes: The largest image, recording or file of a message; absent: 50 MiB.
+        max_message_blob_bytes: The most bytes of all those of one message, each counted once; absent: 100 MiB.
+        max_session_blob_bytes: The most bytes of all those that the session's messages name; a blob counts once for
+            each message.
         max_total_tokens: The most tokens of prompts and replies.
         max_cost_usd: The highest cost by list price, in USD. Models whose price the worker does not know are then not
             called: `CLEW_PRICES` gives prices.
@@ -89,6 +94,9 @@ class Limits(Input):
 
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
     max_tool_result_bytes: int = Field(default=MAX_TOOL_RESULT_BYTES, ge=256, le=MAX_TOOL_RESULT_BYTES)
+    max_blob_bytes: int | None = Field(default=None, ge=1, le=MAX_BLOB_BYTES)
+    max_message_blob_bytes: int | None = Field(default=None, ge=1, le=MAX_MESSAGE_BLOB_BYTES)
+    max_session_blob_bytes: int | None = Field(default=None, ge=1)
     max_total_tokens: int | None = Field(default=None, ge=1)
     max_cost_usd: float | None = Field(default=None, gt=0)
 

@@ -12,6 +12,7 @@ ClewError
 │   ├── CheckpointUnavailable
 │   ├── Closed
 │   │   └── Interrupted
+│   ├── ContentMismatch
 │   ├── EmptyContent
 │   ├── Idle
 │   ├── InvalidInput
@@ -36,12 +37,17 @@ ClewError
 │   ├── TokenVersion
 │   ├── TooLarge
 │   ├── UnknownApproval
+│   ├── UnknownBlob
 │   ├── UnknownKey
 │   ├── UnknownLane
 │   ├── UnknownRequest
 │   ├── UnknownTool
 │   ├── UnknownToolCall
-│   └── UnsupportedStrategy
+│   ├── UnknownUpload
+│   ├── UnsupportedContent
+│   ├── UnsupportedStrategy
+│   ├── UploadExpired
+│   └── UploadUnavailable
 ├── ContextOverflow         a part that the context must have does not fit
 ├── EncodingUnavailable     the vocabulary of a token encoding cannot be loaded
 ├── RequestFailed           a request ended without an answer; has its outcome
@@ -137,6 +143,12 @@ class Closed(Refusal):
     type = "closed"
 
 
+class ContentMismatch(Refusal):
+    """The bytes of a blob are not what its description says: another type, size or digest."""
+
+    type = "content_mismatch"
+
+
 class EmptyContent(Refusal):
     """The content is empty or white space."""
 
@@ -180,7 +192,7 @@ class NewerVersion(Refusal):
 
 
 class NotEncrypted(Refusal):
-    """The input is not encrypted, and the workers accept only inputs that are."""
+    """The input, or a file that was uploaded, is not encrypted, and the workers accept only what is."""
 
     type = "not_encrypted"
 
@@ -287,6 +299,12 @@ class UnknownApproval(Refusal):
     type = "unknown_approval"
 
 
+class UnknownBlob(Refusal):
+    """The session's archive holds no blob of that digest: store it with `PutBlob` first."""
+
+    type = "unknown_blob"
+
+
 class UnknownKey(Refusal):
     """A text is encrypted with a key that its reader does not have, or was changed since."""
 
@@ -317,10 +335,34 @@ class UnknownToolCall(Refusal):
     type = "unknown_tool_call"
 
 
+class UnknownUpload(Refusal):
+    """The session has no such upload, or nothing was uploaded to its URL."""
+
+    type = "unknown_upload"
+
+
+class UnsupportedContent(Refusal):
+    """No model can read a file of that type, or it is not what a part of that kind can be."""
+
+    type = "unsupported_content"
+
+
 class UnsupportedStrategy(Refusal):
     """The strategy is not `react`."""
 
     type = "unsupported_strategy"
+
+
+class UploadExpired(Refusal):
+    """The upload was not finished in its time: start another one."""
+
+    type = "upload_expired"
+
+
+class UploadUnavailable(Refusal):
+    """The workers' store signs no URLs, as a local folder does not: store the blob with `PutBlob`."""
+
+    type = "upload_unavailable"
 
 
 REFUSALS: dict[str, type[Refusal]] = {cls.type: cls for base in (Refusal, Closed) for cls in base.__subclasses__()}
@@ -397,6 +439,7 @@ __all__ = [
     "CheckpointUnavailable",
     "ClewError",
     "Closed",
+    "ContentMismatch",
     "ContextOverflow",
     "EmptyContent",
     "EncodingUnavailable",
@@ -428,12 +471,17 @@ __all__ = [
     "TokenVersion",
     "TooLarge",
     "UnknownApproval",
+    "UnknownBlob",
     "UnknownKey",
     "UnknownLane",
     "UnknownRequest",
     "UnknownTool",
     "UnknownToolCall",
+    "UnknownUpload",
+    "UnsupportedContent",
     "UnsupportedStrategy",
+    "UploadExpired",
+    "UploadUnavailable",
     "WorkerUnavailable",
     "make_refusal",
 ]

@@ -7,9 +7,11 @@ raising `Refuse`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from clew_workflows.contract.content import BlobReader, Part, ReadsBlobs
 
 HookPoint = Literal["request", "tool", "answer"]
 MAX_REASON_CHARACTERS = 1000
@@ -21,15 +23,16 @@ class Refuse(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedMessage:
+class CheckedMessage(ReadsBlobs):
     """A message before it is committed.
 
     Attributes:
         session_id: The session.
         request_id: The request that it belongs to.
         kind: `message`, or `steer` or `inject` for an input to an active run.
-        text: The text.
+        text: The text, with a marker for each image, recording and file.
         metadata: The metadata of the message.
+        media: The images, recordings and files, as parts; `read_blob` reads one.
     """
 
     session_id: str
@@ -37,6 +40,8 @@ class CheckedMessage:
     kind: str
     text: str
     metadata: Mapping[str, str]
+    media: Sequence[Part] = ()
+    _blobs: BlobReader | None = field(repr=False, compare=False, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +64,21 @@ class CheckedToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedAnswer:
+class CheckedAnswer(ReadsBlobs):
     """An answer before it is returned.
 
     Attributes:
         session_id: The session.
         request_id: The request.
-        text: The text; JSON if the request has an `output_schema`.
+        text: The text, with a marker for each image and recording; JSON if the request has an `output_schema`.
+        media: The images and recordings, as parts; `read_blob` reads one.
     """
 
     session_id: str
     request_id: str
     text: str
+    media: Sequence[Part] = ()
+    _blobs: BlobReader | None = field(repr=False, compare=False, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,13 @@ from clew_workflows.contract.config import (
     Steering,
     ToolNames,
 )
+from clew_workflows.contract.content import BlobName, Digest, MediaType
 from clew_workflows.contract.names import (
+    MAX_CHUNK_BYTES,
+    MAX_CHUNKS,
     MAX_PENDING,
+    MAX_UPLOAD_SECONDS,
+    UPLOAD_SECONDS,
     Id,
     Metadata,
     ModelName,
@@ -28,7 +33,7 @@ from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import StoredResult
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.schemas import check_schema
-from clew_workflows.contract.validation import INVALID_OPERATION, Input, MessageText
+from clew_workflows.contract.validation import INVALID_OPERATION, Input, MessageContent, ResultContent
 
 # Messages, and inputs of a run.
 
@@ -49,8 +54,8 @@ class MessageInput(Input):
     """The argument of the update `message`.
 
     Attributes:
-        content: The text of the user, without data URLs of 1 000 characters or more; leading and trailing white
-            space is removed.
+        content: The text of the user, or parts. Leading and trailing white space is removed. Blobs that parts name
+            are stored before.
         request_id: The request's id: each is served once. Absent: the id of the Update, which has the same
             bounds. Ids that begin with `followup:` are reserved.
         on_busy: How the session treats the message while it serves a request; absent: the session's setting.
@@ -64,13 +69,13 @@ class MessageInput(Input):
         timeout_seconds: The request fails with `timeout` after this many seconds.
         output_schema: The JSON Schema that the answer must follow (draft 2020-12, within bounds).
         tools: The tools of this request: some of the session's, by the names that models read; `[]`: none.
-            `read_result` stays beside others.
+            `read_result` and `view_blob` stay beside others.
         metadata: The caller's own names and values; the message's entry has them.
         refs: The caller's own refs, such as the message's id in another system. The entry and transcripts have
             them; no model reads them.
     """
 
-    content: MessageText
+    content: MessageContent
     request_id: Id | None = None
     on_busy: OnBusy | None = None
     context_policy: ContextPolicy | None = None
@@ -92,7 +97,7 @@ class SteerInput(Input):
     """The argument of the signals `steer` and `inject`: a message for the run in progress.
 
     Attributes:
-        content: The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed.
+        content: The text, or parts; leading and trailing white space is removed.
         at: When the input enters the run: with its answer (`terminal`) or before its next model call (`step`);
             absent: the session's `steering`.
         input_id: The input's id: each is accepted once. Absent: the id of the Update, which has the same bounds; a
@@ -104,7 +109,7 @@ class SteerInput(Input):
         refs: The caller's own refs. The entry and transcripts have them; no model reads them.
     """
 
-    content: MessageText
+    content: MessageContent
     at: Steering | None = None
     input_id: Id | None = None
     expected_request_id: Id | None = None
@@ -162,7 +167,7 @@ class SnapshotMessage(Input):
 
     Attributes:
         role: The speaker; a snapshot has its `system_prompt` beside the messages.
-        content: The text, without data URLs of 1 000 characters or more.
+        content: The text, or parts.
         tool_calls: The tool calls of an assistant message.
         tool_call_id: The call that a tool message answers.
         name: The tool of a tool message.
@@ -171,7 +176,7 @@ class SnapshotMessage(Input):
     """
 
     role: Literal["user", "assistant", "tool"]
-    content: MessageText
+    content: MessageContent
     tool_calls: tuple[SnapshotToolCall, ...] | None = None
     tool_call_id: str | None = None
     name: Annotated[str, StringConstraints(max_length=256)] | None = None
@@ -371,8 +376,9 @@ class ToolResultInput(Input):
 
     Attributes:
         tool_call_id: The external call that waits.
-        content: The result: a text, or any other JSON value, whose JSON text the model reads. The text has at most
-            `max_tool_result_bytes`.
+        content: The result: a text; a list of parts, at least one of which is an image, a recording or a file; or any
+            other JSON value, whose JSON text the model reads. The texts have at most `max_tool_result_bytes`. The
+            session has the blobs of parts already: `PutBlob` stores them.
         is_error: Whether the result describes a failure.
         by: The person or program that answers, as the caller says: a name or an id. The entry has it, and no model
             reads it.
@@ -389,13 +395,13 @@ class LateResultInput(Input):
 
     Attributes:
         tool_call_id: The call, whose result in the thread is in doubt.
-        content: The result; the part of it that a message has.
+        content: The result, or its parts; of a large text the part that a message has.
         result: Where the full result is stored, if `content` has a part of it.
         is_error: Whether the result describes a failure.
     """
 
     tool_call_id: Id
-    content: str
+    content: ResultContent
     result: StoredResult | None = None
     is_error: bool = False
 
@@ -513,11 +519,11 @@ class PendingMessage(Input):
 
     Attributes:
         role: Always `user`.
-        content: The text, without data URLs of 1 000 characters or more; leading and trailing white space is removed.
+        content: The text, or parts; leading and trailing white space is removed.
     """
 
     role: Literal["user"]
-    content: MessageText
+    content: MessageContent
 
 
 class ContextQuery(Input):
@@ -674,6 +680,93 @@ class RestoreInput(Input):
 
     token: str
     session_id: SessionId | None = None
+
+
+UploadId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+_MAX_CHUNK_CHARACTERS = 4 * (MAX_CHUNK_BYTES // 3 + 1)
+Chunk = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_length=_MAX_CHUNK_CHARACTERS)]
+
+
+class PutBlobInput(Input):
+    """The argument of the workflow `PutBlob`: a chunk of a blob, or all of it.
+
+    A blob of several chunks is an upload: its chunks have one `upload_id` and are sent in any order, also at the same
+    time, the `last` one when the others have been answered. A chunk may be repeated.
+
+    Attributes:
+        session_id: The session. It need not exist yet.
+        data: The bytes of the chunk in base64, at most 1 000 000 bytes.
+        upload_id: The upload; absent: the blob has one chunk.
+        part: The number of the chunk, from 0.
+        last: Whether the blob is complete with this chunk.
+        media_type: The type of the blob. Absent: the type that its first bytes have. Read with the last chunk.
+        name: The name of the file. Read with the last chunk.
+        digest: The SHA-256 that the blob has. Read with the last chunk.
+    """
+
+    session_id: SessionId
+    data: Chunk
+    upload_id: UploadId | None = None
+    part: int = Field(default=0, ge=0, lt=MAX_CHUNKS)
+    last: bool = True
+    media_type: MediaType | None = None
+    name: BlobName | None = None
+    digest: Digest | None = None
+
+    @model_validator(mode="after")
+    def _check_upload(self) -> Self:
+        if self.upload_id is None and (self.part or not self.last):
+            raise ValueError("upload_id: a blob of several chunks needs one")
+        return self
+
+
+class GetBlobInput(Input):
+    """The argument of the workflow `GetBlob`.
+
+    Attributes:
+        session_id: The session. Its forks and their origins share their blobs.
+        digest: The digest of the blob.
+        offset: Begin with this byte: the `next_offset` of the page before.
+    """
+
+    session_id: SessionId
+    digest: Digest
+    offset: int = Field(default=0, ge=0)
+
+
+class StartUploadInput(Input):
+    """The argument of the workflow `StartUpload`, which signs a URL of the store for the bytes of one blob.
+
+    Attributes:
+        session_id: The session. It need not exist yet.
+        bytes: The number of bytes that will be uploaded.
+        media_type: The type that they will have. Absent: the type that their first bytes have.
+        name: The name of the file.
+        digest: The SHA-256 that they will have. Absent: any.
+        encrypted: Whether they will be encrypted with the keys of the session's workers, before they are uploaded.
+            Must be true where encryption is on. `bytes` and `digest` are those before encryption.
+        expires_seconds: The URL is valid for this many seconds.
+    """
+
+    session_id: SessionId
+    bytes: int = Field(ge=1)
+    media_type: MediaType | None = None
+    name: BlobName | None = None
+    digest: Digest | None = None
+    encrypted: bool = False
+    expires_seconds: int = Field(default=UPLOAD_SECONDS, ge=1, le=MAX_UPLOAD_SECONDS)
+
+
+class FinishUploadInput(Input):
+    """The argument of the workflow `FinishUpload`, which verifies what was uploaded, and stores it as a blob.
+
+    Attributes:
+        session_id: The session that the upload was started for.
+        upload_id: The upload.
+    """
+
+    session_id: SessionId
+    upload_id: UploadId
 
 
 class DeleteSessionInput(Input):

@@ -10,6 +10,8 @@ from typing import Any, Literal, NotRequired, Required
 import rfc8785
 from typing_extensions import TypedDict
 
+from clew_workflows.contract.content import Content
+
 # The canonical bytes of a JSON value (RFC 8785), and the digest over them.
 
 
@@ -195,7 +197,8 @@ class ProviderCall(TypedDict):
     """A call of a tool that the provider ran itself.
 
     Attributes:
-        tool: The tool: `web_search`, `web_fetch`, `code_execution`, or the provider's own name of another one.
+        tool: The tool: `web_search`, `web_fetch`, `code_execution`, `image_generation`, or the provider's own name of
+            another one.
         input: What it was called with: the query, the address or the code; at most 4 000 characters.
         output: What it returned, if that is a text: the output of code; at most 4 000 characters.
         sources: The pages that it has found or read; at most 50.
@@ -242,7 +245,7 @@ class Message(TypedDict, total=False):
 
     Attributes:
         role: The speaker.
-        content: The text.
+        content: The text, or the parts.
         tool_calls: The tool calls of an assistant message.
         tool_call_id: The call that a tool message answers.
         name: The tool of a tool message.
@@ -250,7 +253,7 @@ class Message(TypedDict, total=False):
     """
 
     role: Required[Role]
-    content: Required[str]
+    content: Required[Content]
     tool_calls: NotRequired[list[ToolCall]]
     tool_call_id: NotRequired[str]
     name: NotRequired[str]

@@ -25,6 +25,14 @@ MAX_METADATA_BYTES = 8_192
 """Largest metadata, in bytes of JSON: each tool call that takes a context carries the session's and the request's."""
 MAX_PAGE_BYTES = 900_000
 """Largest page, in bytes: every answer to a query stays under 1 MB."""
+MAX_CHUNK_BYTES = 1_000_000
+"""Most bytes of a blob in one input or answer. In base64, and encrypted, they stay under the 2 MB of a payload."""
+MAX_CHUNKS = 1_000
+"""Most chunks of one upload."""
+UPLOAD_SECONDS = 900
+"""Seconds that the signed URL of an upload is valid, unless its caller says otherwise."""
+MAX_UPLOAD_SECONDS = 3_600
+"""Most seconds that the signed URL of an upload is valid."""
 MAX_TOKEN_BYTES = 512 * 1024
 """Largest checkpoint token, in bytes."""
 MAX_EDITED_ARGUMENTS_BYTES = 512 * 1024
@@ -47,9 +55,17 @@ READ_CONTEXT_WORKFLOW = "ReadContext"
 FORK_WORKFLOW = "ForkSession"
 DELETE_WORKFLOW = "DeleteSession"
 LIST_WORKFLOW = "ListSessions"
+PUT_BLOB_WORKFLOW = "PutBlob"
+GET_BLOB_WORKFLOW = "GetBlob"
+START_UPLOAD_WORKFLOW = "StartUpload"
+FINISH_UPLOAD_WORKFLOW = "FinishUpload"
 TASK_QUEUE = "clew"
 READ_RESULT = "read_result"
 """The tool that every session with tools has: the model reads large tool results with it."""
+VIEW_BLOB = "view_blob"
+"""The tool of sessions with images, recordings or files: the model sees one of them again with it."""
+BUILT_IN_TOOLS = (READ_RESULT, VIEW_BLOB)
+"""The tools that Clew adds to those of a configuration."""
 
 SessionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,200}$")]
 Id = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]

@@ -6,6 +6,7 @@ from typing import Any, Literal, NotRequired
 
 from pydantic import Field
 
+from clew_workflows.contract.content import Blob
 from clew_workflows.contract.messages import Citation, Message, ProviderCall, ToolSpec
 from clew_workflows.contract.outcomes import Output, Usage
 from clew_workflows.contract.payloads import AgentVersion
@@ -181,6 +182,7 @@ class ContextMeta(Output):
             is a prefix of the later.
         shared_prefix_tokens: Tokens at the beginning that are equal, to the byte, to those of the call before.
         cleared_tool_results: Tool results that a marker replaces.
+        cleared_media: Images, recordings and files that markers replace.
         truncated_tool_results: Tool results that were truncated, by the id of the tool call: the bytes that are left
             of the beginning and of the end.
         digest: SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`.
@@ -207,6 +209,7 @@ class ContextMeta(Output):
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     cleared_tool_results: int | None = None
+    cleared_media: int | None = None
     truncated_tool_results: dict[str, tuple[int, int]] | None = None
     digest: str
     fits: bool | None = None
@@ -552,6 +555,50 @@ class ForkReceipt(Output):
 
     session_id: str
     fork_seq: int
+
+
+class BlobReceipt(Output):
+    """A chunk was stored, or an upload was finished.
+
+    Attributes:
+        blob: The description of the blob, which a part of a message names; absent: the blob is not complete.
+    """
+
+    blob: Blob | None = None
+
+
+class UploadReceipt(Output):
+    """A URL of the store was signed. `FinishUpload` makes a blob of what is uploaded to it.
+
+    Attributes:
+        upload_id: The upload.
+        url: The URL. It takes the bytes of this upload, and opens nothing else. It is a secret until it expires.
+        method: The method of the HTTP request whose body has the bytes.
+        headers: The headers that the request must have.
+        expires_at: When the URL expires, and until when the upload can be finished: RFC 3339 in UTC.
+        object_name: The name under which the bytes are to be encrypted; absent: they are uploaded as they are.
+    """
+
+    upload_id: str
+    url: str
+    method: Literal["PUT"] = "PUT"
+    headers: dict[str, str] = Field(default_factory=dict)
+    expires_at: str
+    object_name: str | None = None
+
+
+class BlobPage(Output):
+    """A page of the bytes of a blob.
+
+    Attributes:
+        blob: The description of the blob, without a name: messages name it.
+        data: The bytes of the page in base64.
+        next_offset: The `offset` of the next page; absent: there is none.
+    """
+
+    blob: Blob
+    data: str
+    next_offset: int | None = None
 
 
 class DeleteReceipt(Output):

@@ -11,11 +11,12 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, NotRequired, Self, TypeVar, cast, dataclass_transform, get_args
 
-from pydantic import ConfigDict, Field, PlainSerializer, SkipValidation, TypeAdapter
+from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, SkipValidation, TypeAdapter
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_json
 
 from clew_workflows.contract.config import ApprovalScope, OnBusy, SessionConfig
+from clew_workflows.contract.content import Content, MediaSort, append_text, get_text, list_media, prefix_text
 from clew_workflows.contract.messages import (
     Citation,
     Message,
@@ -25,7 +26,7 @@ from clew_workflows.contract.messages import (
     ToolSpec,
     canonicalize,
 )
-from clew_workflows.contract.names import READ_RESULT
+from clew_workflows.contract.names import BUILT_IN_TOOLS
 from clew_workflows.contract.outcomes import OutcomeError, Output, Price
 from clew_workflows.contract.outcomes import Usage as UsageOutput
 from clew_workflows.contract.policy import ContextPolicy
@@ -97,10 +98,14 @@ class Payload(Stored):
     entry_kind: ClassVar[EntryKind]
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:  # noqa: ARG002 - for the kinds that contexts show
-        """Count the entry's tokens in a context; returned beside the payload to commit.
+        """Count the entry's tokens in a context, without a message's media; returned beside the payload to commit.
 
         A payload whose parts are shown separately records the counts of its parts.
         """
+        return self, 0
+
+    def count_media(self, encoding: Encoding) -> tuple[Self, int]:  # noqa: ARG002 - for messages
+        """Count the tokens of a message's images, recordings and files; the payload records those of each."""
         return self, 0
 
 
@@ -124,6 +129,8 @@ class Fitting(Stored):
         tools: Tools whose name, description or schema was changed, and how.
         tools_left_out: Tools that are not in the request, and why.
         options: Options that were changed or left out, and how; `output_schema` where the prompt describes it.
+        media: Images, recordings and files that are shown as markers or stand in another message, and why: by the
+            first 12 digits of the digest, or by the address. `others`: the number of further ones.
     """
 
     dialect: str
@@ -133,6 +140,7 @@ class Fitting(Stored):
     tools: dict[str, str] = Field(default_factory=dict)
     tools_left_out: dict[str, str] = Field(default_factory=dict)
     options: dict[str, str] = Field(default_factory=dict)
+    media: dict[str, str] = Field(default_factory=dict)
 
 
 @stored
@@ -143,11 +151,13 @@ class SentRequest(Stored):
         digest: SHA-256 of the body as it was sent.
         encoder: The encoder and its version, such as `openai-chat/1`: another one may write other bytes.
         dialect: The dialect, where the encoder has several.
+        takes: What the worker knew the model to take of images, recordings and files, where the context has some.
     """
 
     digest: str
     encoder: str
     dialect: str | None = None
+    takes: tuple[MediaSort, ...] = ()
 
 
 @stored
@@ -173,6 +183,7 @@ class Recipe(Stored):
         shared_prefix_tokens: Tokens that the context shares with the beginning of the lane's call before it; absent
             for sliding windows.
         cleared_tool_results: Tool results that a marker replaces; absent where the policy clears none.
+        cleared_media: Images, recordings and files that markers replace; absent where the policy clears none.
         truncated_tool_results: Tool results that were truncated, by the id of the tool call: the bytes that are left
             of the beginning and of the end.
         context_policy: The fields that the call's own context policy set; absent: the session's was in force.
@@ -198,6 +209,7 @@ class Recipe(Stored):
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     cleared_tool_results: int | None = None
+    cleared_media: int | None = None
     truncated_tool_results: dict[str, tuple[int, int]] | None = None
     context_policy: Json | None = None
     prices: tuple[Price, ...] = ()
@@ -250,18 +262,25 @@ class MessagePayload(Payload):
     Attributes:
         context_ref: The lane.
         role: The speaker.
-        content: The text.
+        content: The text, or the parts.
         request_id: The request that the message belongs to.
         run_id: The run that the message belongs to.
+        media_tokens: Tokens of each image, recording and file of `content`; absent where it has none.
     """
 
     entry_kind: ClassVar[EntryKind] = "ai_message"
 
     context_ref: str
     role: Literal["user", "assistant", "tool"]
-    content: str
+    content: Content
     request_id: str | None = None
     run_id: str | None = None
+    media_tokens: tuple[int, ...] | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as a text, with a marker for each image, recording and file."""
+        return get_text(self.content)
 
     @property
     def message(self) -> Message:
@@ -279,8 +298,13 @@ class MessagePayload(Payload):
         return False
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
-        """Count the tokens of the message."""
-        return self, encoding.count_message(self.message)
+        """Count the tokens of the message's text."""
+        return self, encoding.count_text(self.message)
+
+    def count_media(self, encoding: Encoding) -> tuple[Self, int]:
+        """Count the tokens of the images, recordings and files; the payload records those of each."""
+        media = encoding.count_media(self.content)
+        return (replace(self, media_tokens=media), sum(media)) if media else (self, 0)
 
 
 @stored
@@ -305,18 +329,44 @@ class UserMessage(MessagePayload):
     refs: dict[str, str] | None = None
 
 
+def _check_object(value: Any) -> Any:
+    """Check that a value is an object. What it has is the provider's."""
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
+    return value
+
+
+def _check_objects(values: Any) -> Any:
+    """Check that a value is a list of objects."""
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise ValueError("it is no list of objects")
+    return values
+
+
+def _check_calls(calls: Any) -> Any:
+    """Check that tool calls have the fields that readers rely on. A full validation would take four times as long."""
+    for call in _check_objects(calls):
+        if not (
+            isinstance(call.get("id"), str)
+            and isinstance(call.get("name"), str)
+            and isinstance(call.get("arguments"), dict)
+        ):
+            raise ValueError("a tool call has an id, a name and arguments")
+    return calls
+
+
 def make_reply_message(
-    content: str, tool_calls: list[ToolCall] | None, provider_data: ProviderData | None, *, is_paused: bool
+    content: Content, tool_calls: list[ToolCall] | None, provider_data: ProviderData | None, *, is_paused: bool
 ) -> Message:
     """Make the message of a reply as a context shows it.
 
-    It has `provider_data` only beside tool calls, whose results the provider reads together with it, and of a paused
-    reply, which goes on after it.
+    It has `provider_data` only beside tool calls, whose results the provider reads together with it, beside images
+    and recordings, which it takes back signed, and of a paused reply, which goes on after it.
     """
     message: Message = {"role": "assistant", "content": content}
     if tool_calls:
         message["tool_calls"] = tool_calls
-    if provider_data and (tool_calls or is_paused):
+    if provider_data and (tool_calls or is_paused or list_media(content)):
         message["provider_data"] = provider_data
     return message
 
@@ -336,18 +386,18 @@ class AssistantMessage(MessagePayload):
     """
 
     role: Literal["assistant"]
-    tool_calls: SkipValidation[list[ToolCall]] | None = None
+    tool_calls: Annotated[SkipValidation[list[ToolCall]], AfterValidator(_check_calls)] | None = None
     thinking: str | None = None
-    provider_data: SkipValidation[ProviderData] | None = None
-    provider_calls: SkipValidation[list[ProviderCall]] | None = None
-    citations: SkipValidation[list[Citation]] | None = None
+    provider_data: Annotated[SkipValidation[ProviderData], AfterValidator(_check_object)] | None = None
+    provider_calls: Annotated[SkipValidation[list[ProviderCall]], AfterValidator(_check_objects)] | None = None
+    citations: Annotated[SkipValidation[list[Citation]], AfterValidator(_check_objects)] | None = None
     interrupted: bool = False
     recipe: Recipe | None = None
 
     @property
     def message(self) -> Message:
         """The message as a context shows it."""
-        content = self.content + INTERRUPTED if self.interrupted else self.content
+        content = append_text(self.content, INTERRUPTED) if self.interrupted else self.content
         return make_reply_message(content, self.tool_calls, self.provider_data, is_paused=self.is_paused)
 
     @property
@@ -406,7 +456,7 @@ class ToolMessage(MessagePayload):
         by: The person or program that submitted the result of an external call, as the caller said.
         late: Whether the result arrived after the end of its run; it replaces the result in doubt.
         note_tokens: Tokens of the note about the changed arguments.
-        pieces: Tokens of each piece of `content`, if it is long enough to be truncated.
+        pieces: Tokens of each piece of the text, if it is long enough to be truncated, or has other parts.
     """
 
     role: Literal["tool"]
@@ -427,7 +477,7 @@ class ToolMessage(MessagePayload):
         """The message as a context shows it."""
         message: Message = {
             "role": "tool",
-            "content": self.edit_note + self.content,
+            "content": prefix_text(self.edit_note, self.content),
             "tool_call_id": self.tool_call_id,
         }
         if self.name:
@@ -452,14 +502,17 @@ class ToolMessage(MessagePayload):
     @property
     def size(self) -> int:
         """The size of the full result, in bytes of UTF-8."""
-        return self.result.bytes if self.result else len(self.content.encode())
+        return self.result.bytes if self.result else len(self.text.encode())
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
-        """Count the tokens of the message; the payload records those of the parts that may be truncated."""
-        counted, tokens = self, encoding.count_message(self.message)
+        """Count the tokens of the message's text; the payload records those of the parts that may be truncated.
+
+        Of a result with images, recordings or files the text that may be truncated has their markers.
+        """
+        counted, tokens = self, encoding.count_text(self.message)
         if note := self.edit_note:
             counted = replace(counted, note_tokens=encoding.count(note))
-        if len(pieces := split(self.content)) > 1:
+        if len(pieces := split(self.text)) > 1 or list_media(self.content):
             counted = replace(counted, pieces=tuple(map(encoding.count, pieces)))
         return counted, tokens
 
@@ -519,6 +572,25 @@ class SummaryPayload(Payload):
 
 
 Reason = Literal["manual", "restore", "compaction", "system"]
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+_content: TypeAdapter[Content] = TypeAdapter(Content)
+
+
+def _check_messages(messages: Any) -> Any:
+    """Check that messages have the fields that readers rely on, as `_check_calls` does."""
+    for message in _check_objects(messages):
+        if message.get("role") not in _ROLES:
+            raise ValueError("a message has a role")
+        _content.validate_python(message.get("content"))
+        if message.get("tool_calls") is not None:
+            _check_calls(message["tool_calls"])
+        if not isinstance(message.get("tool_call_id", ""), str) or not isinstance(message.get("name", ""), str):
+            raise ValueError("a message names a call and a tool")
+        if message.get("provider_data") is not None:
+            _check_object(message["provider_data"])
+    return messages
 
 
 class StoredMessage(Message, total=False):
@@ -540,12 +612,14 @@ class StoredSnapshot(Stored):
         system_prompt: The lane's system prompt; absent: the session's is in force.
         tokens: Tokens of each message.
         system_prompt_tokens: Tokens of the system prompt.
+        media_tokens: Tokens of the images, recordings and files of each message; absent where no message has any.
     """
 
-    messages: SkipValidation[list[StoredMessage]]
+    messages: Annotated[SkipValidation[list[StoredMessage]], AfterValidator(_check_messages)]
     system_prompt: str | None = None
     tokens: list[int] | None = None
     system_prompt_tokens: int | None = None
+    media_tokens: list[tuple[int, ...]] | None = None
 
     @property
     def shown_messages(self) -> list[Message]:
@@ -554,10 +628,15 @@ class StoredSnapshot(Stored):
 
     def count(self, encoding: Encoding) -> Self:
         """Count the tokens of each message and of the system prompt."""
+        media = [encoding.count_media(message["content"]) for message in self.messages]
         return replace(
             self,
-            tokens=[encoding.count_message(message) for message in self.messages],
+            tokens=[
+                encoding.count_text(message) + sum(counts)
+                for message, counts in zip(self.messages, media, strict=True)
+            ],
             system_prompt_tokens=encoding.count_system_prompt(self.system_prompt),
+            media_tokens=media if any(media) else None,
         )
 
 
@@ -714,7 +793,7 @@ _NOT_COMPARED = ("own", "changes", "tokens")
 
 def list_configured_names(tools: Iterable[ToolSpec]) -> list[str]:
     """List the names that a configuration has for these tools, if it names each of them."""
-    return [tool["name"] for tool in tools if tool["name"] != READ_RESULT]
+    return [tool["name"] for tool in tools if tool["name"] not in BUILT_IN_TOOLS]
 
 
 @stored
@@ -758,7 +837,7 @@ class ConfigPayload(Payload):
         system_prompt: The system prompt.
         tools: The schemas of the tools, as the worker resolved them.
         tool_names: The names of the tools as the configuration has them; absent: those of the schemas, without
-            `read_result`.
+            `read_result` and `view_blob`.
         provider_tools: The tools that the model's provider runs itself.
         require_approval: The tools whose calls wait for a person's decision.
         approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply

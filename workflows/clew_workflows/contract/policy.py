@@ -32,6 +32,20 @@ class ClearToolResults(Input):
     exclude_tools: tuple[str, ...] = Field(default=(), strict=False)
 
 
+class ClearMedia(Input):
+    """Replace older images, recordings and files by markers. A part that is not larger than its marker stays.
+
+    The messages that the next reply answers keep theirs.
+
+    Attributes:
+        keep: The number of newest parts that stay.
+        min_tokens: The fewest tokens that clearing must free; below that, all parts stay.
+    """
+
+    keep: Count
+    min_tokens: Count = 0
+
+
 class ContextPolicy(Input):
     """The rules that make a context from a thread. Sizes are in tokens.
 
@@ -55,6 +69,9 @@ class ContextPolicy(Input):
         max_thread_tokens: A summary is due after more tokens than this since the last one.
         summarization_model: The model that writes summaries; absent: the session's.
         clear_tool_results: The rule by which a marker replaces older tool results.
+        clear_media: The rule by which markers replace older images, recordings and files.
+        unsupported_content: What becomes of an image, a recording or a file that the model does not take: `marker`: a
+            text that names it stands for it; `refuse`: the call fails before it is sent.
     """
 
     max_input_tokens: Tokens = 8000
@@ -73,6 +90,8 @@ class ContextPolicy(Input):
     max_thread_tokens: Positive | None = Field(default=None)
     summarization_model: str | None = Field(default=None, max_length=200)
     clear_tool_results: ClearToolResults | None = None
+    clear_media: ClearMedia | None = None
+    unsupported_content: Literal["marker", "refuse"] = "marker"
 
     @property
     def budget(self) -> int:

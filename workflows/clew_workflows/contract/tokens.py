@@ -14,11 +14,13 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
+from clew_workflows.contract.content import Content, join_texts, list_media
 from clew_workflows.contract.errors import EncodingUnavailable
+from clew_workflows.contract.media_tokens import NEUTRAL, MediaFormula, find_formula
 from clew_workflows.contract.messages import Message, ToolSpec, canonicalize
 
 # Pieces: a text in parts of about the same size. Their tokens are counted once, so that truncation counts none.
@@ -111,22 +113,36 @@ class Encoding:
         name: The encoding's name.
         framing: The tokens that a message costs beside its text.
         tokenizer: Counts text.
+        media: Counts images, recordings and files.
     """
 
     name: str
     framing: int
     tokenizer: Tokenizer
+    media: MediaFormula = NEUTRAL
+
+    def for_model(self, model: str) -> Encoding:
+        """Return this encoding with the formula by which `provider:model` counts what is not text."""
+        return replace(self, media=find_formula(model))
 
     def count(self, text: str) -> int:
         """Count the tokens of a text alone."""
         return self.tokenizer.count(text)
 
     def count_message(self, message: Message) -> int:
-        """Count the tokens of a message in a context: content, canonical tool calls, name and framing.
+        """Count the tokens of a message in a context: text, other parts, canonical tool calls, name and framing.
 
         `provider_data` is included, since the provider counts it.
         """
-        total = self.framing + self.count(message["content"])
+        return self.count_text(message) + sum(self.count_media(message["content"]))
+
+    def count_media(self, content: Content) -> tuple[int, ...]:
+        """Count the tokens of each part that is no text, in order."""
+        return tuple(map(self.media.count, list_media(content)))
+
+    def count_text(self, message: Message) -> int:
+        """Count the tokens of a message without those of its images, recordings and files."""
+        total = self.framing + self.count(join_texts(message["content"]))
         for part in (message.get("tool_calls"), message.get("provider_data")):
             if part:
                 total += self.count(canonicalize(part).decode())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic_core import PydanticCustomError
 
+from clew_workflows.contract.content import MAX_PARTS, Part, has_no_source
 from clew_workflows.contract.errors import InvalidInput, InvalidOperation, Refusal
 from clew_workflows.contract.messages import MIN_DATA_CHARACTERS, find_data_url
 
@@ -27,19 +28,58 @@ def _refuse_data(text: str) -> str:
     if len(text) >= MIN_DATA_CHARACTERS and (data := find_data_url(text)):
         raise PydanticCustomError(
             "data_url",
-            "it holds a data URL ({data}): sessions take text only, so send a description or a link",
+            "it holds a data URL ({data}): store the bytes as a blob, and send a part that names it",
             {"data": data},
         )
     return text
 
 
+def _check_parts(parts: list[Part]) -> list[Part]:
+    for part in parts:
+        if part["type"] == "text":
+            _refuse_data(part["text"])
+    return _check_sources(parts)
+
+
+def _check_sources(parts: list[Part]) -> list[Part]:
+    for number, part in enumerate(parts):
+        if has_no_source(part):
+            raise PydanticCustomError(
+                "image_source",
+                "part {number} is an image with {what}: name the blob that PutBlob has answered, or a url",
+                {"number": number, "what": "both a blob and a url" if "blob" in part else "neither a blob nor a url"},
+            )
+    return parts
+
+
 MessageText = Annotated[str, AfterValidator(_refuse_data)]
-"""The text of a message, without data URLs of 1 000 characters or more."""
+"""A text without data URLs of 1 000 characters or more."""
+
+
+def _find_form(content: object) -> str | None:
+    """Find which form of a content a value has: a problem of the other form is none of the caller's."""
+    return "text" if isinstance(content, str) else "parts" if isinstance(content, list) else None
+
+
+_FORM = Discriminator(
+    _find_form, custom_error_type="content", custom_error_message="a content is a text, or a list of parts"
+)
+_Parts = Annotated[list[Part], Field(min_length=1, max_length=MAX_PARTS)]
+MessageContent = Annotated[
+    Annotated[MessageText, Tag("text")] | Annotated[_Parts, AfterValidator(_check_parts), Tag("parts")], _FORM
+]
+"""The content of a message: a text, or at most 100 parts; no text has a data URL of 1 000 characters or more."""
+ResultContent = Annotated[
+    Annotated[str, Tag("text")] | Annotated[_Parts, AfterValidator(_check_sources), Tag("parts")], _FORM
+]
+"""The content of a tool's result: a text, or at most 100 parts."""
 
 INVALID_OPERATION = "invalid_operation"
 """The type of a problem of a context operation, beside those of its fields."""
 _PROBLEMS = 3
 """Most problems of an input that its refusal names."""
+_LEVELS = 12
+"""Most levels of a field's path that a refusal names."""
 
 
 def translate_validation_error(model: type[BaseModel], error: ValidationError) -> Refusal:
@@ -51,7 +91,7 @@ def translate_validation_error(model: type[BaseModel], error: ValidationError) -
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     lines = []
     for problem in problems[:_PROBLEMS]:
-        path = ".".join(str(part)[:50] for part in problem["loc"][:6])
+        path = ".".join(str(part)[:50] for part in problem["loc"][:_LEVELS])
         lines.append(f"{path}: {problem['msg'][:200]}" if path else problem["msg"][:200])
     first = problems[0]
     in_operation = first["loc"][:1] == ("operation",) and "operation" in model.model_fields

@@ -27,6 +27,7 @@ from clew_workflows.encryption.sealing import (
     PLAIN_VARIABLE,
     KeySealer,
     Sealer,
+    is_sealed,
 )
 from clew_workflows.encryption.settings import (
     Encryption,
@@ -60,6 +61,7 @@ __all__ = [
     "find_sealer",
     "is_encrypted",
     "is_encrypting",
+    "is_sealed",
     "parse_keys",
     "read_encryption",
     "read_encryption_keys",

@@ -177,6 +177,16 @@ NO_ENCRYPTION = KeySealer(Cipher(EncryptionKeys()))
 """Writes objects as they are."""
 
 
+def is_sealed(data: bytes) -> bool:
+    """Whether an object is encrypted.
+
+    Raises:
+        Changed: It has the mark of an encrypted object, and was changed.
+        NewerVersion: A newer version of Clew has encrypted it.
+    """
+    return _read_magic(data) is not None
+
+
 def _read_magic(data: bytes) -> bytes | None:
     """Read how an object is encrypted, and check the version; None: it is not encrypted."""
     magic, version = data[: len(_KEY_MAGIC)], data[len(_KEY_MAGIC) - 1 : len(_KEY_MAGIC)]

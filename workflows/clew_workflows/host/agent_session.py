@@ -42,6 +42,7 @@ with workflow.unsafe.imports_passed_through():
     from clew_workflows.host.effects import Effects, Recalling, ToolCalls
     from clew_workflows.host.execution import TimeLimits
     from clew_workflows.host.intake import Arrival, Intake
+    from clew_workflows.host.local_runs import LOCAL_RUNS
     from clew_workflows.host.rollover import Hibernation, Rollover
     from clew_workflows.host.runtime import Runtime
     from clew_workflows.host.startup import Startup
@@ -145,7 +146,8 @@ class AgentSession:
         if self._refusal:
             raise ingress.make_application_error(self._refusal)
         try:
-            return await self._run_session()
+            with LOCAL_RUNS.serve(workflow.info().run_id):
+                return await self._run_session()
         # Not BaseException: a worker that shuts down throws GeneratorExit into its workflows, which must not await
         # then.
         except (FailureError, asyncio.CancelledError):
@@ -267,6 +269,8 @@ class AgentSession:
                 raise Starting("the session is looking for its archive: ask again in a moment")
             if name == "carried":
                 return self._rollover.archive_state()
+            if name == "followed":
+                return {"queries": LOCAL_RUNS.count_follows(workflow.info().run_id)}
             match query:
                 case None:
                     return views.answer_status(state, thread)
@@ -279,6 +283,7 @@ class AgentSession:
                 case EntriesQuery():
                     return views.answer_entries(thread, query)
                 case FollowQuery():
+                    LOCAL_RUNS.tell(workflow.info().run_id, "followed")
                     return views.answer_follow(state, thread, query)
                 case WindowQuery():
                     return views.answer_window(state, thread, query)

@@ -12,6 +12,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from clew_workflows.contract import ContextQuery
+from clew_workflows.contract.content import iterate_blobs
 from clew_workflows.contract.errors import Archived, ClewError, Refusal
 from clew_workflows.contract.outputs import SummaryReceipt
 from clew_workflows.contract.payloads import ErrorPayload, SummaryPayload
@@ -24,6 +25,7 @@ from clew_workflows.host.tasks import Fullness, TaskBudget
 from clew_workflows.protocol import (
     ArchiveRef,
     CallModel,
+    CheckBlobs,
     DescribeModel,
     Event,
     Failure,
@@ -40,7 +42,7 @@ from clew_workflows.protocol import (
     ToolAnswered,
     ToolReturned,
 )
-from clew_workflows.session import budgets, carried, decisions, summaries, tool_rounds
+from clew_workflows.session import budgets, carried, decisions, media, summaries, tool_rounds
 from clew_workflows.temporal_faults.task_commands import TaskCommands
 from clew_workflows.thread.context.contexts import find_lane_prompt
 from clew_workflows.thread.lane import Layers
@@ -214,6 +216,8 @@ class ToolCalls:
     async def _commit(self, planned: PlannedCall, activity: workflow.ActivityHandle[Any]) -> None:
         is_remote = isinstance(planned.tool.route, RemoteRoute)
         event = await (await_remote_result if is_remote else _await_result)(planned, activity)
+        if is_remote and event.answer is not None:
+            event = event.model_copy(update={"answer": await self._check_blobs(planned, event.answer)})
         if size := _measure_uncounted(event):
             await self._budget.wait_to_spend(size)
         runtime, before = self._runtime, self._runtime.effect
@@ -222,11 +226,29 @@ class ToolCalls:
             # Nothing follows from the result yet: the task that commits it would have no command.
             self._task_commands.ensure()
 
+    async def _check_blobs(self, planned: PlannedCall, answer: ToolAnswered) -> ToolAnswered:
+        """Have a worker check the blobs that a remote result names; otherwise the model reads what is wrong."""
+        state = self._runtime.state
+        blobs = tuple(iterate_blobs((answer.content,)))
+        if not blobs:
+            return answer
+        try:
+            media.check_result(state, planned.call, answer.content)
+            family = planned.call.family or state.session_id
+            checked = await execution.carry_out(CheckBlobs.make(family, blobs), None, state)
+        except Refusal as refusal:
+            checked = Failure(type=refusal.type, message=refusal.message)
+        wrong = (checked,) if isinstance(checked, Failure) else checked.problems
+        if not wrong:
+            return answer
+        problem = f"error: the tool has run, but its result cannot be used: {wrong[0].type}: {wrong[0].message}"
+        return ToolAnswered(content=problem, is_error=True)
+
 
 def _measure_uncounted(event: ToolReturned) -> int:
     """Measure what is tokenized when the result is committed, in bytes: its text, complete and in pieces."""
     if event.answer:
-        return 2 * len(event.answer.content.encode()) if event.answer.tokens is None else 0
+        return 2 * len(event.answer.text.encode()) if event.answer.tokens is None else 0
     return 2 * len(event.failure.message.encode()) if event.failure else 0
 
 

@@ -22,11 +22,14 @@ from clew_workflows.contract.config import find_fairness_key
 from clew_workflows.contract.errors import ArchiveDamaged
 from clew_workflows.contract.names import choose_model_queue, name_tool_queue
 from clew_workflows.contract.outputs import ReplyProgress
+from clew_workflows.host.local_runs import LOCAL_RUNS
 from clew_workflows.protocol import (
     HOOK_SECONDS,
     STORING_SECONDS,
     Archiving,
+    BlobsChecked,
     CallModel,
+    CheckBlobs,
     CheckpointSignature,
     Declined,
     DescribeModel,
@@ -70,7 +73,7 @@ class TimeLimits:
         store_timeout: The time for the archive's store to answer while the session can continue without it.
         store_retry_interval: The time between two attempts, after the store did not answer.
         caller_patience: The time after which a caller that waits for an outcome gives way to another one.
-        lists_interval: The time between two updates of the session in lists, of what can wait.
+        lists_interval: The time in which lists get a few updates of a session, and after which a run counts as long.
     """
 
     store_timeout: timedelta = timedelta(seconds=15)
@@ -183,12 +186,15 @@ def _describe_timeout(error: ActivityError, cause: exceptions.TimeoutError) -> s
     return "the work was under way"
 
 
-HEARTBEAT_TIMEOUT = timedelta(seconds=5)
+HEARTBEAT_TIMEOUT = timedelta(seconds=8)
+"""Longest time between two heartbeats. Activities send one every 4 seconds, so that one may be late. Another worker
+begins a lost call after this time and the first wait between two attempts, a second."""
 PREPARE_TIMEOUT = timedelta(seconds=30)
 ARCHIVE_TIMEOUT = timedelta(minutes=5)
 SUMMARY_TIMEOUT = timedelta(minutes=10)
 HOOK_TIMEOUT = timedelta(seconds=HOOK_SECONDS + 5)
 HOOKS_TIMEOUT = timedelta(minutes=2)
+BLOBS_TIMEOUT = timedelta(seconds=30)
 SIGN_TIMEOUT = timedelta(seconds=20)
 WORKERS_PER_TOOL_CALL = 3
 """Workers that may be lost to one tool call beside its retries: the tool may crash each of them."""
@@ -290,6 +296,8 @@ def make_plan(
             return Plan("recall", effect, Recalled, time_left, ARCHIVE_TIMEOUT, _PATIENT)
         case SignCheckpoint():
             return Plan("sign_checkpoint", effect, CheckpointSignature, SIGN_TIMEOUT)
+        case CheckBlobs():
+            return Plan("check_blobs", effect, BlobsChecked, BLOBS_TIMEOUT, retries=_STORE_ATTEMPTS)
 
 
 def _plan_call(planned: PlannedCall, time_left: timedelta | None, task_queue: str) -> Plan:
@@ -371,6 +379,10 @@ async def carry_out(
 ) -> CheckpointSignature | Failure: ...
 
 
+@overload
+async def carry_out(effect: CheckBlobs, time_left: timedelta | None, state: State) -> BlobsChecked | Failure: ...
+
+
 async def carry_out(effect: Effect, time_left: timedelta | None, state: State) -> Any:
     """Run the activity of an effect; return its answer, or a failure. `time_left` None: no limit.
 
@@ -388,6 +400,8 @@ def start(effect: Effect, time_left: timedelta | None, state: State) -> workflow
     own_queue = workflow.info().task_queue
     plan = make_plan(effect, time_left, own_queue, state.settings.limited, calls_models=state.settings.calls_models)
     stopping = workflow.ActivityCancellationType
+    if plan.waits and not workflow.unsafe.is_replaying():
+        LOCAL_RUNS.note_call(workflow.info().run_id)
     return workflow.start_activity(
         plan.activity,
         plan.argument,

@@ -131,6 +131,9 @@ QUERIES: dict[str, Handler[Query | None]] = {
     "entries": Handler(EntriesQuery, "The entries of the thread, in pages.", is_bare=True),
     "follow": Handler(FollowQuery, "The entries from a seq on, and the status after them.", is_bare=True),
     "carried": Handler(NoneType, "The state to archive.", is_internal=True),
+    "followed": Handler(
+        NoneType, "How many queries `follow` came since the newest call was scheduled.", is_internal=True
+    ),
     "checkpoint": Handler(DraftQuery, "A drafted checkpoint to sign.", is_internal=True),
 }
 """The queries, by name."""

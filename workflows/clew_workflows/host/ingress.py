@@ -23,6 +23,7 @@ from clew_workflows.contract import (
     ConfigureInput,
     ContextOperation,
     ContextQuery,
+    LateResultInput,
     MessageInput,
     Replace,
     SessionConfig,
@@ -30,8 +31,10 @@ from clew_workflows.contract import (
     SessionStart,
     SteerInput,
     SubmitInput,
+    ToolResultInput,
     WindowQuery,
 )
+from clew_workflows.contract.content import is_empty, strip_content
 from clew_workflows.contract.errors import (
     ClewError,
     ContextOverflow,
@@ -51,6 +54,7 @@ from clew_workflows.encryption.codec import FOREIGN_FIELD, PLAIN_FIELD, SEAL_FIE
 from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES, Handler, Query
 from clew_workflows.session import carried
 from clew_workflows.session.commands import Command
+from clew_workflows.session.media import check_kinds, list_contents
 from clew_workflows.temporal_faults.wrapped_converter import get_own_converter
 
 # Inputs that cannot be decrypted, or that are not encrypted where they must be: each is refused.
@@ -256,15 +260,19 @@ def _check_command(command: Command) -> Command:
     """Check the rules that a command's type cannot express, and trim the user's text."""
     match command:
         case MessageInput() | SubmitInput():
-            content = command.content.strip()
-            if not content:
+            content = strip_content(command.content)
+            if is_empty(content):
                 raise EmptyContent("content is needed: there was none beside white space")
+            check_kinds((content,))
             if isinstance(command, MessageInput):
                 _check_prompts(None, command.context_policy)
             return command.model_copy(update={"content": content})
+        case ToolResultInput() | LateResultInput():
+            check_kinds(list_contents(command))
         case ContextOperation():
             snapshot = command.operation.result_context if isinstance(command.operation, Replace) else None
             _check_prompts(snapshot.system_prompt if snapshot else None, None)
+            check_kinds(message.content for message in (snapshot.messages if snapshot else ()))
         case ConfigureInput():
             _check_prompts(command.system_prompt, command.context_policy)
             _check_names(command.tools or (), command.require_approval or ())
@@ -306,8 +314,10 @@ def check_context(query: C) -> C:
     _check_prompts(None, query.context_policy)
     if query.pending is None:
         return query
-    pending = tuple(message.model_copy(update={"content": message.content.strip()}) for message in query.pending)
-    if not all(message.content for message in pending):
+    pending = tuple(
+        message.model_copy(update={"content": strip_content(message.content)}) for message in query.pending
+    )
+    if any(is_empty(message.content) for message in pending):
         raise EmptyContent("pending: content is needed, there was none beside white space")
     return query.model_copy(update={"pending": pending})
 

@@ -1,7 +1,9 @@
 """The intake: it decides updates and signals in the order of their arrival.
 
 They wait until start-up has finished, and then for a workflow task whose budget they fit, because their texts are
-tokenized when they are decided. While a model call is being stopped they wait for the end of its run.
+tokenized when they are decided. While a model call is being stopped they wait for the end of its run. An input that
+names blobs is decided when a worker has found that they are stored; those behind it wait, so that none overtakes it.
+One activity checks the blobs of many that wait: of thousands of signals the history would become too long otherwise.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -21,15 +24,31 @@ from clew_workflows.contract import (
     SubagentResultInput,
     ToolResultInput,
 )
-from clew_workflows.contract.errors import ClewError, Closed, InvalidInput, QueueFull, Refusal
-from clew_workflows.host import ingress
+from clew_workflows.contract.content import Blob
+from clew_workflows.contract.errors import (
+    REFUSALS,
+    ArchiveUnavailable,
+    ClewError,
+    Closed,
+    InvalidInput,
+    QueueFull,
+    Refusal,
+    make_refusal,
+)
+from clew_workflows.host import execution, ingress
 from clew_workflows.host.duties import start_background_task
 from clew_workflows.host.runtime import Runtime
 from clew_workflows.host.tasks import TaskBudget
-from clew_workflows.session import commands, decisions
+from clew_workflows.protocol import CheckBlobs, Failure
+from clew_workflows.session import commands, decisions, media
 from clew_workflows.session.commands import Answer, Command
 from clew_workflows.session.state import MAX_WAITING, Decision, Moment, State
 
+MAX_CHECKED = 64
+"""Most waiting arrivals whose blobs one activity checks: each activity adds six events to the history."""
+MAX_CHECKED_BLOBS = 500
+MAX_CHECKED_BYTES = 1_000_000
+"""Most blobs and bytes of arrivals of one such activity; the first arrival may have more."""
 MIN_COST = 1024
 """Bytes of a workflow task's budget that an arrival without text takes: deciding it takes 0.1 milliseconds."""
 
@@ -49,6 +68,7 @@ class Arrival:
         refusal: Why it was refused.
         answer: The answer to its caller, or what the answer will be.
         settled: It has been decided.
+        checked: The blobs that it names are stored, or it was refused.
     """
 
     name: str
@@ -61,6 +81,7 @@ class Arrival:
     refusal: ClewError | None = None
     answer: Answer = None
     settled: bool = False
+    checked: bool = False
 
     @property
     def cost(self) -> int:
@@ -164,7 +185,7 @@ class Intake:
         """Decide arrivals while they fit the budget of this workflow task. The next tasks decide the others."""
         while self._waiting and not self._runtime.state.stopping:
             self._decode(self._waiting[0])
-            if not self._fits(self._waiting[0]):
+            if self._find_unchecked(self._waiting[0]) or not self._fits(self._waiting[0]):
                 break
             arrival = self._waiting.popleft()
             if not arrival.settled:
@@ -189,9 +210,52 @@ class Intake:
     async def _continue(self) -> None:
         if self._runtime.state.stopping:
             await workflow.wait_condition(lambda: not self._runtime.state.stopping)
+        elif self._find_unchecked(self._waiting[0]):
+            await self._check(self._list_unchecked())
         else:
             await self._budget.wait_for_next_task()
         self._settle_waiting()
+
+    def _find_unchecked(self, arrival: Arrival) -> tuple[Blob, ...]:
+        """Find the blobs that an arrival names and that must be checked before it is decided."""
+        if arrival.checked or arrival.settled or arrival.refusal or self._runtime.state.closed:
+            return ()
+        return media.list_blobs(arrival.command)
+
+    def _list_unchecked(self) -> list[tuple[Arrival, tuple[Blob, ...]]]:
+        """List the arrivals whose blobs are checked next, from the first one that waits, with their blobs."""
+        listed: list[tuple[Arrival, tuple[Blob, ...]]] = []
+        count = size = 0
+        for arrival in islice(self._waiting, MAX_CHECKED):
+            size += arrival.size
+            if listed and size > MAX_CHECKED_BYTES:
+                break
+            self._decode(arrival)
+            if blobs := self._find_unchecked(arrival):
+                count += len(blobs)
+                if listed and count > MAX_CHECKED_BLOBS:
+                    break
+                listed.append((arrival, blobs))
+        return listed
+
+    async def _check(self, listed: list[tuple[Arrival, tuple[Blob, ...]]]) -> None:
+        """Have a worker check that blobs are stored as they are described; the arrivals of others are refused."""
+        state = self._runtime.state
+        family = state.archive.family if state.archive else state.session_id
+        owners = [arrival for arrival, blobs in listed for _ in blobs]
+        checked = CheckBlobs.make(family, (blob for _, blobs in listed for blob in blobs))
+        answer = await execution.carry_out(checked, None, state)
+        for arrival, _ in listed:
+            arrival.checked = True
+            if isinstance(answer, Failure):
+                arrival.refusal = (
+                    ArchiveUnavailable(f"the blobs cannot be looked up at present, send it again: {answer.message}")
+                    if answer.type not in REFUSALS
+                    else make_refusal(answer.type, answer.message)
+                )
+        for problem in () if isinstance(answer, Failure) else answer.problems:
+            owner = owners[problem.blob]
+            owner.refusal = owner.refusal or make_refusal(problem.type, problem.message)
 
     def _fits(self, arrival: Arrival) -> bool:
         # A closed session refuses them all.

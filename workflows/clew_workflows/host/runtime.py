@@ -12,6 +12,7 @@ from temporalio import workflow
 from clew_workflows.contract import ContextQuery
 from clew_workflows.host import telemetry
 from clew_workflows.host.execution import TimeLimits
+from clew_workflows.host.local_runs import LOCAL_RUNS
 from clew_workflows.host.tasks import Fullness
 from clew_workflows.protocol import CallModel, Event, SessionEffect
 from clew_workflows.session import views
@@ -128,6 +129,8 @@ class Runtime:
                 self.changed_lanes.append(entry.lane)
         if (step.gave_up or step.stops) and self.task:
             self.task.cancel()
+        if (step.gave_up or step.stops) and not workflow.unsafe.is_replaying():
+            LOCAL_RUNS.tell(workflow.info().run_id, "stopping")
         self.active_at = workflow.time()
         self._fullness.task.note()
         telemetry.report_turns(step.entries, self.state)

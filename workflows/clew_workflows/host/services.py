@@ -5,6 +5,7 @@ A malformed input fails the workflow. The type of its failure is the word of the
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
@@ -18,35 +19,57 @@ from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlrea
 with workflow.unsafe.imports_passed_through():
     from clew_workflows.contract import (
         DELETE_WORKFLOW,
+        FINISH_UPLOAD_WORKFLOW,
         FORK_WORKFLOW,
+        GET_BLOB_WORKFLOW,
         LIST_WORKFLOW,
+        MAX_CHUNK_BYTES,
         MAX_MESSAGE_BYTES,
         MAX_TOKEN_BYTES,
+        PUT_BLOB_WORKFLOW,
         READ_CONTEXT_WORKFLOW,
         READ_WORKFLOW,
         RESTORE_WORKFLOW,
+        START_UPLOAD_WORKFLOW,
         DeleteSessionInput,
+        FinishUploadInput,
         ForkSessionInput,
+        GetBlobInput,
         ListSessionsInput,
+        PutBlobInput,
         ReadContextInput,
         ReadThreadInput,
         RestoreInput,
         SessionConfig,
+        StartUploadInput,
     )
     from clew_workflows.contract.config import make_start_arguments
-    from clew_workflows.contract.errors import ArchiveUnavailable, InvalidInput, NotFound, Refusal
+    from clew_workflows.contract.errors import (
+        ArchiveUnavailable,
+        ContentMismatch,
+        InvalidInput,
+        NotFound,
+        Refusal,
+        TooLarge,
+        UnsupportedContent,
+    )
     from clew_workflows.contract.outputs import EntriesPage, RestoreReceipt
     from clew_workflows.host import ingress
     from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
     from clew_workflows.host.runtime import STAMPS
-    from clew_workflows.protocol import Fork, OpenCheckpoint, OpenedCheckpoint
+    from clew_workflows.protocol import EndUpload, Fork, OpenCheckpoint, OpenedCheckpoint
 
 CONTEXT_TIMEOUT = timedelta(seconds=90)
 CHANGE_TIMEOUT = timedelta(seconds=90)
+BLOB_TIMEOUT = timedelta(seconds=90)
+MAX_CHUNK_ARGUMENT_BYTES = 4 * MAX_CHUNK_BYTES // 3 + 10_000
+"""Largest argument of `PutBlob`, in bytes of JSON."""
 RESTORE_STEP_TIMEOUT = timedelta(seconds=45)
 """The time for each of the two activities of a restore."""
 RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=5))
 M = TypeVar("M", bound=BaseModel)
+_FINAL_FOR_BLOBS = (ContentMismatch.type, TooLarge.type, UnsupportedContent.type)
+"""The refusals of a blob that no repetition changes."""
 NO_ARGUMENT = RawValue(Payload())
 """The argument of a service that was started without one."""
 
@@ -148,7 +171,7 @@ class DeleteSession:
 
     @workflow.run
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
-        """Delete the session. Returns when nothing of it can be read any more."""
+        """Delete the session. The server deletes its histories in the background, which may take a minute or two."""
         return await run_activity("delete_session", decode(argument, DeleteSessionInput), CHANGE_TIMEOUT)
 
 
@@ -162,7 +185,82 @@ class ListSessions:
         return await run_activity("list_sessions", decode(argument, ListSessionsInput), CHANGE_TIMEOUT)
 
 
-SERVICES = (ReadThread, ReadContext, ForkSession, RestoreSession, DeleteSession, ListSessions)
+@workflow.defn(name=PUT_BLOB_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class PutBlob:
+    """Stores a chunk of a blob: `{session_id, data, ...}` -> `{blob?}`.
+
+    With the last chunk the blob is checked and stored; the other chunks, and the event histories of the workflows
+    that have brought them, are deleted then. This workflow's own history is the caller's to delete.
+    """
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """Store the chunk. The answer has the blob's description once the blob is complete."""
+        fields = decode(argument, PutBlobInput, MAX_CHUNK_ARGUMENT_BYTES)
+        try:
+            # The activity reads the bytes from this workflow's first event. The history has them once.
+            receipt = await run_activity("put_blob", fields.model_copy(update={"data": ""}), BLOB_TIMEOUT)
+        except ApplicationError as error:
+            if error.type in _FINAL_FOR_BLOBS:
+                await _end_upload(fields)
+            raise
+        await _end_upload(fields)
+        return receipt
+
+
+async def _end_upload(fields: PutBlobInput) -> None:
+    """Delete the chunks of a blob with the last one. Best effort: what is left is deleted with the session."""
+    if fields.upload_id and fields.last:
+        with suppress(ApplicationError):
+            end = EndUpload(session_id=fields.session_id, upload_id=fields.upload_id)
+            await run_activity("end_upload", end, BLOB_TIMEOUT)
+
+
+@workflow.defn(name=GET_BLOB_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class GetBlob:
+    """Answers one page of a blob's bytes: `{session_id, digest, offset?}` -> `{blob, data, next_offset?}`."""
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """Read a page. `next_offset` is the `offset` of the next page."""
+        return await run_activity("get_blob", decode(argument, GetBlobInput), BLOB_TIMEOUT)
+
+
+@workflow.defn(name=START_UPLOAD_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class StartUpload:
+    """Signs a URL of the store for the bytes of one blob: `{session_id, bytes, ...}` -> `{upload_id, url, ...}`.
+
+    The URL is in this workflow's event history, which is the caller's to delete.
+    """
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """Sign the URL. `FinishUpload` makes a blob of what is uploaded to it."""
+        return await run_activity("start_upload", decode(argument, StartUploadInput), BLOB_TIMEOUT)
+
+
+@workflow.defn(name=FINISH_UPLOAD_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class FinishUpload:
+    """Verifies what was uploaded, and stores it as a blob: `{session_id, upload_id}` -> `{blob}`."""
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """Store the blob. Repeated, it answers the same."""
+        return await run_activity("finish_upload", decode(argument, FinishUploadInput), BLOB_TIMEOUT)
+
+
+SERVICES = (
+    ReadThread,
+    ReadContext,
+    ForkSession,
+    RestoreSession,
+    DeleteSession,
+    ListSessions,
+    PutBlob,
+    GetBlob,
+    StartUpload,
+    FinishUpload,
+)
 
 
 def decode(argument: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:

@@ -6,6 +6,7 @@ here for the session's updates, signals and queries.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -59,11 +60,15 @@ def _describe(handler: Handler[Any]) -> str:
     return f"{handler.description} Example: {handler.example}" if handler.example else handler.description
 
 
+QUICK_UPDATES = 3
+"""Updates of figures that come at once within an interval."""
+
+
 class Visibility:
     """Updates a session's search attributes and its memo: each update adds an event to the history.
 
-    Quick turns share an update: what can wait for it waits until `interval` has passed since the one before, and a
-    timer then brings it. Turns that are further apart need no timer.
+    Sessions are shown at rest, with one update for a turn. Quick turns share one: after `QUICK_UPDATES` within
+    `interval` the others wait for its end, and a timer then brings it. A timer costs as much as an update.
 
     A workflow run that continues another has its search attributes. The memo is handed on by `memo`.
     """
@@ -76,7 +81,8 @@ class Visibility:
         self._finished = runtime.state.listed.finished
         self._memo = self.memo if workflow.info().continued_run_id else {}
         # A workflow run that continues another begins with an update of that one.
-        self._updated_at = workflow.time()
+        self._updates = deque([workflow.time()] if workflow.info().continued_run_id else [], QUICK_UPDATES)
+        self._busy_since: float | None = None
         self._is_timed = False
         self._checked: State | None = None
 
@@ -99,10 +105,10 @@ class Visibility:
         if not (self.is_due or shows_all):
             return
         self._checked = state = self._runtime.state
-        seconds_left = 0.0 if shows_all else self._updated_at + self._interval_seconds - workflow.time()
-        if ui.is_update_due(state, self._shown, self._finished, is_recent=seconds_left > 0):
+        seconds_left, is_long = 0.0 if shows_all else self._measure_left(), self._note_work(state)
+        if ui.is_update_due(state, self._shown, self._finished, is_recent=seconds_left > 0, is_long=is_long):
             self._upsert()
-        elif not self._is_timed and ui.is_update_due(state, self._shown, self._finished, is_recent=False):
+        elif not self._is_timed and ui.is_update_due(state, self._shown, self._finished):
             self._is_timed = True
             start_background_task(self._update_later(seconds_left))
         memo = self.memo
@@ -110,6 +116,21 @@ class Visibility:
             workflow.upsert_memo({**dict.fromkeys(self._memo.keys() - memo.keys()), **memo})
             self._memo = memo
             self._task_commands.note()
+
+    def _measure_left(self) -> float:
+        """Measure the seconds until the next update of figures: 0 or less if it may come now."""
+        if len(self._updates) < QUICK_UPDATES:
+            return 0.0
+        return self._updates[0] + self._interval_seconds - workflow.time()
+
+    def _note_work(self, state: State) -> bool:
+        """Note since when the session works; returns whether that is longer than the interval."""
+        if not state.busy:
+            self._busy_since = None
+            return False
+        now = workflow.time()
+        self._busy_since = now if self._busy_since is None else self._busy_since
+        return now - self._busy_since > self._interval_seconds
 
     async def _update_later(self, seconds: float) -> None:
         await workflow.sleep(seconds, summary="lists show the session as it is then")
@@ -134,7 +155,8 @@ class Visibility:
             workflow.upsert_search_attributes(updates)
             self._task_commands.note()
         self._shown = values
-        self._finished, self._updated_at = state.listed.finished, workflow.time()
+        self._finished = state.listed.finished
+        self._updates.append(workflow.time())
 
 
 def _read_attributes() -> dict[str, AttributeValue]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
-from clew_workflows.contract.payloads import ConfigPayload
+from clew_workflows.contract.payloads import ConfigPayload, MessagePayload, OperationPayload
 from clew_workflows.contract.tokens import Encoding, load_encoding
 from clew_workflows.protocol import RunTools, SessionEffect
 from clew_workflows.session import tool_rounds
@@ -79,7 +79,8 @@ class Step:
 def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
     """Append a decision's drafts to the session's thread, and return the session with its next state and effect."""
     before, after = session.state, decision.state
-    encoding, entries = load_encoding(after.settings.config.encoding), list[Entry]()
+    encoding = load_encoding(after.settings.config.encoding).for_model(after.settings.model)
+    entries = list[Entry]()
     if after.queue or after.inbox:
         after = _count_waiting(after, encoding)
     for draft in decision.commit:
@@ -91,11 +92,20 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
         entries.append(entry)
     if entries:
         after = replace(after, listed=note_entries(after.listed, entries))
+    if not after.has_media and any(map(_has_media, entries)):
+        after = replace(after, has_media=True)
     gave_up = _gives_up(before, after)
     waits = isinstance(session.effect, RunTools) and tool_rounds.is_over(after, session.effect)
     effect = decision.effect or (None if gave_up or waits else session.effect)
     stops = after.stopping and not before.stopping
     return Step(Session(after, session.thread, effect), tuple(entries), gave_up, stops)
+
+
+def _has_media(entry: Entry) -> bool:
+    body = entry.body
+    if isinstance(body, OperationPayload):
+        return bool(body.snapshot and body.snapshot.media_tokens)
+    return isinstance(body, MessagePayload) and bool(body.media_tokens)
 
 
 def _note_changes(thread: Thread, config: ConfigPayload) -> ConfigPayload:
@@ -105,7 +115,7 @@ def _note_changes(thread: Thread, config: ConfigPayload) -> ConfigPayload:
 
 
 def _count_waiting(state: State, encoding: Encoding) -> State:
-    """Count the tokens of the messages and inputs that have begun to wait.
+    """Count the tokens of the texts of the messages and inputs that have begun to wait.
 
     Many of them may be committed at once later, which must not take long: all sessions of a worker share a processor.
     """
@@ -126,7 +136,7 @@ def _is_uncounted(waiting: Request | Input) -> bool:
 def _count(waiting: T, encoding: Encoding) -> T:
     if not _is_uncounted(waiting):
         return waiting
-    return replace(waiting, tokens=encoding.count_message({"role": "user", "content": waiting.content}))
+    return replace(waiting, tokens=encoding.count_text({"role": "user", "content": waiting.content}))
 
 
 def _gives_up(before: State, after: State) -> bool:

@@ -82,8 +82,8 @@ def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int
         TooLarge: The checkpoint is larger than an input of a session, or than a token, may be.
     """
     config = _make_config(state)
-    # The new session has no thread that cleared tool results could be read from.
-    policy = ContextPolicy(clear_tool_results=None)
+    # The new session has no thread that cleared tool results and media could be read from.
+    policy = ContextPolicy(clear_tool_results=None, clear_media=None)
     projected = build_context(thread, context_ref=context_ref, at_seq=at_seq, policy=policy, standalone=True)
     context = _make_snapshot(projected, thread, context_ref, at_seq)
     payload = {

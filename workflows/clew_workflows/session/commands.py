@@ -36,6 +36,7 @@ from clew_workflows.session import (
     configuration,
     decisions,
     inputs,
+    media,
     operations,
     outside,
     runs,
@@ -163,6 +164,7 @@ def decide(
     Raises:
         Refusal: The session cannot accept the command in its present state.
         ContextOverflow: A checkpoint's context does not fit the budget.
+        TooLarge: The blobs that the command names exceed a limit.
         Repeated: The same encrypted text came before, and the command would be carried out again.
     """
     if state.phase in ("hibernating", "closed"):
@@ -171,6 +173,9 @@ def decide(
         decision, answer = _displace_summary(state, thread, command, own_id, at)
     else:
         decision, answer = _decide(state, thread, command, own_id, at)
+    if decision.state is not state and media.may_have_media(command):
+        media.check_limits(state, command)
+        decision = media.count(decision, command)
     if seal is not None:
         decision = _remember_seal(state, decision, answer, seal)
     return decision, answer

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from pydantic_core import to_json
 
-from clew_workflows.contract import READ_RESULT, ConfigureInput, ContextPolicy, SessionConfig
+from clew_workflows.contract import ConfigureInput, ContextPolicy, SessionConfig
 from clew_workflows.contract.errors import Refusal, TooLarge, UnknownTool
 from clew_workflows.contract.messages import canonicalize
-from clew_workflows.contract.names import MAX_METADATA_BYTES, MAX_METADATA_NAMES, is_selected
+from clew_workflows.contract.names import BUILT_IN_TOOLS, MAX_METADATA_BYTES, MAX_METADATA_NAMES, is_selected
 from clew_workflows.contract.payloads import ConfigPayload
 from clew_workflows.contract.policy import resolve
 from clew_workflows.protocol import Failure, Prepared, ResolvedAgent, ResolvedTool
@@ -51,6 +51,7 @@ def adopt_preparation(state: State, answer: Prepared) -> State:
         # A new policy may fit the model: forget what it has refused under the old one.
         learned=adopted.learned if same_policy else {},
         problem=problem,
+        has_viewer=state.preparation.views,
         agent_due=known.agent_due and problem is not None,
         due=False,
         deployment=answer.deployment or known.deployment,
@@ -174,7 +175,7 @@ def check_approvals(config: SessionConfig) -> None:
     Raises:
         UnknownTool: `require_approval` names such a tool.
     """
-    names = (*config.tools, READ_RESULT)
+    names = (*config.tools, *BUILT_IN_TOOLS)
     unknown = [name for name in config.require_approval if not is_selected(name, names)]
     if unknown:
         tools = ", ".join(config.tools) or "none"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.outcomes import OutcomeError, Usage
 from clew_workflows.contract.payloads import (
@@ -269,7 +270,7 @@ def draft_unread(
 ) -> Draft:
     """Draft the `input` entry of an input that was accepted and that no model has read."""
     own = unread.request_id or request_id
-    return draft_input(event, unread.kind, reason, unread.content, input_id=unread.input_id, request_id=own)
+    return draft_input(event, unread.kind, reason, get_text(unread.content), input_id=unread.input_id, request_id=own)
 
 
 def draft_withdrawal(run: Run) -> Draft:
@@ -285,7 +286,7 @@ def draft_unopened(request: Request, event: Literal["rejected", "dropped"], reas
     """Draft the `input` entries of a request that never ran: its message, or the inputs of a follow-up run."""
     request_id = request.request_id
     if not request.inputs:
-        return (draft_input(event, "message", reason, request.content, request_id=request_id),)
+        return (draft_input(event, "message", reason, get_text(request.content), request_id=request_id),)
     return tuple(draft_unread(unread, event, reason, request_id) for unread in request.inputs)
 
 
@@ -336,6 +337,7 @@ def _make_recipe(run: Run, answer: ModelAnswered) -> Recipe:
         epoch=answer.epoch,
         shared_prefix_tokens=answer.shared_prefix_tokens,
         cleared_tool_results=answer.cleared_tool_results,
+        cleared_media=answer.cleared_media,
         truncated_tool_results=answer.truncated_tool_results,
         context_policy=policy.model_dump(mode="json", exclude_unset=True) if policy else None,
         prices=answer.prices,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from clew_workflows.contract.content import Content, get_text, list_media
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.protocol import CheckedItem, Failure, HooksAnswered, RunHooks, ToolAnswered
 from clew_workflows.session import drafts, tool_rounds
@@ -29,7 +30,7 @@ def check_request(state: State, request: Request, *, compares: bool) -> Decision
     if request.message is None:
         items = tuple(map(_describe_input, request.inputs))
     else:
-        items = (CheckedItem(text=request.content, metadata=request.metadata or None),)
+        items = (_describe("message", request.content, request.metadata),)
     effect = RunHooks(
         point="request",
         request_id=request.request_id,
@@ -140,4 +141,8 @@ def _check(state: State, run: Run, checking: Checking, point: HookPoint, items: 
 
 
 def _describe_input(unread: Input) -> CheckedItem:
-    return CheckedItem(kind=unread.kind, text=unread.content, metadata=unread.metadata or None)
+    return _describe(unread.kind, unread.content, unread.metadata)
+
+
+def _describe(kind: str, content: Content, metadata: dict[str, str] | None) -> CheckedItem:
+    return CheckedItem(kind=kind, text=get_text(content), media=list_media(content), metadata=metadata or None)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pydantic_core import to_json
 
 from clew_workflows.contract import CancelInput, MessageInput, OnBusy, SubmitInput
+from clew_workflows.contract.content import Content
 from clew_workflows.contract.errors import Busy, Idle, InvalidInput, QueueFull, RequestMismatch
 from clew_workflows.contract.outputs import CancelReceipt, InputReceipt
 from clew_workflows.session import drafts, runs, summaries
@@ -166,8 +167,9 @@ def _list_waiting_sizes(state: State) -> list[int]:
     return [_measure(waiting.content, waiting.metadata) for waiting in state.inbox]
 
 
-def _measure(content: str, metadata: dict[str, str] | None = None) -> int:
-    return len(content.encode()) + (len(to_json(metadata)) if metadata else 0)
+def _measure(content: Content, metadata: dict[str, str] | None = None) -> int:
+    size = len(content.encode()) if isinstance(content, str) else len(to_json(content))
+    return size + (len(to_json(metadata)) if metadata else 0)
 
 
 def _measure_request(request: Request) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from clew_workflows.contract import ApprovalInput, ToolResultInput
+from clew_workflows.contract.content import Content, get_text, read_parts
 from clew_workflows.contract.errors import (
     AlreadyAnswered,
     AlreadyResolved,
@@ -126,12 +127,15 @@ def submit_result(state: State, command: ToolResultInput, at: Moment) -> tuple[D
         UnknownToolCall: No external call of this id waits.
     """
     call = _find_pending_result(state, command.tool_call_id)
-    content = command.content if isinstance(command.content, str) else to_json(command.content).decode()
-    size, limit = len(content.encode()), state.settings.config.limits.max_tool_result_bytes
+    content: Content = read_parts(command.content) or (
+        command.content if isinstance(command.content, str) else to_json(command.content).decode()
+    )
+    text = get_text(content)
+    size, limit = len(text.encode()), state.settings.config.limits.max_tool_result_bytes
     if size > limit:
         raise TooLarge(f"the result has {size} bytes of text, at most {limit} are taken")
-    if data := find_data_url(content):
-        raise InvalidInput(f"content: it holds a data URL ({data}): a model reads text only, submit a description")
+    if data := find_data_url(text):
+        raise InvalidInput(f"content: it holds a data URL ({data}): store a blob, and submit its part")
     answered = (*state.memory.answered_calls, call.tool_call_id)[-MAX_KNOWN_ANSWERS:]
     answer = ToolAnswered(content=content, is_error=command.is_error, by=command.by)
     receipt = ToolResultReceipt(tool_call_id=call.tool_call_id, seq=at.rev)

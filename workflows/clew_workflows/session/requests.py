@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clew_workflows.contract import READ_RESULT, ContextPolicy, MessageInput
+from clew_workflows.contract import ContextPolicy, MessageInput
+from clew_workflows.contract.content import list_media
 from clew_workflows.contract.errors import InvalidInput, UnknownTool
+from clew_workflows.contract.names import BUILT_IN_TOOLS
 from clew_workflows.contract.outcomes import RequestOutcome, Usage
 from clew_workflows.contract.payloads import RunPayload
 from clew_workflows.protocol import ModelProfile
@@ -215,7 +217,7 @@ def _select_tools(settings: Settings, names: tuple[str, ...]) -> tuple[str, ...]
             f"tools: {', '.join(map(repr, unknown))[:1000]} are no tools of the session: its tools are "
             f"{', '.join(known)[:1000] or 'none'}"
         )
-    return tuple(name for name in known if name in names or (names and name == READ_RESULT))
+    return tuple(name for name in known if name in names or (names and name in BUILT_IN_TOOLS))
 
 
 def _check_tool_choice(settings: Settings, choice: str | None, tools: tuple[str, ...] | None) -> None:
@@ -248,3 +250,9 @@ def renew_request(state: State, request: Request, failed_models: tuple[str, ...]
     if request.message is None:
         return make_follow_up(state, request.request_id, request.inputs, failed_models)
     return replace(make_request(state, request.message, request.request_id, failed_models), tokens=request.tokens)
+
+
+def has_media(request: Request) -> bool:
+    """Whether a request's messages have images, recordings or files."""
+    contents = [unread.content for unread in request.inputs] or [request.content]
+    return any(map(list_media, contents))

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from clew_workflows.contract.content import is_empty
 from clew_workflows.contract.errors import Refusal
 from clew_workflows.contract.payloads import Retried
 from clew_workflows.protocol import (
@@ -32,7 +33,17 @@ from clew_workflows.protocol import (
     ModelStopped,
     Outdated,
 )
-from clew_workflows.session import budgets, drafts, hooks, operations, requests, subagents, summaries, tool_rounds
+from clew_workflows.session import (
+    budgets,
+    drafts,
+    hooks,
+    media,
+    operations,
+    requests,
+    subagents,
+    summaries,
+    tool_rounds,
+)
 from clew_workflows.session.state import (
     Clock,
     Decision,
@@ -95,7 +106,11 @@ def open_run(
     opened = Decision(replace(state, counters=counters, run=run), messages)
     if problem:
         return opened.then(fail_run, at, problem)
-    return opened.then(_prepare if state.settings.problem else call_model, at)
+    # The model gets `view_blob` with the first message that has media.
+    lacks_viewer = not state.settings.has_viewer and (state.has_media or requests.has_media(request))
+    prepares = state.settings.problem or (lacks_viewer and not prepared_now)
+    opened = replace(opened, state=replace(opened.state, has_media=True)) if lacks_viewer else opened
+    return opened.then(_prepare if prepares else call_model, at)
 
 
 def prepare_again(state: State, at: Moment, outdated: Outdated) -> Decision:
@@ -188,6 +203,7 @@ def _make_call(state: State, at: Moment) -> Decision:
         limited=settings.limited if compares else None,
         parent_call_id=failed.parent_call_id if failed else newest and newest.call_id,
         has_fallback=bool(request.fallbacks),
+        refuses_content=settings.policy.overlay(request.context_policy).unsupported_content == "refuse",
     )
     tried = replace(run.tried, repeats=False)
     run = replace(run, describing=False, iteration=call.iteration, call=call, tool_calls=(), tried=tried)
@@ -237,7 +253,10 @@ def take_reply(state: State, at: Moment, answer: ModelAnswered) -> Decision:
         run=run,
         settings=budgets.note_reply(state.settings, run.call, answer) if run.call else state.settings,
         spent=state.spent.add(usage),
-        counters=replace(state.counters, tool_calls=state.counters.tool_calls + len(calls)),
+        counters=replace(
+            media.count_content(state.counters, reply.content),
+            tool_calls=state.counters.tool_calls + len(calls),
+        ),
         summaries=replace(state.summaries, due=due),
     )
     committed = Decision(state, (message, *refused))
@@ -457,7 +476,7 @@ def commit_unfinished(state: State, event: Event) -> Decision:
         settings = budgets.note_reply(settings, run.call, answer)
     message = drafts.draft_assistant_message(run, answer, ())
     run, spent = replace(run, spent=run.spent.add(answer.usage)), state.spent.add(answer.usage)
-    committed = (message,) if reply.content.strip() else ()
+    committed = () if is_empty(reply.content) else (message,)
     return Decision(replace(state, run=run, settings=settings, spent=spent), committed)
 
 

@@ -14,6 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import from_json, to_json
 
 from clew_workflows.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig, Task
+from clew_workflows.contract.content import Content, get_opening
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.lists import cut_title
 from clew_workflows.contract.outcomes import RequestOutcome, Usage
@@ -179,14 +180,14 @@ class Input:
         source: The source that its entry names.
         request_id: The request of a message that joins the run.
         joined: The message that joins the run.
-        tokens: The tokens of its message, counted when it begins to wait.
+        tokens: The tokens of its text, counted when it begins to wait.
         checked: The hooks have accepted it.
         refs: The caller's own refs.
     """
 
     input_id: str
     kind: str
-    content: str
+    content: Content
     at: Literal["terminal", "step"]
     on_failure: Literal["follow_up", "drop"]
     source: str
@@ -224,14 +225,14 @@ class Request:
         output_schema: The JSON Schema of the answer.
         message: The message; None for a follow-up run.
         inputs: The inputs that a follow-up run answers.
-        tokens: The tokens of its message, counted when it begins to wait.
+        tokens: The tokens of its text, counted when it begins to wait.
         fallbacks: The models that are tried next, in order, if the model has an outage.
         tools: The names of the request's tools; None: all of the session's.
         provider_tools: The tools that the provider may run itself.
     """
 
     request_id: str
-    content: str
+    content: Content
     context_ref: str
     model: str
     options: ModelOptions
@@ -485,8 +486,8 @@ def note_entries(listed: Listed, entries: Sequence[Entry]) -> Listed:
     listed = replace(listed, started_at=listed.started_at or entries[0].at, active_at=entries[-1].at)
     for entry in entries:
         match entry.body:
-            case UserMessage(content=str() as content) if listed.opening is None:
-                listed = replace(listed, opening=cut_title(content))
+            case UserMessage() as message if listed.opening is None:
+                listed = replace(listed, opening=cut_title(get_opening(message.content)))
             case RunPayload(status=status):
                 listed = replace(listed, finished=listed.finished + 1, failed=status == "failed")
             case SessionPayload(event=event):
@@ -681,6 +682,7 @@ class Settings:
         shows_texts: Labels, details, titles and search attributes may hold texts of the conversation: a worker that
             does not encrypt has said so.
         attributes: The search attributes that the namespace has.
+        has_viewer: A worker has been asked for `view_blob`, because the thread has media.
         profiles: Workers' profiles of models, by model: the configuration's, and those that requests name.
         learned: Measurements of providers' token counts, by model.
     """
@@ -699,6 +701,7 @@ class Settings:
     calls_models: bool = False
     shows_texts: bool = False
     attributes: tuple[str, ...] = ()
+    has_viewer: bool = False
     profiles: Mapping[str, ModelProfile] = field(default_factory=dict)
     learned: Mapping[str, Learned] = field(default_factory=dict)
 
@@ -761,6 +764,7 @@ class Counters:
         tool_calls: Tool calls.
         inputs: Inputs.
         summaries: Summaries.
+        media_bytes: The bytes of the blobs that accepted messages name; a blob counts once for each message.
     """
 
     runs: int = 0
@@ -768,6 +772,7 @@ class Counters:
     tool_calls: int = 0
     inputs: int = 0
     summaries: int = 0
+    media_bytes: int = 0
 
     @property
     def next_call_id(self) -> str:
@@ -832,6 +837,7 @@ class State:
         spent: The tokens and the cost of the session.
         memory: What recognizes a repetition.
         listed: What lists of sessions show of the entries.
+        has_media: The thread has images, recordings or files.
         archive: The session's archive; None if the worker that began it had no store.
     """
 
@@ -852,6 +858,7 @@ class State:
     spent: Spent = Spent()
     memory: Memory = Memory()
     listed: Listed = Listed()
+    has_media: bool = False
     archive: ArchiveRef | None = None
 
     @property
@@ -897,6 +904,7 @@ class State:
         settings, archived = self.settings, self.archive is not None
         own, config, policy = settings.own, settings.config, settings.policy
         encoding = config.encoding if settings.has_encoding else None
+        clears_media = policy.clear_media is not None
         if own.agent is None or settings.keeps_agent:
             return Prepare(
                 model=settings.model,
@@ -904,6 +912,8 @@ class State:
                 tools=config.tools,
                 archived=archived,
                 clears=policy.clear_tool_results is not None,
+                views=self.has_media,
+                clears_media=clears_media,
                 encoding=encoding,
             )
         policy = (own.context_policy or ContextPolicy()).overlay(settings.own_policy)
@@ -914,6 +924,8 @@ class State:
             tools=own.tools if "tools" in own.model_fields_set else None,
             archived=archived,
             clears=policy.clear_tool_results is not None if "clear_tool_results" in policy.model_fields_set else None,
+            views=self.has_media,
+            clears_media=clears_media,
             encoding=encoding,
         )
 

@@ -77,7 +77,7 @@ def _find_text(thread: Thread, outcome: RequestOutcome) -> str:
     if seq < thread.first_seq:
         return "[the answer is in the archive of the subagent's session]"
     body = thread[seq].body
-    return body.content if isinstance(body, AssistantMessage) else ""
+    return body.text if isinstance(body, AssistantMessage) else ""
 
 
 def note_reported(state: State) -> Decision:

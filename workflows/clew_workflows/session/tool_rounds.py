@@ -16,7 +16,8 @@ import jsonschema_rs
 from pydantic_core import from_json
 
 from clew_workflows.contract import LateResultInput
-from clew_workflows.contract.messages import canonicalize, replace_data, truncate_result
+from clew_workflows.contract.content import MAX_MESSAGE_BLOB_BYTES, get_text, read_parts
+from clew_workflows.contract.messages import canonicalize, find_data_url, replace_data, truncate_result
 from clew_workflows.contract.names import selects
 from clew_workflows.contract.schemas import MAX_ARGUMENT_STEPS, StepCounter
 from clew_workflows.protocol import (
@@ -33,7 +34,7 @@ from clew_workflows.protocol import (
     make_idempotency_key,
     number_tool_calls,
 )
-from clew_workflows.session import drafts
+from clew_workflows.session import drafts, media
 from clew_workflows.session.state import Decision, LateCall, Moment, RequestedCall, Run, State
 from clew_workflows.thread.entries import Draft
 
@@ -151,8 +152,9 @@ _JSON = ("json/plain", "json/protobuf")
 def read_remote_result(encoding: str, data: bytes, limit: int) -> ToolAnswered:
     """Make the answer of a remote call from the payload of its activity's result.
 
-    A JSON string is the text itself, any other JSON value is its JSON text. Data, such as an image, is described. A
-    result over the limit is truncated, one that is not JSON is an error that the model reads.
+    A JSON string is the text itself. A list of parts that name blobs is the parts of the result; the blobs are not
+    checked yet. Any other JSON value is its JSON text. Data, such as an image, is described. A result over the limit
+    is truncated, one that is not JSON is an error that the model reads.
 
     Args:
         encoding: The payload's encoding, from its metadata.
@@ -165,6 +167,12 @@ def read_remote_result(encoding: str, data: bytes, limit: int) -> ToolAnswered:
         return _make_error(f"its encoding is {encoding[:100]!r}, not JSON")
     try:
         value = from_json(data)
+        if (
+            (parts := read_parts(value))
+            and len(get_text(parts).encode()) <= limit
+            and not find_data_url(get_text(parts))
+        ):
+            return ToolAnswered(content=parts)
         text = replace_data(value if isinstance(value, str) else data.decode()).encode()
         content = text.decode() if len(text) <= limit else truncate_result(text, limit)[0]
     except ValueError as error:
@@ -308,6 +316,7 @@ def _plan_call(state: State, run: Run, call: RequestedCall) -> PlannedCall:
         family=state.archive.family if state.archive else None,
         iteration=run.iteration,
     )
+    run_tool = run_tool.model_copy(update=_limit_media(state))
     if isinstance(tool.route, FunctionRoute) and tool.route.takes_context:
         context = {
             "agent": state.settings.agent.name if state.settings.agent else None,
@@ -316,6 +325,19 @@ def _plan_call(state: State, run: Run, call: RequestedCall) -> PlannedCall:
         }
         run_tool = run_tool.model_copy(update=context)
     return PlannedCall(run_tool, tool)
+
+
+def _limit_media(state: State) -> dict[str, int]:
+    """Limit the blobs of a result, where the session's limits are not those of all sessions."""
+    limits, changed = state.settings.config.limits, dict[str, int]()
+    if limits.max_blob_bytes is not None:
+        changed["max_blob_bytes"] = limits.max_blob_bytes
+    left = limits.max_message_blob_bytes or MAX_MESSAGE_BLOB_BYTES
+    if limits.max_session_blob_bytes is not None:
+        left = min(left, max(limits.max_session_blob_bytes - state.counters.media_bytes, 0))
+    if left != MAX_MESSAGE_BLOB_BYTES:
+        changed["max_media_bytes"] = left
+    return changed
 
 
 def list_starting(state: State, effect: RunTools) -> tuple[PlannedCall, ...]:
@@ -368,7 +390,8 @@ def commit_result(state: State, run: Run, call: RequestedCall, answer: ToolAnswe
         replace(call, returned=True) if other.tool_call_id == call.tool_call_id else other for other in run.tool_calls
     )
     result = drafts.draft_tool_message(run, call, answer, state.children)
-    return Decision(replace(state, run=replace(run, tool_calls=calls)), (result,))
+    counters = media.count_content(state.counters, answer.content)
+    return Decision(replace(state, run=replace(run, tool_calls=calls), counters=counters), (result,))
 
 
 def close_calls(state: State, run: Run, reason: str) -> tuple[tuple[Draft, ...], tuple[LateCall, ...]]:

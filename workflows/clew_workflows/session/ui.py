@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from pydantic_core import to_json
 
+from clew_workflows.contract.content import Content, Part, describe_part, get_blob, list_media
 from clew_workflows.contract.lists import (
     AttributeValue,
     ListedStatus,
@@ -23,6 +24,7 @@ from clew_workflows.contract.payloads import AssistantMessage, ForkPayload, Mess
 from clew_workflows.protocol import (
     Archiving,
     CallModel,
+    CheckBlobs,
     DescribeModel,
     Effect,
     PlannedCall,
@@ -43,6 +45,10 @@ from clew_workflows.thread.thread import Thread
 # references work everywhere.
 
 
+MAX_MARKER = 80
+"""Most characters of the marker of an image, a recording or a file."""
+MAX_COUNT = 12
+"""Characters that the number of the other markers has room in."""
 _PUNCTUATION = re.compile(r"[\"-+\-/:<->@\[-`{-~]")
 """The ASCII punctuation except `!`, `,`, `.`, `;` and `?`."""
 
@@ -55,6 +61,31 @@ def shorten(text: str, limit: int) -> str:
         begin = "".join(char if char.isprintable() else " " for char in begin)
     line = " ".join(begin.split())
     return line if len(line) <= limit and len(text) <= 2 * limit else f"{line[: limit - 1]}…"
+
+
+def quote_content(content: Content, limit: int) -> str:
+    """Put a content on one line of at most `limit` characters: its texts, and behind them markers of its other parts.
+
+    A marker that has no room is a name, and one whose name has none is counted: the names of files may be long.
+    """
+    if isinstance(content, str):
+        return shorten(content, limit)
+    media = list_media(content)
+    texts = [part["text"][: 2 * limit] for part in content if part["type"] == "text"]
+    line = shorten("\n".join(texts), limit - MAX_COUNT if media else limit)
+    for number, part in enumerate(media):
+        room = limit - len(line) - 1 - (MAX_COUNT if number + 1 < len(media) else 0)
+        markers = (shorten(marker, MAX_MARKER) for marker in (describe_part(part), _name_part(part)))
+        marker = next((marker for marker in markers if len(marker) <= room), None)
+        if marker is None:
+            return f"{line} [{len(media) - number} media]".strip()
+        line = f"{line} {marker}".strip()
+    return line
+
+
+def _name_part(part: Part) -> str:
+    blob = get_blob(part)
+    return f"[{part['type']}: {blob.get('name') or blob['digest'][:12]}]" if blob else describe_part(part)
 
 
 def escape(text: str, limit: int) -> str:
@@ -142,6 +173,8 @@ def _describe(effect: Effect, state: State) -> str:
             return f"lane {effect.context_ref[:80]} before {effect.before}"
         case SignCheckpoint():
             return f"checkpoint {effect.number}"
+        case CheckBlobs():
+            return f"{len(effect.blobs)} blob{'s' * (len(effect.blobs) != 1)} of a message"
 
 
 def _label_call(effect: CallModel, state: State) -> tuple[str, ...]:
@@ -158,7 +191,7 @@ def _label_call(effect: CallModel, state: State) -> tuple[str, ...]:
 def _quote_question(state: State) -> str:
     if state.run is None or not state.run.request.content or not state.settings.shows_texts:
         return ""
-    return f"“{shorten(state.run.request.content, MAX_QUESTION)}”"
+    return f"“{quote_content(state.run.request.content, MAX_QUESTION)}”"
 
 
 def _name_call(name: str, arguments: object, state: State) -> str:
@@ -294,7 +327,7 @@ def _describe_turns(state: State, thread: Thread) -> Iterator[str]:
 def _describe_message(message: MessagePayload) -> str:
     parts = [f"**{message.role}**"]
     if message.content:
-        parts.append(escape(message.content, MAX_TEXT))
+        parts.append(escape(quote_content(message.content, MAX_TEXT), MAX_TEXT))
     if isinstance(message, AssistantMessage) and message.tool_calls:
         parts.append("calls " + ", ".join(format_code(call["name"], 80) for call in message.tool_calls[:MAX_LISTED]))
     if isinstance(message, AssistantMessage) and (own := _describe_provider_calls(message)):
@@ -368,6 +401,8 @@ def _make_list(title: str, lines: list[str]) -> str:
 # The session in lists: its summary, its search attributes, its memo, and when they are to be updated.
 
 
+WAITING: frozenset[ListedStatus] = frozenset({"awaiting_approval", "awaiting_external"})
+"""Busy, and the session waits for people or for results from outside."""
 FIGURES = frozenset({"ClewTokens", "ClewCostUsd", "ClewLastActive"})
 """The search attributes that change with each turn."""
 
@@ -424,17 +459,25 @@ def select_attributes(state: State) -> dict[str, AttributeValue]:
     return {name: value for name, value in values.items() if name in state.settings.attributes}
 
 
-def is_update_due(state: State, shown: Mapping[str, AttributeValue], finished: int, *, is_recent: bool) -> bool:
-    """Whether the search attributes are to be updated now.
+def is_update_due(
+    state: State,
+    shown: Mapping[str, AttributeValue],
+    finished: int,
+    *,
+    is_recent: bool = False,
+    is_long: bool = False,
+) -> bool:
+    """Whether the search attributes are to be updated now: when the session rests, or waits for people.
 
-    After a recent update, figures wait, and so does the status of a run that makes its first model call: quick turns
-    share an update. The end of the session is shown by its last workflow task.
+    Each update costs money, so that a run which is soon over is not shown as `working`. The end of the session is
+    shown by its last workflow task.
 
     Args:
         state: The session.
         shown: The attributes as they were last updated.
         finished: The number of requests that had ended by then.
-        is_recent: The last update was a moment ago: what can wait for the next one waits.
+        is_recent: There were some updates a moment ago: figures wait, so that quick turns share an update.
+        is_long: The session has worked for some time.
     """
     if not state.settings.attributes or state.phase in ("hibernating", "closed"):
         return False
@@ -443,10 +486,9 @@ def is_update_due(state: State, shown: Mapping[str, AttributeValue], finished: i
         return state.phase != "preparing"
     has_finished = state.listed.finished != finished
     if state.busy:
-        is_first_call = state.phase in ("preparing", "checking", "awaiting_model", "stopping", "summarizing") and (
-            state.run is None or state.run.iteration <= 1
-        )
-        changes = shown.get("ClewStatus") != find_status(state) and not (is_recent and is_first_call)
+        before, status = shown.get("ClewStatus"), find_status(state)
+        # People look for sessions that wait for them: these come at once, and go at once.
+        changes = before != status and (status != "working" or is_long or before in WAITING)
         return changes or (has_finished and not is_recent)
     if state.phase != "idle":
         return has_finished

@@ -121,7 +121,7 @@ def _commit_pending(state: State, thread: Thread, upto: int, lane: str, pending:
     if upto < thread.retained.upto:
         raise Archived(f"entry {upto} is in the archive: read it through ReadContext")
     extended = Thread(thread.slice(thread.first_seq, upto), thread.first_seq, thread.retained)
-    count = load_encoding(state.settings.config.encoding)
+    count = load_encoding(state.settings.config.encoding).for_model(state.settings.model)
     refs: Refs = {"run_id": f"run-{state.counters.runs + 1}"}
     for message in pending:
         draft = Draft(UserMessage(context_ref=lane, role="user", content=message.content), refs)

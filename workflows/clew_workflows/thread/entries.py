@@ -172,7 +172,8 @@ class Draft:
     Attributes:
         payload: The payload that the entry will have.
         refs: The refs that the entry will have.
-        tokens: The entry's tokens, where they have been counted; the payload then records those of its parts.
+        tokens: The entry's tokens without its media, where they have been counted; the payload then records those of
+            its parts.
     """
 
     payload: Payload
@@ -185,8 +186,9 @@ class Draft:
         return self.payload.entry_kind
 
     def commit(self, seq: int, entry_id: str, at: str, encoding: Encoding) -> Entry:
-        """Make the entry, and count its tokens if that has not been done."""
+        """Make the entry, and count its tokens if that has not been done. Its media are counted here alone."""
         counted, tokens = self.payload.count(encoding) if self.tokens is None else (self.payload, self.tokens)
-        entry = Entry(seq, entry_id, counted.entry_kind, at, counted.as_dict(), self.refs, tokens)
+        counted, media_tokens = counted.count_media(encoding)
+        entry = Entry(seq, entry_id, counted.entry_kind, at, counted.as_dict(), self.refs, tokens + media_tokens)
         object.__setattr__(entry, "_body", counted)
         return entry

@@ -8,14 +8,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from pydantic_core import from_json, to_json
 
+from clew.content import clean_name
 from clew.tools.definition import ToolDefinition, make_spec
+from clew_activities.inspection import find_type
 from clew_activities.providers import Redaction
+from clew_activities.received_media import NewMedia, Unusable, decode_base64
 from clew_activities.tools.mcp.settings import McpSettings, McpUnavailable
+from clew_activities.tools.result_parts import Piece
+from clew_workflows.contract.content import is_text_type
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.names import ALL_TOOLS, find_server, make_tool_name, split_configured_name
 from clew_workflows.session.tool_rounds import make_validator
@@ -114,8 +121,8 @@ class McpTools:
 
     async def call(
         self, tool: McpTool, arguments: dict[str, Any], report: Callable[[str, float | None], None] | None = None
-    ) -> tuple[str, bool]:
-        """Call a tool. Returns the text of the result, and whether it is an error.
+    ) -> tuple[str | list[Piece], bool]:
+        """Call a tool. Returns the text of the result, or its pieces if it has media, and whether it is an error.
 
         `report` is called with the texts of progress, and the fractions that are done.
 
@@ -131,8 +138,26 @@ class McpTools:
             result = await self._get_server(tool.server).call_tool(tool.tool, arguments, report_redacted)
         except McpUnavailable as error:
             raise self._name(tool.server, error) from None
-        text = make_result_text(result.model_dump(mode="json", by_alias=True, exclude_none=True))
-        return self._redaction.redact_text(text), bool(result.is_error)
+        fields = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        is_error = bool(result.is_error)
+        # An image of a few megabytes takes milliseconds to decode.
+        pieces = None if is_error else await asyncio.to_thread(make_result_pieces, fields)
+        if pieces is None:
+            return self._redaction.redact_text(make_result_text(fields)), is_error
+        return await asyncio.to_thread(lambda: [self._redact_piece(piece) for piece in pieces]), False
+
+    def _redact_piece(self, piece: Piece) -> Piece:
+        match piece:
+            case str():
+                return self._redaction.redact_text(piece)
+            case NewMedia(data=data, name=name):
+                name = name if name is None else self._redaction.redact_text(name)
+                with suppress(UnicodeDecodeError):
+                    data = self._redaction.redact_text(data.decode()).encode()
+                return replace(piece, data=data, name=clean_name(name) if name else None)
+            case Unusable(reason=reason):
+                return replace(piece, reason=self._redaction.redact_text(reason))
+        return piece
 
     async def close(self) -> None:
         """End all connections, and with them the servers' processes."""
@@ -259,6 +284,53 @@ def make_result_text(result: Mapping[str, Any]) -> str:
     if structured is not None and not _have_content(texts, structured):
         parts.append(to_json(structured).decode())
     return "\n".join(parts)
+
+
+def make_result_pieces(result: Mapping[str, Any]) -> list[Piece] | None:
+    """Make the pieces of a `CallToolResult` with media: texts, images, recordings and embedded files, in order.
+
+    None: it has no media. Links to resources stay texts. The type that the server declares is that of a text alone:
+    what other bytes are, their beginning says.
+    """
+    content = result.get("content") or []
+    if not any(_has_media(part) for part in content):
+        return None
+    pieces: list[Piece] = [
+        _read_media(part) if _has_media(part) else "\n".join(_describe_parts([part])) for part in content
+    ]
+    structured = result.get("structuredContent")
+    texts = [part["text"] for part in content if part.get("type") == "text"]
+    if structured is not None and not _have_content(texts, structured):
+        pieces.append(to_json(structured).decode())
+    return pieces
+
+
+def _has_media(part: Mapping[str, Any]) -> bool:
+    is_file = part.get("type") == "resource" and "text" not in part["resource"]
+    return is_file or part.get("type") in ("image", "audio")
+
+
+def _read_media(part: Mapping[str, Any]) -> Piece:
+    if part["type"] == "resource":
+        resource = part["resource"]
+        name = clean_name(unquote(urlsplit(str(resource.get("uri") or "")).path))
+        piece = decode_base64("file", resource.get("blob"), _read_text_type(resource), name)
+        if isinstance(piece, NewMedia):
+            inspected = find_type(piece.data)
+            kind = (inspected or "").partition("/")[0]
+            return replace(
+                piece,
+                kind="image" if kind == "image" else "audio" if kind == "audio" else "file",
+                media_type=None if inspected else piece.media_type,
+            )
+        return piece
+    return decode_base64("image" if part["type"] == "image" else "audio", part.get("data"))
+
+
+def _read_text_type(part: Mapping[str, Any]) -> str | None:
+    """Read the declared type of a text, which no first bytes tell; None: it is declared as something else."""
+    declared = str(part.get("mimeType") or "").partition(";")[0].strip().lower()
+    return declared if is_text_type(declared) and not declared.startswith("image/") else None
 
 
 def _describe_parts(content: Iterable[Mapping[str, Any]]) -> Iterator[str]:

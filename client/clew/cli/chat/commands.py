@@ -46,6 +46,9 @@ COMMANDS = {
         Command("status", "", "show what the session is doing"),
         Command("context", "", "show what the model gets, with token counts"),
         Command("transcript", "", "show all messages"),
+        Command(
+            "attach", "[PATH]", "send a file with the next message; without PATH list them, `clear` removes them"
+        ),
         Command("steer", "TEXT", "correct the active request"),
         Command("cancel", "[REASON]", "cancel the active request"),
         Command(

@@ -8,27 +8,31 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import run_in_terminal
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.application import get_app, run_in_terminal
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import Output
 from prompt_toolkit.styles import Style
+from rich.text import Text
 from temporalio.exceptions import TemporalError
 
 from clew.cli import show
-from clew.cli.chat.commands import Answer, Kind, Transcript, complete
+from clew.cli.attachments import find_files
+from clew.cli.chat.commands import Answer, Kind, Transcript, Typed, complete, parse_line
 from clew.cli.chat.rendering import FRAME_SECONDS, Block, Live, NoteBlock, Painter, Tone, format_context
 from clew.cli.failures import find_error_type, format_message
 from clew_workflows.contract.errors import ClewError
@@ -47,6 +51,10 @@ from clew_workflows.thread.entries import Entry
 
 KEY_SECONDS = 0.1
 """Seconds after Esc within which another key makes a combination with it, as Alt does."""
+ATTACH = "/attach "
+"""The beginning of a line whose rest is a path."""
+SHOWN_FILES = 3
+"""Most files that a line names."""
 MENU_ROWS = 6
 """Rows below the line for the menu of completions, while a command is typed."""
 _STYLE = Style.from_dict(
@@ -71,6 +79,8 @@ class Display:
         status_line: Returns the plain text of the status line in so many columns.
         cancel: Called for Esc, and for Ctrl-C on an empty line.
         leave: Called for both before: leaves a question; False if there is none.
+        attach: Attaches files whose path was pasted or typed.
+        attached: Returns the titles of the files that the next message has.
         list_names: Returns the names that are known of each kind, for completion.
         history: The lines typed before; None: those of the user's file.
         input: Where keys come from; None: stdin.
@@ -88,12 +98,16 @@ class Display:
         status_line: Callable[[int], str],
         cancel: Callable[[], None],
         leave: Callable[[], bool],
+        attach: Callable[[Sequence[Path]], None],
+        attached: Callable[[], tuple[str, ...]],
         list_names: Callable[[], dict[Kind, list[str]]],
         history: History | None = None,
         input: Input | None = None,  # noqa: A002 - prompt_toolkit's name
         output: Output | None = None,
     ) -> None:
         self._live = live
+        self._attached = attached
+        self._offer = _Offer(attach, self._show_hint)
         self.hint = ""
         self.question = ""
         self._interrupt = cancel
@@ -105,7 +119,7 @@ class Display:
             complete_while_typing=Condition(lambda: self._prompt.default_buffer.text.startswith("/")),
             reserve_space_for_menu=MENU_ROWS,
             history=history or open_history(),
-            key_bindings=_make_bindings(cancel, leave),
+            key_bindings=_make_bindings(cancel, leave, self._offer),
             style=_STYLE,
             erase_when_done=True,
             enable_suspend=True,
@@ -117,6 +131,7 @@ class Display:
         self._output = self._prompt.app.output
         self._colors = show.make_console().color_system
         self._unprinted = ""
+        self._printed = 0
         self._flushing: asyncio.Task[None] | None = None
         self._tick = 0
         self._frame: tuple[Any, ...] = ()
@@ -132,6 +147,7 @@ class Display:
         except EOFError:
             return None
         self.hint = ""
+        self._offer.end()
         return line.strip()
 
     def refresh(self) -> None:
@@ -149,6 +165,27 @@ class Display:
     def print(self, block: Block) -> None:
         """Print a block above the line."""
         self._write(self._painter.paint_block(block))
+
+    def print_picture(self, title: str, painted: str, printed: int) -> None:
+        """Print a picture, with its title if it does not follow the line that names it.
+
+        Args:
+            title: Its description.
+            painted: What the terminal draws; the cursor stands below it at the end.
+            printed: What `printed` was after that line.
+        """
+        line = self._painter.paint(show.make_text((f"  {title}", "dim cyan"))) if printed != self._printed else ""
+        self._write(line + painted)
+
+    @property
+    def printed(self) -> int:
+        """The number of times that something was printed."""
+        return self._printed
+
+    def measure(self) -> tuple[int, int]:
+        """Measure the terminal: its columns and rows."""
+        size = self._output.get_size()
+        return size.columns, size.rows
 
     def print_note(self, text: str, tone: Tone = "dim") -> None:
         """Print a remark."""
@@ -198,24 +235,31 @@ class Display:
     def _paint_message(self) -> str:
         """Paint the live part, and the beginning of the line. The library asks several times for each frame."""
         now = datetime.now(UTC).replace(microsecond=0)
-        frame = (self._live(), self.hint, self.question, self._output.get_size(), self._tick, now)
+        attached = self._attached()
+        frame = (self._live(), self.hint, self.question, attached, self._output.get_size(), self._tick, now)
         if frame != self._frame:
-            self._frame, self._message = frame, self._paint_frame(now)
+            self._frame, self._message = frame, self._paint_frame(now, attached)
         return self._message
 
-    def _paint_frame(self, now: datetime) -> str:
+    def _paint_frame(self, now: datetime, attached: tuple[str, ...]) -> str:
         if self.question:
             return f"{show.strip_controls(self.question)}> "
         rows = max(self._output.get_size().rows - ROWS_BELOW, 3)
         live = self._painter.paint_live(self._live(), rows=rows, tick=self._tick, now=now)
         hint = self._painter.paint(show.make_text((self.hint, "yellow"))).rstrip("\n") if self.hint else ""
-        return "\n".join(part for part in (live, hint, "> ") if part)
+        files = self._painter.paint(_format_titles(attached)).rstrip("\n") if attached else ""
+        return "\n".join(part for part in (live, hint, files, "> ") if part)
+
+    def _show_hint(self, hint: str) -> None:
+        self.hint = hint
+        self.refresh()
 
     def _write(self, painted: str) -> None:
         """Write text above the line. What is printed in one turn of the loop is written at once."""
         if not self._unprinted:
             self._flushing = asyncio.ensure_future(self._flush_soon())
         self._unprinted += painted
+        self._printed += 1
 
     async def _flush_soon(self) -> None:
         await run_in_terminal(self._write_unprinted)
@@ -229,7 +273,50 @@ class Display:
 # The line that is typed: keys, history, completion.
 
 
-def _make_bindings(cancel: Callable[[], None], leave: Callable[[], bool]) -> KeyBindings:
+class _Offer:
+    """The offer to attach the files whose paths stand in the line. Tab accepts it.
+
+    Args:
+        attach: Attaches the files.
+        hint: Shows a remark above the line; empty: none.
+    """
+
+    def __init__(self, attach: Callable[[Sequence[Path]], None], hint: Callable[[str], None]) -> None:
+        self._attach = attach
+        self._hint = hint
+        self._pasted = ""
+
+    def take_pasted(self, text: str) -> None:
+        """Make the offer, if a terminal has pasted the paths of files."""
+        if files := find_files(text, absolute=True):
+            self._pasted = text
+            names = ", ".join(show.shorten(path.name, 80) for path in files[:SHOWN_FILES])
+            more = f" and {len(files) - SHOWN_FILES} more" if len(files) > SHOWN_FILES else ""
+            self._hint(f"Tab attaches {names}{more} to the message")
+
+    def end(self) -> None:
+        """Withdraw the offer."""
+        self._pasted = ""
+
+    def find(self, line: str) -> str:
+        """Find the text of the line that Tab replaces by the files; empty: there is none."""
+        if self._pasted and self._pasted in line:
+            return self._pasted
+        # A terminal that does not mark pasted text types it.
+        typed = line.strip().startswith(("/", "~", "'", '"', "file://")) and not isinstance(parse_line(line), Typed)
+        return line if typed and find_files(line, absolute=True) else ""
+
+    def accept(self, buffer: Buffer) -> None:
+        """Attach the files, and take their paths out of the line."""
+        text = self.find(buffer.text)
+        self._hint("")
+        self._attach(find_files(text, absolute=True))
+        rest = buffer.text.replace(text, " ", 1).strip()
+        buffer.document = Document(rest, len(rest))
+        self.end()
+
+
+def _make_bindings(cancel: Callable[[], None], leave: Callable[[], bool], offer: _Offer) -> KeyBindings:
     """Make the bindings of the keys that the chat defines."""
     bindings = KeyBindings()
 
@@ -252,6 +339,18 @@ def _make_bindings(cancel: Callable[[], None], leave: Callable[[], bool]) -> Key
         else:
             cancel()
 
+    @bindings.add(Keys.BracketedPaste)
+    def paste(event: KeyPressEvent) -> None:
+        text = event.data.replace("\r\n", "\n").replace("\r", "\n")
+        is_argument = event.current_buffer.text.startswith(ATTACH)
+        event.current_buffer.insert_text(text)
+        if not is_argument:
+            offer.take_pasted(text)
+
+    @bindings.add("tab", filter=Condition(lambda: bool(offer.find(get_app().current_buffer.text))))
+    def attach(event: KeyPressEvent) -> None:
+        offer.accept(event.current_buffer)
+
     @bindings.add("escape", "enter")
     def break_line(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
@@ -260,13 +359,18 @@ def _make_bindings(cancel: Callable[[], None], leave: Callable[[], bool]) -> Key
 
 
 class _NameCompleter(Completer):
-    """Completes commands and the names that they take."""
+    """Completes commands and the names that they take, and the path of `/attach`."""
 
     def __init__(self, list_names: Callable[[], dict[Kind, list[str]]]) -> None:
         self._list_names = list_names
+        self._paths = PathCompleter(expanduser=True)
 
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:  # noqa: ARG002
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """Complete the line before the cursor."""
+        if document.text_before_cursor.startswith(ATTACH):
+            path = document.text_before_cursor.removeprefix(ATTACH)
+            yield from self._paths.get_completions(Document(path, len(path)), complete_event)
+            return
         for text, replaced, meta in complete(document.text_before_cursor, self._list_names()):
             yield Completion(text, -replaced, display_meta=meta)
 
@@ -290,6 +394,13 @@ def open_history() -> History:
     except (OSError, RuntimeError):
         return InMemoryHistory()
     return LineHistory(path)
+
+
+def _format_titles(titles: tuple[str, ...]) -> Text:
+    """Format the line with the files that the next message has."""
+    more = f" and {len(titles) - SHOWN_FILES} more" if len(titles) > SHOWN_FILES else ""
+    shown = " · ".join(show.shorten(title, 60) for title in titles[:SHOWN_FILES])
+    return show.make_text((f"+ {shown}{more}", "cyan"))
 
 
 # The status line: model, lane, context used, tokens and cost. Pure.

@@ -19,6 +19,7 @@ from rich.theme import Theme
 
 from clew.cli import show
 from clew.cli.hints import complete_commands, describe_need
+from clew_workflows.contract.content import Part, describe_part, get_text
 from clew_workflows.contract.messages import Citation, Message, ProviderCall
 from clew_workflows.contract.outputs import Context
 from clew_workflows.contract.tokens import ByteEstimate, Encoding
@@ -118,7 +119,18 @@ class NoteBlock:
     tone: Tone = "dim"
 
 
-Block = UserBlock | ReplyBlock | SourcesBlock | ToolBlock | WaitingBlock | NoteBlock
+@dataclass(frozen=True, slots=True)
+class MediaBlock:
+    """The images, recordings and files of the message before it.
+
+    Attributes:
+        parts: Their parts.
+    """
+
+    parts: tuple[Part, ...]
+
+
+Block = UserBlock | ReplyBlock | SourcesBlock | ToolBlock | WaitingBlock | NoteBlock | MediaBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +396,8 @@ def _format_block(block: Block, width: int, watched: str) -> RenderableType:
             return _format_tool(block, width)
         case WaitingBlock():
             return _format_waiting(block, width, watched)
+        case MediaBlock():
+            return Group(*(show.make_text((f"  {describe_part(part)}", "dim cyan")) for part in block.parts))
         case NoteBlock():
             # Errors of the workers name commands.
             text = complete_commands(block.text) if block.tone == "error" else block.text
@@ -503,6 +517,7 @@ def format_context(context: Context) -> RenderableType:
     remarks += ["earlier messages are left out"] if meta.truncated else []
     remarks += ["a summary stands for earlier messages"] if meta.summary_used else []
     remarks += [f"{meta.cleared_tool_results} tool results are cleared"] if meta.cleared_tool_results else []
+    remarks += [f"{meta.cleared_media} images, recordings and files are cleared"] if meta.cleared_media else []
     return Group(*rows, show.make_text((" · ".join(remarks), "dim")))
 
 
@@ -511,7 +526,7 @@ def _format_message(message: Message, tokens: int) -> Text:
     calls = " ".join(
         show.format_tool_call(call["name"], call["arguments"]).plain for call in message.get("tool_calls", [])
     )
-    return _format_row(f"{message['role']}{name}", tokens, f"{message['content']} {calls}")
+    return _format_row(f"{message['role']}{name}", tokens, f"{get_text(message['content'])} {calls}")
 
 
 def _format_row(title: str, tokens: int, content: str) -> Text:

@@ -8,6 +8,7 @@ from clew.cli.chat.rendering import (
     Block,
     BlockSplitter,
     Live,
+    MediaBlock,
     NoteBlock,
     ReplyBlock,
     RunningTool,
@@ -31,6 +32,7 @@ from clew.session.events import (
     ToolStarted,
 )
 from clew.session.reading import WaitingCall
+from clew_workflows.contract.content import Content, list_media
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.payloads import (
     ApprovalPayload,
@@ -257,6 +259,7 @@ class Screen:
                 self.lanes.add(body.context_ref)
                 self._end_retry()
                 yield from self._finish_reply()
+                yield from _show_media(body.content)
                 if body.provider_calls or body.citations:
                     yield SourcesBlock(tuple(body.provider_calls or ()), tuple(body.citations or ()))
                 self._calls = {call["id"]: call for call in body.tool_calls or ()}
@@ -266,7 +269,8 @@ class Screen:
                 call = self._calls.get(body.tool_call_id)
                 arguments = body.edited_arguments or (call["arguments"] if call else None)
                 name = body.name or (call["name"] if call else body.tool_call_id)
-                yield ToolBlock(name, arguments, body.content, body.is_error or body.in_doubt)
+                yield ToolBlock(name, arguments, _get_texts(body.content), body.is_error or body.in_doubt)
+                yield from _show_media(body.content)
             case ApprovalPayload():
                 self._approvals.pop(body.tool_call_id, None)
                 decision = "approved" if body.decision == "approve" else "denied"
@@ -288,12 +292,15 @@ class Screen:
     def _take_user_message(self, message: UserMessage) -> Iterator[Block]:
         own_id = message.input_id or message.request_id
         if own_id not in self._own_ids:
-            yield UserBlock(message.content, message.source, is_steer=message.input_id is not None)
+            is_steer = message.input_id is not None
+            yield UserBlock(_get_texts(message.content), message.source, is_steer=is_steer)
+            yield from _show_media(message.content)
             return
         self._own_ids.discard(own_id)
         if message.input_id is not None:
             self._inputs.pop(message.input_id, None)
-            yield NoteBlock(f"read: {_shorten(message.content)}")
+            yield NoteBlock(f"read: {_shorten(_get_texts(message.content))}")
+        yield from _show_media(message.content)
 
     def _end_run(self, run: RunPayload, request_id: str | None) -> Iterator[Block]:
         yield from self._finish_reply()
@@ -335,6 +342,18 @@ class Screen:
                 yield NoteBlock(f"the session was {body.event}{_append(body.reason)}")
             case _:
                 pass
+
+
+def _get_texts(content: Content) -> str:
+    """Return the texts of a message, without its other parts."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if part["type"] == "text")
+
+
+def _show_media(content: Content) -> Iterator[Block]:
+    if media := list_media(content):
+        yield MediaBlock(tuple(media))
 
 
 def _describe_operation(body: OperationPayload) -> str:

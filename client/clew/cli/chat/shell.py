@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+import os
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
+from pathlib import Path
 from typing import Any
 
 from prompt_toolkit.history import History
@@ -14,6 +16,7 @@ from prompt_toolkit.output import Output
 from temporalio.exceptions import TemporalError
 
 from clew.cli import reach
+from clew.cli.attachments import Attachment, add_files, change_attached, format_attached, make_content
 from clew.cli.chat.commands import (
     Decision,
     Kind,
@@ -26,15 +29,18 @@ from clew.cli.chat.commands import (
     parse_line,
 )
 from clew.cli.chat.display import Display, Meter
-from clew.cli.chat.rendering import WaitingBlock
+from clew.cli.chat.pictures import Pictures, can_draw, find_protocol, measure_room
+from clew.cli.chat.rendering import MediaBlock, WaitingBlock
 from clew.cli.chat.screen import Screen
 from clew.cli.hints import write_command
 from clew.cli.options import LOOK_SECONDS, Names, find_login_name, list_names
+from clew.content import AnyContent
 from clew.session.connection import Clew
 from clew.session.events import EntryCommitted, SessionEvent, StatusChanged
 from clew.session.handle import make_id
 from clew.session.session import Session
 from clew_workflows.contract import OnBusy
+from clew_workflows.contract.content import Blob, describe_part
 from clew_workflows.contract.errors import Busy, ClewError, Idle, ServerUnreachable, WorkerUnavailable
 from clew_workflows.contract.outputs import SessionStatus
 from clew_workflows.contract.payloads import UserMessage
@@ -74,15 +80,24 @@ class Shell:
         self._meter = Meter()
         self._visited: set[str] = set()
         self._names = Names()
+        self._attached: list[Attachment] = []
         self._display = Display(
             live=lambda: self._screen.live,
             status_line=self._format_status_line,
             cancel=self._cancel,
             leave=self._leave_question,
+            attach=self._attach_pasted,
+            attached=lambda: tuple(each.title for each in self._attached),
             list_names=self._list_names,
             history=history,
             input=input,
             output=output,
+        )
+        protocol = find_protocol(os.environ)
+        self._pictures = (
+            Pictures(protocol, lambda: measure_room(*self._display.measure()), self._show_picture)
+            if protocol and can_draw()
+            else None
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
@@ -99,6 +114,7 @@ class Shell:
         helpers = [
             asyncio.ensure_future(display.turn(lambda: self._screen.can_cancel)),
             asyncio.ensure_future(self._watch()),
+            *([asyncio.ensure_future(self._pictures.run())] if self._pictures else []),
         ]
         try:
             while (line := await display.read_line(self._approving.prepare_line())) is not None:
@@ -150,6 +166,9 @@ class Shell:
             case Typed("model", ""):
                 status = self._meter.status
                 self._display.print_note(f"the model is {status.model}" if status else "not known yet")
+            case Typed("attach", argument):
+                self._attach(lambda: change_attached(self._attached, argument))
+                self._display.print_note(format_attached(self._attached))
             case Typed("steer", text) if self._screen.is_active:
                 self._send(text, is_steer=True)
             case Typed("fork", name):
@@ -173,34 +192,61 @@ class Shell:
     # Messages
 
     def _send(self, text: str, *, is_steer: bool) -> None:
-        """Send a message, or with `is_steer` a correction of the active run."""
+        """Send a message, or with `is_steer` a correction of the active run, with what is attached."""
         own_id = make_id()
+        files, self._attached = self._attached, []
         self._display.print(self._screen.send(own_id, text, is_steer=is_steer))
-        self._start(self._in_turn(self._deliver(own_id, text, is_steer)))
+        self._start(self._in_turn(self._deliver(own_id, text, files, is_steer)))
 
-    async def _deliver(self, own_id: str, text: str, is_steer: bool) -> None:
+    async def _deliver(self, own_id: str, text: str, files: list[Attachment], is_steer: bool) -> None:
+        try:
+            await self._store_and_deliver(own_id, text, files, is_steer)
+        except (ClewError, TemporalError):
+            # They stay for another try.
+            self._attached = [*files, *(each for each in self._attached if each not in files)]
+            raise
+
+    async def _store_and_deliver(self, own_id: str, text: str, files: list[Attachment], is_steer: bool) -> None:
         if self._screen.ended == "hibernated":
             self._session = (await reach.open_session(self._clew, self._session.id)).session
         screen, session = self._screen, self._session
         screen.send(own_id, text, is_steer=is_steer)  # it may be the screen of another session by now
+        if files:
+            self._display.hint = f"storing {', '.join(each.title for each in files)}"
+        content = await make_content(session, text, files)
+        if files:
+            self._display.hint = ""
         if is_steer:
             try:
-                return await self._steer(own_id, text)
+                return await self._steer(own_id, text, content)
             except Idle:  # the run has just ended
                 pass
-        message = session.message(text, request_id=own_id, on_busy=self._on_busy)
+        message = session.message(content, request_id=own_id, on_busy=self._on_busy)
         try:
             await reach.wait_for_answer(message, session.id)
         except Busy:
             if self._on_busy is not None:
                 raise
-            return await self._steer(own_id, text)  # another client's message came first
+            return await self._steer(own_id, text, content)  # another client's message came first
         return screen.accept(own_id, text, is_steer=False)
 
-    async def _steer(self, own_id: str, text: str) -> None:
+    async def _steer(self, own_id: str, text: str, content: AnyContent) -> None:
         screen, session = self._screen, self._session
-        await reach.wait_for_answer(session.steer(text, input_id=own_id), session.id)
+        await reach.wait_for_answer(session.steer(content, input_id=own_id), session.id)
         screen.accept(own_id, text, is_steer=True)
+
+    def _attach_pasted(self, paths: Sequence[Path]) -> None:
+        self._attach(lambda: add_files(self._attached, paths))
+
+    def _attach(self, change: Callable[[], list[Attachment]]) -> None:
+        try:
+            self._attached = change()
+        except ClewError as error:
+            self._display.print_error(error)
+        self._display.refresh()
+
+    def _show_picture(self, blob: Blob, painted: str, printed: int) -> None:
+        self._display.print_picture(describe_part({"type": "image", "blob": blob}), painted, printed)
 
     def _leave_question(self) -> bool:
         return self._approving.leave()
@@ -286,6 +332,8 @@ class Shell:
             self._meter.take_entry(event.entry)
         for block in self._screen.take(event):
             self._display.print(block)
+            if isinstance(block, MediaBlock) and self._pictures:
+                self._pictures.want(self._session, block.parts, self._display.printed)
         is_change = isinstance(event, EntryCommitted) and event.entry.kind != "ai_message"
         if (is_change or isinstance(event, StatusChanged)) and not self._screen.ended:
             self._is_stale = True

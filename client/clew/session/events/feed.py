@@ -203,7 +203,7 @@ class Feed:
             yield Restarted(**refs, call_id=call_id, attempt=attempt)
         for made, committed, known in (
             (ThinkingAdded, reply.thinking or "", shown.thinking),
-            (TextAdded, reply.content, shown.text),
+            (TextAdded, reply.text, shown.text),
         ):
             offset, text = known.complete(committed)
             if text or (made is TextAdded and offset < known.upto):

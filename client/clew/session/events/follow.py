@@ -49,6 +49,8 @@ QUIET_HEARTBEAT_SECONDS = 1.0
 """Seconds between two reads of the heartbeats of calls that have not changed for a while."""
 QUIET_AFTER_SECONDS = 10.0
 """Seconds without a change after which the heartbeats are read less often."""
+RENEWAL_SECONDS = 20.0
+"""Seconds until the query `follow` is repeated while calls are in flight: without it workers take viewers as gone."""
 REST_SECONDS = 20.0
 """Longest time between two looks for a hibernated session's next workflow run, in seconds."""
 RECENT_ENTRIES = 1000
@@ -88,7 +90,8 @@ async def follow_request(handle: SessionHandle, request_id: str) -> AsyncGenerat
     hub = get_hub(handle)
     selection = _RequestEvents(request_id)
     with hub.join():
-        from_seq = await hub.share(("request", request_id), lambda: _find_start(handle, request_id))
+        known = (await hub.wait_for_snapshot()).status
+        from_seq = await hub.share(("request", request_id), lambda: _find_start(handle, request_id, known))
         async with aclosing(_view(hub, from_seq)) as events:
             async for event in events:
                 if selection.includes(event):
@@ -136,11 +139,16 @@ class _RequestEvents:
         )
 
 
-async def _find_start(handle: SessionHandle, request_id: str) -> int:
-    """Find the seq of a request's first entry; for a request without one, the seq of the next entry."""
+async def _find_start(handle: SessionHandle, request_id: str, status: LiveStatus | None) -> int:
+    """Find the seq of a request's first entry; for a request without one, the seq of the next entry.
+
+    `status`: the newest that is known. Each query costs money, so that it is asked for only if it lacks the request.
+    """
     query = EntriesQuery(request_id=request_id, limit=1)
     try:
-        status = LiveStatus.model_validate((await handle.query("follow", FollowQuery(), only_open=True))["status"])
+        if status is None or request_id not in status.unfinished_request_ids:
+            answer = await handle.query("follow", FollowQuery(), only_open=True)
+            status = LiveStatus.model_validate(answer["status"])
         page = await handle.query_entries(query, only_open=True)
     except (Closed, NotFound):
         page = status = None
@@ -205,6 +213,7 @@ class Hub:
         self._recent = RecentEntries()
         self._newest_event: SessionPayload | None = None
         self._shared: dict[object, asyncio.Task[Any]] = {}
+        self._asked_at = 0.0
 
     @contextmanager
     def join(self) -> Iterator[None]:
@@ -302,7 +311,7 @@ class Hub:
         await _run_until_first(
             self._watch(execution, decided, called),
             self._fetch_when(decided),
-            self._read_heartbeats_when(called, execution.run_id),
+            self._read_heartbeats_when(called, decided, execution.run_id),
         )
 
     async def _watch(self, execution: Execution, decided: asyncio.Event, called: asyncio.Event) -> None:
@@ -318,6 +327,7 @@ class Hub:
         while True:
             await decided.wait()
             decided.clear()
+            self._asked_at = self._now()
             # If the session has ended meanwhile, the history says so, too.
             with suppress(Closed, NotFound):
                 await persist(self._fetch)
@@ -345,8 +355,8 @@ class Hub:
         next_seq = entries[-1].seq + 1 if entries else snapshot.next_seq
         self._publish(replace(snapshot, next_seq=next_seq, status=status, ended=ended))
 
-    async def _read_heartbeats_when(self, called: asyncio.Event, run_id: str) -> None:
-        """Read the heartbeats while calls are in flight."""
+    async def _read_heartbeats_when(self, called: asyncio.Event, decided: asyncio.Event, run_id: str) -> None:
+        """Read the heartbeats while calls are in flight, and let the session know that they are read."""
         while True:
             await called.wait()
             changed_at = self._now()
@@ -359,6 +369,8 @@ class Hub:
                     flights, changed_at = read, self._now()
                 if self._snapshot is not None:
                     self._publish(replace(self._snapshot, flights=flights))
+                if flights and self._now() - self._asked_at > RENEWAL_SECONDS:
+                    decided.set()
                 quiet = self._now() - changed_at > QUIET_AFTER_SECONDS
                 await asyncio.sleep(QUIET_HEARTBEAT_SECONDS if quiet else HEARTBEAT_SECONDS)
 

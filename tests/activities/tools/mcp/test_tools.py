@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from fastapi.responses import JSONResponse
 from starlette.routing import Route
 
 from clew_activities.providers import Redaction
+from clew_activities.received_media import NewMedia, Unusable
 from clew_activities.tools.mcp import connection, transports
 from clew_activities.tools.mcp import tools as tools_module
 from clew_activities.tools.mcp.settings import (
@@ -32,6 +34,7 @@ from clew_activities.tools.mcp.settings import (
 from clew_activities.tools.mcp.tools import McpTool, McpTools, UnknownMcpTool, make_catalog
 from clew_activities.tools.registry import Deployment
 from tests.support import bad_mcp_server
+from tests.support.media import make_pdf, make_png, make_wav
 from tests.support.web import serve
 
 SECRET = "s3cret-of-the-server"
@@ -108,7 +111,7 @@ async def good(request: pytest.FixtureRequest) -> AsyncIterator[McpTools]:
     await tools.close()
 
 
-async def call(tools: McpTools, tool: str, **arguments: object) -> tuple[str, bool]:
+async def call(tools: McpTools, tool: str, **arguments: object) -> tuple[Any, bool]:
     (found,) = await tools.select(f"mcp:bad/{tool}")
     return await tools.call(found, dict(arguments))
 
@@ -121,7 +124,16 @@ async def test_a_real_server_serves_its_tools(good: McpTools) -> None:
     assert add.spec["parameters"]["required"] == ["a", "b"]
     assert not tools["fail"].idempotent
     assert await good.call(add, {"a": 1, "b": 2}) == ("3", False)
-    assert await good.call(tools["picture"], {}) == ("a picture:\n[image: image/png, 10 bytes]", False)
+    assert await good.call(tools["picture"], {}) == (["a picture:", NewMedia("image", make_png(12, 11))], False)
+    assert await good.call(tools["everything"], {}) == (
+        [
+            NewMedia("audio", make_wav(1)),
+            NewMedia("file", make_pdf(2), None, "march 2026.pdf"),
+            "buy milk",
+            "[link to today: notes://today]",
+        ],
+        False,
+    )
     text, is_error = await good.call(tools["fail"], {"reason": "no"})
     assert is_error
     assert "fail" in text
@@ -129,6 +141,31 @@ async def test_a_real_server_serves_its_tools(good: McpTools) -> None:
     assert (await good.find("mcp__good__none")) is None
     with pytest.raises(UnknownMcpTool, match="'mcp:good/none'"):
         await good.select("mcp:good/none")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image", "data": "***", "mimeType": "image/png"},
+        {"type": "image", "data": "", "mimeType": "image/png"},
+        {"type": "resource", "resource": {"uri": "f:x", "blob": "%%%"}},
+    ],
+)
+async def test_hostile_base64_is_named(bad: McpTools, part: dict[str, Any]) -> None:
+    """What is not base64 is no media, and the texts beside it are kept."""
+    (text, unusable), is_error = await call(bad, "show", part=part)
+    assert (text, is_error) == ("look:", False)
+    assert isinstance(unusable, Unusable)
+
+
+async def test_secrets_within_files_and_names_are_redacted(bad: McpTools) -> None:
+    """A text file that holds a secret of the worker is stored without it."""
+    blob = base64.b64encode(f"the key is {SECRET}".encode()).decode()
+    part = {"type": "resource", "resource": {"uri": f"f:///{SECRET}.txt", "blob": blob, "mimeType": "text/plain"}}
+    (_, file), _ = await call(bad, "show", part=part)
+    assert isinstance(file, NewMedia)
+    assert SECRET not in f"{file.name} {file.data.decode()}"
+    assert file.media_type == "text/plain"
 
 
 async def test_progress_of_a_call_is_reported(good: McpTools) -> None:
@@ -242,7 +279,7 @@ async def test_a_call_that_a_server_breaks_ends_with_its_problem(
         assert await call(bad, "number", n=1) == ('{"n": 1}', False)
 
 
-async def call_in_time(tools: McpTools, tool: str, seconds: float) -> tuple[str, bool]:
+async def call_in_time(tools: McpTools, tool: str, seconds: float) -> tuple[Any, bool]:
     """Call a tool as `run_tool` does: its time begins when the tool has been found."""
     found = await tools.find(f"mcp__bad__{tool}")
     assert found is not None

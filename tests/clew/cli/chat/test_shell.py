@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from clew import Agent, tool
 from clew.cli.options import list_names
 from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
+from clew_workflows.contract.content import iterate_blobs
+from tests.support.media import make_png
 from tests.support.rolling import make_id
 from tests.support.scripts import PausedModel, call_add_twice
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
@@ -39,6 +42,88 @@ async def test_what_is_typed_during_a_reply_steers(stack: Stack) -> None:
         assert [terminal.screen.count(text) for text in ("<one>", "<two>", "> **one**")] == [1, 1, 1]
     contents = [message["content"] for message in await session.transcript()]
     assert contents == ["**one**", "<**one**>", "two", "<two>"]
+
+
+async def test_files_are_attached(stack: Stack, tmp_path: Path) -> None:
+    """What `/attach` names goes with the next message only; until then it stands above the line."""
+    session = await stack.open(lambda body: Reply("seen"))
+    (tmp_path / "a picture.png").write_bytes(make_png(30, 20))
+    (tmp_path / "b.png").write_bytes(make_png(31, 20))
+    (tmp_path / "wrong.png").write_bytes(b"<html></html>")
+    async with open_chat(stack, session) as terminal:
+        terminal.press(f"/attach {tmp_path}/a")
+        await terminal.wait_for("a picture.png")
+        terminal.press("\t" + ENTER)
+        await terminal.wait_for("attached: a picture.png, ")
+        terminal.press("/attach clear" + ENTER)
+        await terminal.wait_for("nothing is attached")
+        terminal.press(f"/attach /absent.png{ENTER}")
+        await terminal.wait_for("misconfigured: ")
+        # A file that is refused stays, and so does the message's text in the history.
+        terminal.press(f"/attach {tmp_path}/wrong.png{ENTER}first{ENTER}")
+        await terminal.wait_for("content_mismatch: wrong.png")
+        await terminal.wait_for("+ wrong.png, ")
+        terminal.press(
+            f"/attach clear{ENTER}/attach '{tmp_path}/a picture.png'{ENTER}/attach {tmp_path}/b.png{ENTER}"
+        )
+        await terminal.wait_for("+ a picture.png, ")
+        await terminal.wait_for(" · b.png, ")
+        terminal.press("second" + ENTER)
+        await terminal.wait_for("[image: a picture.png, image/png, 30 x 20, ")
+        await terminal.wait_for("[image: b.png, image/png, 31 x 20, ")
+        await terminal.wait_for("seen")
+        terminal.press("third" + ENTER)
+        await terminal.wait_for("seen", 2)
+    contents: list[Any] = [message["content"] for message in await session.transcript()]
+    assert [blob.get("name") for blob in iterate_blobs(contents)] == ["a picture.png", "b.png"]
+    assert contents[0][0] == {"type": "text", "text": "second"}
+    assert contents[2] == "third"
+
+
+async def test_the_path_of_a_dropped_file_is_offered(stack: Stack, tmp_path: Path) -> None:
+    """Tab attaches the file of a pasted path in place of the path; without it the path is text."""
+    session = await stack.open(lambda body: Reply("seen"))
+    path = tmp_path / "drop ped.png"
+    path.write_bytes(make_png(30, 20))
+    async with open_chat(stack, session) as terminal:
+        terminal.paste(f"'{path}' ")
+        await terminal.wait_for("Tab attaches drop ped.png to the message")
+        terminal.press("what is it?\t")
+        await terminal.wait_for("+ drop ped.png, ")
+        await terminal.wait_for("> what is it?")
+        terminal.press(ENTER)
+        await terminal.wait_for("seen")
+        terminal.paste(f"{path}")
+        terminal.press(ENTER)
+        await terminal.wait_for("seen", 2)
+        # A terminal that does not mark pasted text types it.
+        terminal.press(f"file://{tmp_path}/drop%20ped.png\t")
+        await terminal.wait_for("+ drop ped.png, ")
+        terminal.press("again" + ENTER)
+        await terminal.wait_for("seen", 3)
+    contents: list[Any] = [message["content"] for message in await session.transcript()]
+    assert [content if isinstance(content, str) else content[0]["text"] for content in contents[::2]] == [
+        *("what is it?", str(path), "again")
+    ]
+    assert [blob.get("name") for blob in iterate_blobs(contents)] == ["drop ped.png"] * 2
+
+
+async def test_a_correction_has_its_files(stack: Stack, tmp_path: Path) -> None:
+    """What is attached during a reply goes with the line that corrects it."""
+    model = PausedModel()
+    session = await stack.open(model)
+    (tmp_path / "a.png").write_bytes(make_png(30, 20))
+    async with open_chat(stack, session) as terminal:
+        terminal.press("one" + ENTER)
+        await model.called.wait()
+        await terminal.wait_for("waiting for the model")
+        terminal.press(f"/attach {tmp_path}/a.png{ENTER}two{ENTER}")
+        await terminal.wait_for("… taken, not read yet: two")
+        model.free.set()
+        await terminal.wait_for("read: two")
+        await terminal.wait_for("[image: a.png")
+    contents: list[Any] = [message["content"] for message in await session.transcript()]
+    assert [blob.get("name") for blob in iterate_blobs(contents)] == ["a.png"]
 
 
 async def test_escape_cancels_the_run_and_not_the_chat(stack: Stack) -> None:

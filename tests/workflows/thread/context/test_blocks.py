@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.contract import READ_RESULT
+from clew.contract import READ_RESULT, VIEW_BLOB
 from clew.errors import ContextOverflow
+from clew_workflows.contract.content import Part, describe_part, get_text, iterate_blobs
 from clew_workflows.contract.messages import Message, ToolSpec
-from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.payloads import Recipe
+from clew_workflows.contract.policy import ClearMedia, ClearToolResults, ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.thread.context.blocks import (
     compute_results_share,
     count_cleared_marker,
+    count_media_marker,
     count_truncation_marker,
     format_cleared_marker,
+    format_media_marker,
     format_truncation_marker,
 )
+from clew_workflows.thread.context.contexts import build_context, rebuild_context
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
+from tests.support.generated_threads import make_part
 from tests.support.reference import count_tokens
 from tests.support.threads import (
     Writer,
@@ -32,6 +40,7 @@ from tests.support.threads import (
     assistant_says,
     project_messages,
     project_thread,
+    rebuild,
     tool_returns,
     user_says,
 )
@@ -62,9 +71,11 @@ def results(thread: Thread, policy: ContextPolicy) -> list[str]:
     """What a context shows of each tool result: its text, or that it is cleared."""
     said_there = [message for message in project_messages(thread, policy) if message["role"] == "tool"]
     for message in said_there:
-        if message["content"].startswith("[cleared"):
+        if get_text(message["content"]).startswith("[cleared"):
             assert message["content"] == format_cleared_marker(message.get("tool_call_id", ""))
-    return ["cleared" if m["content"].startswith("[cleared") else m["content"] for m in said_there]
+    return [
+        "cleared" if get_text(m["content"]).startswith("[cleared") else get_text(m["content"]) for m in said_there
+    ]
 
 
 def test_the_newest_results_stay() -> None:
@@ -198,7 +209,7 @@ def text(length: int) -> str:
 
 def read_results(context: Projection) -> list[str]:
     """What a context shows of each tool result."""
-    return [message["content"] for message in context.messages if message["role"] == "tool"]
+    return [get_text(message["content"]) for message in context.messages if message["role"] == "tool"]
 
 
 def budget(tokens: int, window: Window = "sliding") -> ContextPolicy:
@@ -381,3 +392,177 @@ def test_results_of_a_snapshot_are_not_truncated() -> None:
     writer.talk(user_says("more?"))
     assert project_messages(writer.thread, budget(1000)) == [assistant_says("done"), user_says("more?")]
     assert read_results(project_thread(writer.thread, budget(4000))) == [text(9000)]
+
+
+# Clearing of media.
+
+
+def clearing_media(keep: int = 1, min_tokens: int = 0, **policy: object) -> ContextPolicy:
+    """A policy that clears media."""
+    rule = ClearMedia(keep=keep, min_tokens=min_tokens)
+    return ContextPolicy.model_validate({"max_input_tokens": 100_000, **policy, "clear_media": rule})
+
+
+def show(number: int) -> Part:
+    """An image of about 1 300 tokens."""
+    return make_part("image", number, width=1000, height=1000, name=f"{number}.png")
+
+
+def show_again(number: int) -> str:
+    """The marker of that image for a model that can see it again."""
+    digest = f"{number:064x}"[:12]
+    how = f"view_blob(blob='{digest}') shows it again"
+    return f"[image: {number}.png, image/png, 1000 x 1000, 1000 bytes; cleared: {how}]"
+
+
+def show_runs(number: int, writer: Writer | None = None, first: int = 0) -> Writer:
+    """So many answered requests with an image each."""
+    writer = writer or Writer()
+    for index in range(first, first + number):
+        writer.message(
+            {"role": "user", "content": [{"type": "text", "text": "look"}, show(index)]}, run=f"run-{index}"
+        )
+        writer.message(assistant_says("I see"), run=f"run-{index}")
+    return writer
+
+
+def list_shown(context: Projection) -> list[str]:
+    """The names of the images that a context shows."""
+    return [blob.get("name", "") for blob in iterate_blobs(message["content"] for message in context.messages)]
+
+
+VIEWER: ToolSpec = {"name": VIEW_BLOB, "description": "", "parameters": {}}
+
+
+@pytest.mark.parametrize("window", ["sliding", "epoch"])
+def test_the_newest_media_stay(window: Literal["sliding", "epoch"]) -> None:
+    """Older ones are markers that name them, and how to see them again where the model can."""
+    thread = show_runs(4).talk(user_says("and now?"), run="run-9").thread
+    context = project_thread(thread, clearing_media(2, window=window), tools=[VIEWER])
+    assert list_shown(context) == ["2.png", "3.png"]
+    assert context.messages[0]["content"] == [
+        {"type": "text", "text": "look"},
+        {"type": "text", "text": show_again(0)},
+    ]
+    assert context.meta.cleared_media == 2
+    full = project_thread(thread, tools=[VIEWER])
+    assert full.meta.cleared_media is None
+    assert "cleared_media" not in full.meta.as_dict()
+    freed = 2 * (load_encoding("heuristic").count_media([show(0)])[0] - count_media_marker(show(0)))
+    assert context.meta.estimated_tokens == full.meta.estimated_tokens - freed
+    for fields in ({}, {"tools": [VIEWER], "standalone": True}):
+        plain = project_thread(thread, clearing_media(2, window=window), **fields)
+        assert get_text(plain.messages[0]["content"]) == f"look\n{describe_part(show(0))}"
+
+
+@pytest.mark.parametrize("window", ["sliding", "epoch"])
+def test_media_of_the_request_of_pins_and_of_the_newest_round_stay(window: Literal["sliding", "epoch"]) -> None:
+    """The next reply needs them, or a person wants them there; older results of the same run are cleared."""
+    writer = show_runs(2)
+    writer.pin(0)
+    writer.message({"role": "user", "content": [show(10), show(11)]}, run="run-10")
+    for index in (20, 21, 22):
+        call_id = f"tool{index}"
+        writer.message(assistant_calls(call_id), run="run-10")
+        writer.message({**tool_returns(call_id), "content": [show(index)]}, run="run-10")
+    context = project_thread(writer.thread, clearing_media(0, window=window))
+    assert list_shown(context) == ["0.png", "10.png", "11.png", "22.png"]
+    assert context.meta.cleared_media == 3
+
+
+@pytest.mark.parametrize("window", ["sliding", "epoch"])
+def test_small_media_and_little_savings_clear_nothing(window: Literal["sliding", "epoch"]) -> None:
+    """A part that is smaller than its marker stays, and all stay unless the policy's least is freed."""
+    small = make_part("audio", 1, seconds=0.5)
+    writer = Writer().talk({"role": "user", "content": [small]}, assistant_says("yes"), run="run-s")
+    thread = show_runs(3, writer).talk(user_says("and now?"), run="run-9").thread
+    freed = 3 * (load_encoding("heuristic").count_media([show(0)])[0] - count_media_marker(show(0)))
+    assert project_thread(thread, clearing_media(0, freed, window=window)).meta.cleared_media == 3
+    assert project_thread(thread, clearing_media(0, freed + 1, window=window)).meta.cleared_media == 0
+
+
+def test_media_of_an_epoch_are_cleared_in_steps() -> None:
+    """Each frees the least that the policy asks for and is an epoch of its own; between them the prefix holds."""
+    one = load_encoding("heuristic").count_media([show(0)])[0] - count_media_marker(show(0))
+    policy = clearing_media(1, 3 * one - 30, window="epoch")
+    writer, before = Writer(), list[Message]()
+    seen, epochs = list[int | None](), list[tuple[int, ...] | None]()
+    for number in range(12):
+        show_runs(1, writer, number)
+        context = project_thread(writer.thread, policy)
+        seen.append(context.meta.cleared_media)
+        if epochs and context.meta.epoch == epochs[-1]:
+            assert context.messages[: len(before)] == before
+        epochs.append(context.meta.epoch)
+        before = context.messages
+    assert seen == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9, 9, 9]
+    assert len(set(epochs)) == 4
+
+
+def test_media_of_a_snapshot_are_cleared_too() -> None:
+    """Their counts are recorded with it."""
+    writer = Writer()
+    writer.replace([{"role": "user", "content": [show(0), show(1)]}, assistant_says("done")])
+    writer.talk(user_says("more?"))
+    assert list_shown(project_thread(writer.thread, clearing_media(1))) == ["1.png"]
+    assert list_shown(project_thread(rebuild(writer.thread), clearing_media(0))) == []
+
+
+@pytest.mark.parametrize("name", ["o200k_base", "cl100k_base", "heuristic"])
+@given(
+    st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/\\"), min_size=1, max_size=40),
+    st.randoms(),
+)
+@examples(50)
+def test_a_media_marker_has_no_more_tokens_than_it_counts(name: str, title: str, random: Random) -> None:
+    """Its size needs no vocabulary: it is an upper bound under every encoding."""
+    for part in (
+        make_part("image", random.getrandbits(256), width=12_345, height=99_999, name=title),
+        make_part("audio", random.getrandbits(256), seconds=1234.5678, media_type="audio/x-wav"),
+        make_part("file", random.getrandbits(256), pages=1234, bytes=50_000_000, name=title),
+    ):
+        text = format_media_marker(part, viewable=True)
+        assert load_encoding(name).count(text) <= count_media_marker(part)
+
+
+def test_a_truncated_result_keeps_the_media_that_fit() -> None:
+    """Its text names all of them, and is truncated before they are left out."""
+    writer = Writer().talk(user_says("go"), assistant_calls("tool-a"))
+    content = [{"type": "text", "text": LONG * 20}, show(0), show(1)]
+    writer.message({**tool_returns("tool-a"), "content": content})  # type: ignore[typeddict-item]
+    seen = []
+    for budget in (6000, 4000, 2500, 1000, 300):
+        policy = ContextPolicy(max_input_tokens=budget, reserve_output_tokens=0)
+        context = project_thread(writer.thread, policy)
+        assert context.meta.estimated_tokens <= budget
+        encoding = load_encoding("heuristic")
+        assert sum(map(encoding.count_message, context.messages)) <= context.meta.estimated_tokens
+        seen.append(list_shown(context))
+    assert seen == [["0.png", "1.png"], ["0.png", "1.png"], ["0.png"], [], []]
+
+
+@pytest.mark.parametrize("window", ["sliding", "epoch"])
+def test_a_context_with_cleared_media_is_made_again_from_its_recipe(window: Literal["sliding", "epoch"]) -> None:
+    """To the byte, from the JSON of the thread, also after later entries and from another model."""
+    writer = Writer()
+    writer.config(context_policy=clearing_media(2, 1000, window=window), tools=[VIEWER])
+    show_runs(6, writer)
+    context = build_context(writer.thread, model="openai:gpt-4o")
+    assert context.meta.cleared_media
+    recipe = Recipe(
+        context_ref=DEFAULT_LANE,
+        basis_seq=writer.thread.last_seq,
+        model="openai:gpt-4o",
+        model_options={},
+        policy_hash=context.meta.policy_hash,
+        digest=context.meta.digest,
+        input_tokens=context.meta.estimated_tokens,
+        usage=Usage(),
+        attempt=1,
+        stop_reason="stop",
+        cleared_media=context.meta.cleared_media,
+    )
+    show_runs(3, writer, 6)
+    again = rebuild_context(rebuild(writer.thread), Recipe.from_json(recipe.as_dict()), None)
+    assert (again.meta.digest, again.meta.cleared_media) == (recipe.digest, recipe.cleared_media)
+    assert again.messages == context.messages

@@ -9,6 +9,7 @@ import pytest
 
 from clew.contract.payloads import ConfigPayload
 from clew.errors import InvalidInput
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.context.contexts import ModelSettings, build_context, reconfigure
@@ -117,7 +118,10 @@ def test_of_two_prompts_the_newer_is_in_force(by_policy: bool) -> None:
     for seq, context in enumerate(contexts):
         config = writer.thread.find_config(seq)
         assert config is not None
-        counted = writer.encoding.count_system_prompt(expected[seq]["content"]) + config.payload["tokens"]["tools"]
+        counted = (
+            writer.encoding.count_system_prompt(get_text(expected[seq]["content"]))
+            + config.payload["tokens"]["tools"]
+        )
         assert context.meta.estimated_tokens == counted
 
 

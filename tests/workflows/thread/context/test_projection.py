@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
+from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, compute_digest
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
@@ -313,7 +314,8 @@ def test_a_projector_of_ones_own() -> None:
     def loud(inputs: ProjectionInput) -> Projection:
         quiet = find_projector("default")(inputs)
         return replace(
-            quiet, messages=[{**message, "content": message["content"].upper()} for message in quiet.messages]
+            quiet,
+            messages=[{**message, "content": get_text(message["content"]).upper()} for message in quiet.messages],
         )
 
     register_projector(name, loud)

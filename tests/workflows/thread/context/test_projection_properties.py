@@ -11,6 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clew.errors import ContextOverflow
+from clew_workflows.contract.content import get_text
+from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.thread.context.blocks import count_truncation_marker
@@ -26,6 +28,9 @@ from tests.support.threads import CALCULATOR, OTHER_PAYLOADS, assert_valid, rebu
 NO_KINDS_LEFT_OUT = ("message", "tool_call", "tool_result", "summary")
 
 
+VIEWER: ToolSpec = {"name": "view_blob", "description": "", "parameters": {}}
+
+
 @st.composite
 def inputs(draw: st.DrawFn, steps: st.SearchStrategy[list[Step]] = histories) -> ProjectionInput:
     """Everything that a context may depend on, over a history."""
@@ -36,7 +41,7 @@ def inputs(draw: st.DrawFn, steps: st.SearchStrategy[list[Step]] = histories) ->
         draw(policies),
         pending=draw(st.sampled_from(([], [user_says("pending")]))),
         system=draw(st.sampled_from((None, "You are terse."))),
-        tools=draw(st.sampled_from(([], [CALCULATOR]))),
+        tools=draw(st.sampled_from(([], [CALCULATOR], [CALCULATOR, VIEWER]))),
         context_ref=draw(st.sampled_from((DEFAULT_LANE,) * 4 + LANES)),
         at_seq=at_seq,
         provider=draw(st.sampled_from(PROVIDERS)),
@@ -167,9 +172,14 @@ def conversation_shown(some: ProjectionInput) -> tuple[list[Entry], list[Entry]]
     lane = [entry for entry in some.thread if entry.kind == "ai_message" and entry.lane == some.context_ref]
     upto = some.thread.last_seq if some.at_seq is None else some.at_seq
     heads = [entry for entry in lane if entry.seq <= upto and entry.payload["role"] != "tool"]
-    contents = {message["content"] for message in messages}
-    shown = [entry for entry in heads if entry.message["content"] in contents]
+    ends = {get_end(message) for message in messages}
+    shown = [entry for entry in heads if get_end(entry.message) in ends]
     return shown, [entry for entry in heads if entry not in shown]
+
+
+def get_end(message: Message) -> str:
+    """The last text of a message, which has its seq, and which clearing media leaves."""
+    return get_text(message["content"] if isinstance(message["content"], str) else message["content"][-1:])
 
 
 def list_newest_user_messages(some: ProjectionInput) -> list[Entry]:
@@ -227,9 +237,10 @@ def shortened(entry: Entry) -> Entry:
     if entry.payload.get("role") != "tool":
         return entry
     tokens = min(entry.tokens, count_truncation_marker(entry.message))
-    content = "x" * min(len(entry.payload["content"]), 4 * max(tokens - 13, 0))
+    content = "x" * min(len(get_text(entry.payload["content"])), 4 * max(tokens - 13, 0))
     payload = {**entry.payload, "content": content}
     payload.pop("pieces", None)
+    payload.pop("media_tokens", None)
     return replace(entry, payload=payload, tokens=tokens)
 
 
@@ -241,8 +252,8 @@ def test_the_newest_is_kept_first(some: ProjectionInput) -> None:
     kept_seqs = [entry.seq for entry in shown if entry.seq not in current]
     if kept_seqs and dropped:
         assert max(entry.seq for entry in dropped) < min(kept_seqs)
-    order = {message["content"]: index for index, message in enumerate(projected(some).messages)}
-    indexes = [order[entry.message["content"]] for entry in shown]
+    order = {get_end(message): index for index, message in enumerate(projected(some).messages)}
+    indexes = [order[get_end(entry.message)] for entry in shown]
     assert indexes == sorted(indexes)
 
 

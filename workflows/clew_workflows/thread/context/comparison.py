@@ -57,7 +57,7 @@ class Trial:
         truncated: Number of calls whose window was truncated.
         left_out_mean: Mean number of messages since the lane's last snapshot that a context does not have.
         left_out_most: The largest such number.
-        cleared: Number of calls with cleared tool results.
+        cleared: Number of calls with cleared tool results or media.
         summaries: Number of calls with a summary.
         lost_pins: Pinned seqs that are missing in at least one context.
         overflows: Number of calls that would fail with `context_overflow`. For `AS_IT_WAS`: number of requests that
@@ -204,7 +204,7 @@ class _Session:
             truncated=sum(call.meta.truncated for call in calls),
             left_out_mean=round(sum(left_out_by_call) / len(calls), 2) if calls else 0.0,
             left_out_most=max((0, *left_out_by_call)),
-            cleared=sum(bool(call.meta.cleared_tool_results) for call in calls),
+            cleared=sum(bool(call.meta.cleared_tool_results or call.meta.cleared_media) for call in calls),
             summaries=sum(call.meta.summary_used for call in calls),
             lost_pins=tuple(sorted(set[int]().union(*(call.lost_pins for call in calls)))),
             overflows=len(overflowing),

@@ -66,6 +66,7 @@ def build_context(
             context_ref=lane_name,
             at_seq=seq,
             provider=(model or settings.model).partition(":")[0],
+            model=settings.model,
             output_schema=output_schema,
             encoding=settings.encoding,
             standalone=standalone,

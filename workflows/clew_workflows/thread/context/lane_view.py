@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from clew_workflows.contract import READ_RESULT
+from clew_workflows.contract import READ_RESULT, VIEW_BLOB
 from clew_workflows.contract.errors import Archived, ContextOverflow
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.payloads import AssistantMessage, OperationPayload, StoredSnapshot, ToolMessage
@@ -42,13 +42,14 @@ class ProjectionInput:
         context_ref: The lane.
         at_seq: The newest entry that the projection reads; None: the newest of the thread.
         provider: The provider whose `provider_data` the messages keep.
+        model: The model whose formula counts the media of what has no recorded count.
         output_schema: The JSON Schema that the answer must meet. Only the digest depends on it.
         system_tokens: Recorded tokens of the system prompt; None: they are counted.
         tools_tokens: Recorded tokens of the tool schemas; None: they are counted.
         encoding: The encoding that counts what has no recorded count.
         request_must_fit: Whether the current run and pinned groups are required; if not, they are windowed like the
             rest of the history.
-        standalone: Whether the context is for a model that cannot read this thread with `read_result`.
+        standalone: Whether the context is for a model that cannot read this thread with `read_result` or `view_blob`.
     """
 
     thread: Thread
@@ -60,6 +61,7 @@ class ProjectionInput:
     context_ref: str = DEFAULT_LANE
     at_seq: int | None = None
     provider: str | None = None
+    model: str = ""
     output_schema: dict[str, Any] | None = None
     system_tokens: int | None = None
     tools_tokens: int | None = None
@@ -108,9 +110,16 @@ class LaneView:
     @cached_property
     def truncator(self) -> Truncator:
         """Truncates tool results that do not fit."""
-        has_reader = any(tool["name"] == READ_RESULT for tool in self.inputs.tools)
-        readable = has_reader and not self.inputs.standalone
-        return Truncator(compute_results_share(self.policy), readable=readable)
+        return Truncator(compute_results_share(self.policy), readable=self._has_tool(READ_RESULT))
+
+    @property
+    def is_viewable(self) -> bool:
+        """Whether the model can see cleared media again with `view_blob`."""
+        return self._has_tool(VIEW_BLOB)
+
+    def _has_tool(self, name: str) -> bool:
+        """Whether the model has a tool that reads this thread."""
+        return not self.inputs.standalone and any(tool["name"] == name for tool in self.inputs.tools)
 
     @property
     def summary(self) -> Entry:

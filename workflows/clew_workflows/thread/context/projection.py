@@ -175,7 +175,7 @@ def _measure_parts(inputs: ProjectionInput, estimator: Encoding | None) -> dict[
             tools = encoding.count_tools(inputs.tools)
         if estimator or system is None:
             system = encoding.count_system_prompt(inputs.system)
-        pending = sum(map(encoding.count_message, inputs.pending))
+        pending = sum(map(encoding.for_model(inputs.model).count_message, inputs.pending))
     return {"tools": tools, "system_prompt": system, "pending": pending}
 
 
@@ -207,6 +207,7 @@ def _make_meta(
         epoch=epoch,
         shared_prefix_tokens=None if epoch is None else view.count_shared_prefix(epoch),
         cleared_tool_results=sum(block.cleared for block in window.blocks) if policy.clear_tool_results else None,
+        cleared_media=sum(block.cleared_media for block in window.blocks) if policy.clear_media else None,
         truncated_tool_results=truncated or None,
         digest=digest,
     )

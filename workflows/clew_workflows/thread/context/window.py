@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from clew_workflows.thread.context.blocks import Block, clear_in_steps, clear_older
+from clew_workflows.contract.policy import ClearMedia, ClearToolResults
+from clew_workflows.thread.context.blocks import (
+    Block,
+    clear_first,
+    clear_media_in_steps,
+    clear_older,
+    clear_older_media,
+    find_reached,
+)
 from clew_workflows.thread.context.lane_view import LaneView
 
 
@@ -21,7 +29,8 @@ class Window:
     2. the start of the window's first block. If the window begins within a snapshot: the number of the snapshot's
        blocks in the window, negative. If the window is empty: the last start of 1. again;
     3. the start and the tokens of each required block that is truncated below its share to fit this context;
-    4. if the policy clears tool results: the number of results that the steps have reached.
+    4. if the policy clears tool results: the number of results that the steps have reached;
+    5. if the policy clears media: the number of media that the steps have reached, and the number that is cleared.
 
     Attributes:
         blocks: The blocks, oldest first.
@@ -41,14 +50,28 @@ class Window:
 def fill_sliding_window(view: LaneView, room: int, required: Sequence[Block], summary: Block | None) -> Window:
     """Fill a window with the newest blocks that fit.
 
-    If the policy clears tool results and that frees enough, the tokens freed make room for older blocks.
+    If the policy clears media or tool results and that frees enough, the tokens freed make room for older blocks.
     """
-    if rule := view.policy.clear_tool_results:
-        window = _fill_newest_first(view, clear_older(view.iterate_blocks(), rule), room, required, summary)
-        freed = sum(block.freed for block in window.blocks)
-        if freed and freed >= rule.min_tokens:
+    media, results = view.policy.clear_media, view.policy.clear_tool_results
+    while True:
+        blocks = _clear(view, media, results, {block.start for block in required})
+        window = _fill_newest_first(view, blocks, room, required, summary)
+        frees_media = media and sum(block.freed_media for block in window.blocks) >= max(media.min_tokens, 1)
+        frees_results = results and sum(block.freed for block in window.blocks) >= max(results.min_tokens, 1)
+        kept = media if frees_media else None, results if frees_results else None
+        if kept == (media, results):
             return window
-    return _fill_newest_first(view, view.iterate_blocks(), room, required, summary)
+        media, results = kept
+
+
+def _clear(
+    view: LaneView, media: ClearMedia | None, results: ClearToolResults | None, required: Collection[int | None]
+) -> Iterator[Block]:
+    """Iterate over the blocks, the newest first, with older media and tool results cleared by the rules."""
+    blocks = view.iterate_blocks()
+    if media:
+        blocks = clear_older_media(blocks, media, required, viewable=view.is_viewable)
+    return clear_older(blocks, results) if results else blocks
 
 
 def _fill_newest_first(
@@ -144,7 +167,8 @@ def fill_epoch_window(view: LaneView, room: int, required: Sequence[Block], summ
     - Required blocks are kept even if they lie before the beginning.
     - Of the last `keep_last_turns` turns, those that fit in full are kept even if they lie before the beginning.
     - A block's results are always truncated to their share, so a block looks the same in every window.
-    - Tool results are cleared after the blocks are chosen, in steps of their own.
+    - Media and tool results are cleared after the blocks are chosen, in steps of their own, which do not depend on
+      each other.
     """
     policy, window = view.policy, Window()
     if summary:
@@ -159,9 +183,16 @@ def fill_epoch_window(view: LaneView, room: int, required: Sequence[Block], summ
         if block.start is not None and block.tokens < view.truncator.truncate_to_share(block).tokens:
             window.epoch += (block.start, block.tokens)
     window.blocks = [*older, *reversed(recent.blocks)]
+    chosen, reached_media = window.blocks, 0
+    if media_rule := policy.clear_media:
+        starts = {block.start for block in required}
+        window.blocks, reached_media = clear_media_in_steps(chosen, media_rule, starts, viewable=view.is_viewable)
     if rule := policy.clear_tool_results:
-        window.blocks, reached = clear_in_steps(window.blocks, rule)
+        reached = find_reached(chosen, rule)
+        window.blocks = clear_first(window.blocks, reached, rule)
         window.epoch += (reached,)
+    if media_rule:
+        window.epoch += (reached_media, sum(block.cleared_media for block in window.blocks))
     window.tokens += sum(block.tokens for block in window.blocks)
     return window
 

@@ -1,0 +1,500 @@
+"""Folds the event stream of Chat Completions, from any server, into a reply.
+
+The `provider_data` of a reply with tool calls holds what the server sent for itself: the ids of the calls, its fields
+with reasoning, signatures. What of it goes back is the dialect's matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from clew_activities.providers.errors import TruncatedStream, classify_event
+from clew_activities.providers.fit_tools import FittedTools
+from clew_activities.providers.openai.pages import Pages
+from clew_activities.providers.openai.tagged_text import TaggedText, ends_in_call, split_unopened_thinking
+from clew_activities.providers.reply import (
+    PROVIDER_DATA_LIMIT,
+    SAMPLE_RATE,
+    Call,
+    DraftDecoder,
+    StopReason,
+    get_member,
+    limit_id,
+    limit_name,
+    measure,
+    parse_event,
+    read_count,
+    read_string,
+)
+from clew_activities.providers.sanitize import clean_value, parse_json
+from clew_workflows.contract.messages import ProviderData, canonicalize
+from clew_workflows.contract.outcomes import Usage
+from clew_workflows.protocol import ModelReply
+
+# Characters of a refusal that are kept.
+_REFUSAL_LIMIT = 4000
+_LIMITS = ("length", "max_length", "max_output_tokens", "max_tokens", "model_context_window_exceeded", "model_length")
+_STOP_REASONS: Mapping[str, StopReason] = {"tool_calls": "tool_calls", **dict.fromkeys(_LIMITS, "length")}
+"""Reasons to stop, in lower case."""
+_ABORTED = frozenset(
+    ("abort", "canceled", "cancelled", "error", "insufficient_system_resource", "network_error", "timeout")
+)
+"""Reasons with which a server says that it has not finished the reply."""
+_FILTERED = frozenset(
+    ("blocklist", "content_filter", "prohibited_content", "recitation", "safety", "sensitive", "spii")
+)
+"""Reasons with which a server says that it has stopped the reply for its content; some add one after a colon."""
+
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
+"""Fields with the text of the model's reasoning; some servers send the same text under two of them."""
+_FIELDS_BACK = (*REASONING_FIELDS, "reasoning_details", "thinking_blocks", "extra_content")
+"""Fields of a message that some provider wants back."""
+_OWN_MEMBERS = frozenset(("index", "type", "function", "id"))
+"""Members of a tool call that the format itself defines."""
+
+
+class OpenAIDecoder(DraftDecoder):
+    """Folds `chat.completion.chunk` objects, or one complete `chat.completion`."""
+
+    def __init__(self, provider: str = "openai", model: str = "", tools: FittedTools | None = None) -> None:
+        super().__init__(tools)
+        self._provider = provider
+        self._model = model
+        self._calls_by_key: dict[int | str, Call] = {}
+        self._newest: Call | None = None
+        self._refusal = ""
+        self._has_deltas = False
+        self._has_older_call = False
+        self._own = OwnData()
+        self._tags = TaggedText()
+        self._pages = Pages()
+
+    def feed(self, event: str, data: str) -> None:
+        """Fold one event.
+
+        Raises:
+            ProviderError: The event is an error.
+            TruncatedStream: The event cannot be parsed, or the server aborted the reply.
+        """
+        # Some servers leave the empty line between two events out.
+        lines = data.split("\n") if "\n" in data and parse_json(data) is None else (data,)
+        for line in filter(str.strip, lines):
+            self._feed_line(event, line)
+
+    def _feed_line(self, event: str, data: str) -> None:
+        if data.strip() == "[DONE]":
+            self.ended = True
+            return
+        chunk = parse_event(data)
+        failure = chunk if event == "error" else _find_error(chunk)
+        if failure is not None:
+            raise classify_event(failure)
+        self._read_usage(chunk)
+        self._pages.add_listed(chunk)
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            # Requests ask for one choice; ignore further ones.
+            if isinstance(choice, dict) and choice.get("error"):
+                raise classify_event(choice)
+            if isinstance(choice, dict) and _read_index(choice.get("index")) in (0, None):
+                self._read_usage(choice)
+                self._add_delta(self._find_delta(choice))
+                self._set_stop_reason(choice.get("finish_reason"))
+
+    def _find_delta(self, choice: Mapping[str, Any]) -> object:
+        """Find what a choice adds. Some servers repeat the whole message beside or after its deltas."""
+        delta = choice.get("delta")
+        self._has_deltas = self._has_deltas or bool(delta)
+        return delta if self._has_deltas else choice.get("message")
+
+    def finish(self) -> ModelReply:
+        """Return the reply; raises as `Decoder.finish` does."""
+        if self._refusal:
+            self.refusal = self._refusal
+        self._take_split(*self._tags.finish())
+        split = None if self._tags.opening else split_unopened_thinking(self.text)
+        if split:
+            self.add_thinking(split[0])
+            self.replace_text(split[1])
+        self._pages.finish(self, has_positions=not (self._tags.opening or split))
+        if self._tools.by_name and not self.calls and self.stop_reason != "length" and ends_in_call(self.text):
+            raise TruncatedStream(
+                "the server left the call of a tool in the text of the reply: it needs a parser of this model's calls"
+            )
+        return super().finish()
+
+    def make_provider_data(self) -> ProviderData | None:
+        """Make what goes back to the provider with the tool calls; None: nothing, or too much."""
+        calls = [({"id": call.id} if call.id else {}) | call.own for call in self.calls]
+        return self._own.make_provider_data(self._provider, self._model, calls) if calls else None
+
+    def _add_delta(self, delta: object) -> None:
+        if not isinstance(delta, dict):
+            return
+        if content := delta.get("content"):
+            self._add_content(content)
+        thinking = next((text for name in REASONING_FIELDS if (text := read_string(delta.get(name)))), "")
+        self.add_thinking(thinking or join_texts(delta.get("reasoning_details")))
+        for name in _FIELDS_BACK:
+            if value := delta.get(name):
+                self._own.add(name, value)
+        self._pages.add_delta(delta)
+        self._add_media(delta)
+        if len(self._refusal) < _REFUSAL_LIMIT and (refusal := read_string(delta.get("refusal"))):
+            self._refusal = (self._refusal + refusal)[:_REFUSAL_LIMIT]
+        calls = delta.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            self._add_call(call)
+        # The older form of a single call. Some servers send both.
+        if not calls and isinstance(function := delta.get("function_call"), dict) and self._may_have_older_call:
+            self._has_older_call = True
+            self._add_call({"index": 0, "function": function})
+
+    def _add_media(self, delta: Mapping[str, Any]) -> None:
+        """Take OpenRouter's images, and OpenAI's audio, which is streamed as samples with a text of what it says."""
+        images = delta.get("images")
+        for image in images if isinstance(images, list) else ():
+            self.add_media("image", _read_image_url(image))
+        if isinstance(audio := delta.get("audio"), dict):
+            self.add_media(
+                "audio", audio.get("data"), rate=SAMPLE_RATE if self._has_deltas else None, extends=self._has_deltas
+            )
+            self.add_text(audio.get("transcript"))
+
+    @property
+    def _may_have_older_call(self) -> bool:
+        return self._has_older_call or not self._calls_by_key
+
+    def _add_content(self, content: object) -> None:
+        """Take a text, or a list of parts: Mistral's thinking is a part, and goes back in its position."""
+        if isinstance(content, str):
+            self._add_tagged(content)
+            return
+        parts = content
+        for part in parts if isinstance(parts, list) else ():
+            text = read_string(get_member(part, "text"))
+            if get_member(part, "type") == "thinking":
+                if not self._own.has("content") and not self._own.is_full and self.text:
+                    self._own.add("content", [{"type": "text", "text": self.text}])
+                self.add_thinking(join_texts(get_member(part, "thinking")))
+                self._own.add("content", [part])
+            elif get_member(part, "type") == "image_url":
+                self.add_media("image", _read_image_url(part))
+            elif text:
+                self.add_text(text)
+                if self._own.has("content"):
+                    self._own.add("content", [{"type": "text", "text": text}])
+
+    def _add_tagged(self, content: str) -> None:
+        """Take a text whose beginning may be thinking between tags: some servers leave them to their clients."""
+        is_known = bool(self._tags.opening)
+        self._take_split(*self._tags.split(content))
+        if self._tags.opening:
+            self._own.add("content", content if is_known else self._tags.opening)
+        elif self._own.has("content"):
+            self._own.add("content", [{"type": "text", "text": content}])
+
+    def _take_split(self, thinking: str, text: str) -> None:
+        # Some servers send the same thinking in a field of its own.
+        if thinking and not any(map(self._own.has, REASONING_FIELDS)):
+            self.add_thinking(thinking)
+        self.add_text(text)
+
+    def _add_call(self, delta: object) -> None:
+        """Find the call that a delta belongs to, or start a new one, and add the delta to it.
+
+        OpenAI numbers calls with `index`. Other servers omit it, write it as a text or number every call 0, repeat
+        ids and names in every delta, make a new id for each delta, or use one id for two calls. A delta without an
+        index and without a known id goes on with the newest call, unless it starts another.
+        """
+        if not isinstance(delta, dict):
+            return
+        index = _read_index(delta.get("index"))
+        function = delta.get("function")
+        call_id, name = read_string(delta.get("id")), limit_name(_clean_name(get_member(function, "name")))
+        arguments = get_member(function, "arguments")
+        key = call_id if index is None else index
+        own = {member: value for member, value in delta.items() if member not in _OWN_MEMBERS and value}
+        call = self._calls_by_key.get(key, self._newest if index is None else None)
+        if call is None and not (call_id or name or arguments or own):
+            return
+        if call is not None and call.extends(arguments):
+            # Some servers repeat all arguments so far in each delta.
+            name, call_id = "", call.id
+            call.restart(cumulative=True)
+        if call is not None and call.is_cumulative and call.repeats(arguments):
+            return
+        if call is not None and _replaces_empty(call, call_id, name, arguments):
+            call.restart()
+        if call is None or _starts_another_call(call, call_id, name, arguments, numbered=index is not None):
+            call = self.open_call(call_id, name or (call.name if call else ""))
+        elif name and not call.name:
+            call.rename(name)
+        elif index is not None and call.has_all_arguments and call.repeats(arguments):
+            # Some servers repeat all arguments at the end.
+            return
+        self._newest = call
+        if call is None:
+            return
+        if key != "":
+            self._calls_by_key[key] = call
+        call.id = call.id or call_id
+        call.own |= own
+        self.add_arguments(call, arguments)
+
+    def _set_stop_reason(self, reason: object) -> None:
+        if not isinstance(reason, str) or not reason:
+            return
+        kind = reason.lower().partition(":")[0]
+        if kind in _ABORTED:
+            raise TruncatedStream(f"the server aborted the reply ({reason[:40]})")
+        if "MALFORMED_FUNCTION_CALL" in reason.upper():
+            raise TruncatedStream("the model wrote a tool call that the server cannot read")
+        if kind in _FILTERED:
+            self.refusal = f"the provider's content filter stopped the reply ({reason[:80]})"
+        # Some servers send a reason with each further chunk; the limit that the reply has reached stays.
+        if self.stop_reason != "length":
+            self.stop_reason = _STOP_REASONS.get(kind, "stop")
+
+    def _read_usage(self, holder: Mapping[str, Any]) -> None:
+        """Take the best figures: servers report usage at the end, in each chunk, within a choice, or beside it."""
+        for usage in (holder.get("usage"), get_member(holder.get("x_groq"), "usage"), holder.get("timings")):
+            if isinstance(usage, dict):
+                self.usage = find_best_usage(self.usage, usage)
+
+
+def _read_image_url(part: object) -> object:
+    image = get_member(part, "image_url")
+    return image if isinstance(image, str) else get_member(image, "url")
+
+
+def _find_error(chunk: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Find the error that a chunk is, although its status was 200; None: it is not an error."""
+    if chunk.get("error") or chunk.get("object") == "error":
+        return chunk
+    # MiniMax has this member in each reply, with the number 0.
+    base = chunk.get("base_resp")
+    if code := get_member(base, "status_code"):
+        return {"message": read_string(get_member(base, "status_msg")), "code": code}
+    has_message = isinstance(chunk.get("message") or chunk.get("msg"), str)
+    return chunk if has_message and "code" in chunk and "choices" not in chunk else None
+
+
+def _read_index(index: object) -> int | None:
+    """Read the number of a call, which some servers write as a text; None: it has none."""
+    if isinstance(index, str) and index.strip().isdecimal():
+        return int(index.strip()[:9])
+    return index if isinstance(index, int) and not isinstance(index, bool) else None
+
+
+_NAME_AROUND = re.compile(r"^\s*functions\.|<\|.*|:\d+\s*$", re.DOTALL)
+
+
+def _clean_name(name: object) -> str:
+    """Read a tool's name without the marks of a template that some servers leave around it.
+
+    gpt-oss writes `add<|channel|>commentary`, Kimi `functions.add:0`.
+    """
+    return _NAME_AROUND.sub("", read_string(name)).strip()
+
+
+def _starts_another_call(call: Call, call_id: str, name: str, arguments: object, *, numbered: bool) -> bool:
+    """Whether a delta starts another call than the one that its number, its id or its position names."""
+    if isinstance(arguments, str) and not arguments.strip():
+        arguments = ""
+    if arguments and call.has_all_arguments and (name or _begins_object(arguments)):
+        return not numbered or bool(name) or not call.repeats(arguments)
+    if name and call.name and name != call.name:
+        return True
+    if not call_id or not call.id or call_id == call.id:
+        return False
+    # A server that makes a new id for each delta of one call repeats no name.
+    return bool(name) or not (numbered or arguments)
+
+
+def _replaces_empty(call: Call, call_id: str, name: str, arguments: object) -> bool:
+    """Whether a delta has the arguments of a call that began with an empty object, as Anthropic's calls do."""
+    is_same = not name and call_id in ("", call.id)
+    return is_same and bool(arguments) and _begins_object(arguments) and call.is_empty
+
+
+def _begins_object(arguments: object) -> bool:
+    return not isinstance(arguments, str) or arguments.lstrip().startswith("{")
+
+
+def join_texts(parts: object) -> str:
+    """Join the texts of a list of parts, such as `reasoning_details` and Mistral's thinking."""
+    items = parts if isinstance(parts, list) else ()
+    texts = [get_member(part, "text") or get_member(part, "summary") for part in items]
+    return "".join(map(read_string, texts))
+
+
+class OwnData:
+    """The fields of a message that its provider wants back, while they arrive. All share one budget.
+
+    Texts are joined, and so are neighbours in a list that are pieces of one part: servers stream a part of
+    `reasoning_details` in many of the same `type` and `index`.
+    """
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._sealed: set[tuple[str, str]] = set()
+        self._left = PROVIDER_DATA_LIMIT
+
+    def has(self, name: str) -> bool:
+        """Whether a field has come."""
+        return name in self._fields
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there was too much of it, so that nothing more is kept."""
+        return self._left < 0
+
+    def add(self, name: str, value: object) -> None:
+        """Take a piece of a field. After one too many nothing more is kept."""
+        self._left -= measure(value)
+        if self._left < 0:
+            return
+        known = self._fields.get(name)
+        if isinstance(value, str):
+            pieces = known if isinstance(known, _Pieces) else _Pieces()
+            pieces.append(value)
+            self._fields[name] = pieces
+        elif isinstance(value, list):
+            parts = known if isinstance(known, list) and not isinstance(known, _Pieces) else []
+            for part in value:
+                _append_part(parts, part, self._sealed)
+            self._fields[name] = parts
+        elif isinstance(value, dict):
+            self._fields[name] = (known if isinstance(known, dict) else {}) | value
+
+    def make_provider_data(self, provider: str, model: str, calls: list[dict[str, Any]]) -> ProviderData | None:
+        """Make the provider data of a message with tool calls; None: there is nothing, or too much.
+
+        Of too much, the ids of the calls are kept: the provider refuses a part of its other data.
+        """
+        ids = [{"id": limit_id(call["id"])} if "id" in call else {} for call in calls]
+        fields = _join_pieces(self._fields) if self._left >= 0 else {}
+        own: tuple[dict[str, Any], list[dict[str, Any]]] = ({}, ids)
+        with suppress(ValueError, RecursionError):
+            cleaned = clean_value([fields, calls])
+            if len(canonicalize(cleaned)) <= PROVIDER_DATA_LIMIT:
+                own = (cleaned[0], cleaned[1])
+        fields, calls = own
+        if not fields and not any(calls):
+            return None
+        return {"provider": provider, "blocks": [fields] if fields else [], "calls": calls, "model": model}
+
+
+class _Pieces(list[str]):
+    """The pieces of a text.
+
+    Attributes:
+        size: Its characters.
+    """
+
+    def __init__(self, pieces: Iterable[str] = ()) -> None:
+        super().__init__(pieces)
+        self.size = sum(map(len, self))
+
+    def append(self, piece: str) -> None:
+        """Take a piece."""
+        super().append(piece)
+        self.size += len(piece)
+
+
+def _append_part(parts: list[Any], part: Any, sealed: set[tuple[str, str]]) -> None:
+    """Append a part, or join it to the last one if both are pieces of one part.
+
+    `sealed`: the types and the data of the sealed parts so far, of which each comes once.
+    """
+    last = parts[-1] if parts else None
+    if isinstance(data := get_member(part, "data"), str):
+        seal = (read_string(part.get("type")), data)
+        if seal in sealed:
+            # OpenRouter repeats it at the end, and OpenAI answers "Duplicate item found".
+            return
+        sealed.add(seal)
+    if not isinstance(part, dict) or not isinstance(last, dict) or not _are_pieces(last, part):
+        parts.append(_split_texts(part))
+        return
+    for name, value in part.items():
+        known = last.get(name)
+        if isinstance(known, _Pieces) and isinstance(value, str):
+            # LiteLLM repeats all the thinking beside its signature.
+            if not (part.get("signature") and len(value) == known.size and value == "".join(known)):
+                known.append(value)
+        elif name == "thinking" and isinstance(known, list) and isinstance(value, list):
+            for inner in value:
+                _append_part(known, inner, sealed)
+        elif value is not None and not (value == "" and known):
+            last |= _split_texts({name: value})
+
+
+def _are_pieces(last: dict[str, Any], part: dict[str, Any]) -> bool:
+    """Whether a part goes on with the last one. One that is signed has ended, and encrypted data come whole."""
+    if any(part.get(name) != last.get(name) for name in ("type", "index")):
+        return False
+    if part.get("id") and last.get("id") and part["id"] != last["id"]:
+        return False
+    return not last.get("signature") and not (isinstance(last.get("data"), str) and isinstance(part.get("data"), str))
+
+
+def _split_texts(part: Any) -> Any:
+    """Copy a part, with its growing texts as pieces."""
+    if not isinstance(part, dict):
+        return part
+    copy: dict[str, Any] = {}
+    for name, value in part.items():
+        if name in ("text", "summary", "thinking") and isinstance(value, str):
+            copy[name] = _Pieces([value])
+        elif name == "thinking" and isinstance(value, list):
+            copy[name] = list(map(_split_texts, value))
+        else:
+            copy[name] = value
+    return copy
+
+
+def _join_pieces(value: Any) -> Any:
+    if isinstance(value, _Pieces):
+        return "".join(value)
+    if isinstance(value, dict):
+        return {name: _join_pieces(inner) for name, inner in value.items()}
+    return list(map(_join_pieces, value)) if isinstance(value, list) else value
+
+
+_INPUT_NAMES = ("prompt_tokens", "input_tokens", "prompt_eval_count")
+_OUTPUT_NAMES = ("completion_tokens", "output_tokens", "eval_count", "predicted_n")
+
+
+def find_best_usage(known: Usage, reported: Mapping[str, Any]) -> Usage:
+    """Take the larger of the known figures and of those that a server of Chat Completions reports.
+
+    Some servers report zeros before or after the real figures, or figures so far. Some leave the tokens of reasoning
+    out of those of the reply, and only the total has them.
+    """
+
+    def read(*names: str) -> int:
+        return max((count for name in names if (count := read_count(reported.get(name)))), default=0)
+
+    prompt, output = read(*_INPUT_NAMES), read(*_OUTPUT_NAMES)
+    # llama.cpp's `timings` count the part of the prompt that its cache had apart.
+    prompt = max(prompt, read("prompt_n") + read("cache_n"))
+    if prompt:
+        output = max(output, read("total_tokens") - prompt)
+    details = reported.get("prompt_tokens_details") or reported.get("input_tokens_details")
+    cached = max(
+        read_count(get_member(details, "cached_tokens")) or 0,
+        read("prompt_cache_hit_tokens", "cached_tokens", "cache_n", "cache_read_input_tokens"),
+    )
+    prompt = max(known.input_tokens, prompt)
+    return known.model_copy(
+        update={
+            "input_tokens": prompt,
+            "output_tokens": max(known.output_tokens, output),
+            "cached_input_tokens": max(known.cached_input_tokens, min(cached, prompt)),
+        }
+    )

@@ -1,0 +1,90 @@
+"""The providers of servers that have one of OpenAI's APIs, and which of them each has.
+
+`OPENAI_API_KEY` and `OPENAI_BASE_URL` are read as the official client reads them: the key or the URL is enough.
+`CLEW_PROVIDER_<NAME>_BASE_URL` adds a compatible server under the name in lower case; `CLEW_PROVIDER_<NAME>_API_KEY`
+sets its key, if it needs one, and `CLEW_PROVIDER_<NAME>_DIALECT` its dialect.
+
+The dialect `responses` makes any of them a server of `responses`, which is another API. Without a dialect, `openai`
+is one if its URL is OpenAI's own. `openai-chat` is the same server, always with Chat Completions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
+
+from clew_activities.providers.dialects import RESPONSES, find_dialect
+from clew_activities.providers.loading import read_key, read_url
+from clew_activities.providers.openai.chat import OpenAI
+from clew_activities.providers.openai.responses import Responses
+
+_OFFICIAL_URL = "https://api.openai.com/v1"
+_VARIABLE = re.compile(r"CLEW_PROVIDER_([A-Z0-9_]+)_(BASE_URL|API_KEY|DIALECT)")
+
+
+def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI | Responses]:
+    """Make `openai` and `openai-chat`, if they are configured, and one for each server that a variable names.
+
+    Raises:
+        ValueError: A variable's value cannot be used.
+    """
+    key, url = read_key(environ, "OPENAI_API_KEY"), read_url(environ, "OPENAI_BASE_URL")
+    configured = (name for name, value in environ.items() if value.strip())
+    prefixes = sorted({match[1] for name in configured if (match := _VARIABLE.fullmatch(name))})
+    if key or url:
+        yield _make_server("openai", url or _OFFICIAL_URL, key, environ)
+        yield _make_chat_server(url or _OFFICIAL_URL, key, environ)
+    for prefix in prefixes:
+        name, variable = prefix.lower(), f"CLEW_PROVIDER_{prefix}"
+        url = read_url(environ, f"{variable}_BASE_URL")
+        if name == "google":
+            raise ValueError(
+                f"{variable}_BASE_URL: google is Gemini's own API, which is configured with GEMINI_API_KEY and "
+                "GOOGLE_BASE_URL; give an OpenAI-compatible server another name, such as gemini"
+            )
+        if name in ("openai", "anthropic"):
+            if url or read_key(environ, f"{variable}_API_KEY"):
+                raise ValueError(
+                    f"{variable}_BASE_URL: {name} is configured with {prefix}_BASE_URL and {prefix}_API_KEY"
+                )
+            if name == "openai" and (key or environ.get("OPENAI_BASE_URL", "").strip()):
+                continue
+            raise ValueError(
+                f"{variable}_DIALECT has no effect: "
+                + (
+                    f"set {prefix}_API_KEY or {prefix}_BASE_URL too"
+                    if name == "openai"
+                    else "its API has one dialect"
+                )
+            )
+        if url is None:
+            other = "API_KEY" if read_key(environ, f"{variable}_API_KEY") else "DIALECT"
+            raise ValueError(f"{variable}_{other} is set and {variable}_BASE_URL is not: set the URL too")
+        yield _make_server(name, url, read_key(environ, f"{variable}_API_KEY"), environ)
+
+
+def _make_server(name: str, url: str, key: str | None, environ: Mapping[str, str]) -> OpenAI | Responses:
+    variable = f"CLEW_PROVIDER_{name.upper()}_DIALECT"
+    configured = _read_dialect(environ, variable)
+    if configured == RESPONSES.name or (name == "openai" and configured is None and _is_official(url)):
+        return Responses(name, url, api_key=key)
+    try:
+        dialect = find_dialect(name, url, configured)
+    except ValueError as error:
+        raise ValueError(f"{variable}: {error}") from None
+    return OpenAI(name, url, dialect, api_key=key)
+
+
+def _make_chat_server(url: str, key: str | None, environ: Mapping[str, str]) -> OpenAI:
+    configured = _read_dialect(environ, "CLEW_PROVIDER_OPENAI_DIALECT")
+    dialect = find_dialect("openai", url, None if configured == RESPONSES.name else configured)
+    return OpenAI("openai-chat", url, dialect, api_key=key)
+
+
+def _read_dialect(environ: Mapping[str, str], variable: str) -> str | None:
+    return environ.get(variable, "").strip().lower() or None
+
+
+def _is_official(url: str) -> bool:
+    return f".{urlsplit(url).hostname or ''}".endswith(".openai.com")

