@@ -28,10 +28,10 @@ chat: $(READY) ## chat in the terminal (SESSION=name, MODEL=provider:name)
 	@$(BIN)/python -m deploy.chat $(if $(SESSION),--session '$(SESSION)') $(if $(MODEL),--model '$(MODEL)')
 
 test: $(READY) ## run the tests without the slow ones, with fewer generated examples (ARGS="-k word" selects some)
-	$(BIN)/python -m pytest -n 4 -m "not slow" --hypothesis-profile=few $(ARGS)
+	$(BIN)/python -m pytest -n 3 -m "not slow" --hypothesis-profile=few $(ARGS)
 
 test-all: $(READY) ## run all tests
-	$(BIN)/python -m pytest -n 3 $(ARGS)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 test-cluster: $(READY) ## run the tests that any server must pass on the local cluster (ARGS="-k word" selects some)
 	$(BIN)/python -m tests.cluster -n 2 $(ARGS)

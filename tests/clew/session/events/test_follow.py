@@ -133,10 +133,10 @@ async def test_a_viewer_ends_with_the_session(stack: Stack) -> None:
     async with watch(session) as viewer:
         await session.ask("one")
         await session.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await viewer.task
     async with watch(session) as later:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await later.task
     assert list_seqs(later.events) == list_seqs(viewer.events) == list(range(len(await session.entries())))
     assert select(viewer.events, StatusChanged)[-1].status == "closed"
@@ -152,7 +152,7 @@ async def test_a_terminated_session_fails_its_viewers(stack: Stack) -> None:
         await viewer.wait_for_seq(3)
         await stack.clew.temporal.get_workflow_handle(session.id).terminate()
         with pytest.raises(Interrupted, match="clew recover"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await viewer.task
 
 
