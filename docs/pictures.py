@@ -10,24 +10,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Browser, Page
 
 from clew import Agent, Clew, Image, Session, tool
-from clew.local import Reply, TemporalServer, ToolCall, scripted_model, temporal_server
+from clew.local import Reply, ToolCall
 from clew.report.making import make_report
 from clew.report.media import MediaCollector
 from clew.report.rendering import render_page
-from clew.session.namespace import setup_namespace
-from clew_activities.archive import Store
-from clew_activities.providers import load_providers, make_http_client
-from clew_activities.tools.registry import collect_tools
-from clew_activities.worker import make_worker
-from docs.screenshots import IMAGES, SETTLE, Shot, open_page
+from docs.screenshots import IMAGES, SETTLE, Shot, open_page, run_stack
 from examples.web import service
 from tests.support.browser import open_browser
 from tests.support.web import serve
@@ -76,25 +69,6 @@ async def reply(body: dict[str, Any]) -> Reply:
     if CHART_QUESTION in str(body["messages"][-1]["content"]):
         return Reply(tool_calls=(ToolCall("draw_spending", {"months": 5}),))
     return Reply(ANSWER)
-
-
-@asynccontextmanager
-async def run_stack() -> AsyncIterator[tuple[TemporalServer, Clew]]:
-    """Run a Temporal server with its UI, and a worker whose model is scripted."""
-    async with temporal_server() as server, scripted_model(reply) as model, make_http_client() as http:
-        clew = await Clew.connect(server.address)
-        await setup_namespace(clew.temporal)
-        worker = make_worker(
-            clew.temporal,
-            task_queue=clew.task_queue,
-            providers=load_providers({"OPENAI_BASE_URL": model.base_url}),
-            tools=collect_tools([]),
-            agents=[shop],
-            http=http,
-            store=Store.from_url("memory://"),
-        )
-        async with worker:
-            yield server, clew
 
 
 async def draw(browser: Browser, html: str, width: int, height: int) -> bytes:
@@ -147,7 +121,7 @@ async def take_report(browser: Browser, session: Session, folder: Path) -> None:
 
 async def make_pictures(names: list[str]) -> None:
     """Play the scene and take the screenshots with these names, all of them if there is none."""
-    async with run_stack() as (server, clew), open_browser() as browser:
+    async with run_stack(reply, shop) as (server, clew), open_browser() as browser:
         _drawn["chart"] = await draw(browser, CHART, 440, 185)
         with tempfile.TemporaryDirectory() as temporary:
             form = Path(temporary, "payment.png")

@@ -23,6 +23,7 @@ from playwright.async_api import Page
 
 from clew import Agent, Clew, RequestFailed, tool
 from clew.local import Reply, TemporalServer, ToolCall, scripted_model, temporal_server
+from clew.local.scripted import Script
 from clew.session.namespace import setup_namespace
 from clew.tools import external_tool
 from clew_activities.archive import Store
@@ -101,9 +102,9 @@ async def reply(body: dict[str, Any]) -> Reply:
 
 
 @asynccontextmanager
-async def run_stack() -> AsyncIterator[tuple[TemporalServer, Clew]]:
-    """Run a Temporal server with its UI, and a worker whose models are scripted."""
-    async with temporal_server() as server, scripted_model(reply) as model, make_http_client() as http:
+async def run_stack(script: Script, *agents: Agent) -> AsyncIterator[tuple[TemporalServer, Clew]]:
+    """Run a Temporal server with its UI, and a worker with agents whose models are scripted."""
+    async with temporal_server() as server, scripted_model(script) as model, make_http_client() as http:
         clew = await Clew.connect(server.address)
         await setup_namespace(clew.temporal)
         worker = make_worker(
@@ -111,7 +112,7 @@ async def run_stack() -> AsyncIterator[tuple[TemporalServer, Clew]]:
             task_queue=clew.task_queue,
             providers=load_providers({"OPENAI_BASE_URL": model.base_url}),
             tools=collect_tools([]),
-            agents=[support, researcher],
+            agents=agents,
             http=http,
             store=Store.from_url("memory://"),
         )
@@ -221,7 +222,7 @@ async def take(page: Page, address: str, shot: Shot) -> None:
 async def make_screenshots(names: Collection[str]) -> None:
     """Play the scenes and take the screenshots with these names, all of them if there is none."""
     IMAGES.mkdir(exist_ok=True)
-    async with run_stack() as (server, clew), open_browser() as browser:
+    async with run_stack(reply, support, researcher) as (server, clew), open_browser() as browser:
         await play(clew)
         page = await browser.new_page(color_scheme="light")
         columns = json.dumps({server.namespace: [{"label": label} for label in COLUMNS]})
@@ -233,7 +234,7 @@ async def make_screenshots(names: Collection[str]) -> None:
 
 async def serve() -> None:
     """Play the scenes and serve the UI until Ctrl-C."""
-    async with run_stack() as (server, clew):
+    async with run_stack(reply, support, researcher) as (server, clew):
         print(server.ui_address, flush=True)
         await play(clew)
         print("ready", flush=True)

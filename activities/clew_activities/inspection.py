@@ -163,7 +163,7 @@ class Inspection:
             answer = from_json(output)
         except ValueError:
             return None
-        # Whatever a file has made of the child process, it answers with a number or with nothing.
+        # A file may have taken the child process over: its answer is checked as a number.
         number: Any = answer.get(question) if isinstance(answer, dict) else None
         kinds, most = ((int,), MAX_PAGES) if question == "pages" else ((int, float), MAX_LENGTH_SECONDS)
         return number if type(number) in kinds and 0 < number <= most else None

@@ -120,7 +120,7 @@ async def test_a_child_that_has_been_taken_over_says_nothing(monkeypatch: pytest
 @given(tail=st.binary(max_size=200))
 @examples(100)
 def test_a_damaged_header_is_a_refusal(media_type: str, tail: bytes) -> None:
-    """Whatever follows the first bytes of an image, it has a size or is refused."""
+    """An image with the right first bytes and any others behind them has a size or is refused."""
     start = {"image/webp": b"RIFF\0\0\0\0WEBP", "image/heic": b"\0\0\0\x18ftypheic"}.get(media_type)
     start = start or next(signature for _, signature, named in inspection._SIGNATURES if named == media_type)
     assert find_type(start + tail) == media_type

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import expect
 
 from clew_workflows.session.ui import shorten
-from docs.screenshots import IMAGES, SHOTS, Shot, open_page, run_stack, run_status
+from docs.screenshots import IMAGES, SHOTS, Shot, open_page, reply, researcher, run_stack, run_status, support
 from tests.support.browser import open_browser
 
 AUDIT = Path(IMAGES).parent / "audit.md"
@@ -22,7 +22,7 @@ HOSTILE = (
 @pytest.mark.slow
 async def test_an_operator_runs_a_query_and_reads_the_details() -> None:
     """Every query is in the menu and `status` answers; texts of the conversation are texts; relatives are links."""
-    async with run_stack() as (server, clew), open_browser() as browser:
+    async with run_stack(reply, support, researcher) as (server, clew), open_browser() as browser:
         session = await clew.open("hostile", agent="support")
         await session.ask(HOSTILE)
         page = await browser.new_page()

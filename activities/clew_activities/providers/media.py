@@ -26,6 +26,7 @@ from clew_workflows.contract.content import (
     Part,
     describe_part,
     find_sort,
+    get_blob,
     get_text,
     list_media,
 )
@@ -300,12 +301,6 @@ def read_text(part: Part, blobs: Mapping[str, bytes]) -> str:
     data = get_bytes(part, blobs)
     encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
     return data.decode(encoding, "replace").replace("\0", "\ufffd")
-
-
-def get_blob(part: Part) -> Blob | None:
-    """Return the blob of a part; None: it is a text or an address."""
-    blob: Blob | None = part.get("blob")  # type: ignore[assignment]
-    return blob
 
 
 def get_media_type(part: Part) -> str:

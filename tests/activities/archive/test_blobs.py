@@ -106,7 +106,7 @@ async def test_a_message_cannot_say_something_else_of_a_blob(store: Store, chang
 
 
 async def test_a_family_reads_its_own_blobs_alone(store: Store) -> None:
-    """Neither a description nor the bytes of another family are read, whatever is in the cache."""
+    """A family reads no description and no bytes of another one, not even from the cache."""
     blobs = make_blobs(store)
     blob = await blobs.store("root", make_png())
     await blobs.read("root", blob["digest"])

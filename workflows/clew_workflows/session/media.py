@@ -117,13 +117,18 @@ def check_result(state: State, call: RunTool, content: Content) -> None:
 
 def count_content(counters: Counters, content: Content) -> Counters:
     """Count the blobs of a result or a reply towards the limit of the session."""
-    size = sum({blob["digest"]: blob["bytes"] for blob in iterate_blobs((content,))}.values())
+    size = _sum_bytes(iterate_blobs((content,)))
     return replace(counters, media_bytes=counters.media_bytes + size) if size else counters
 
 
 def measure(command: object) -> int:
     """Measure the blobs that a command names, in bytes; each digest once."""
-    return sum({blob["digest"]: blob["bytes"] for blob in list_blobs(command)}.values())
+    return _sum_bytes(list_blobs(command))
+
+
+def _sum_bytes(blobs: Iterable[Blob]) -> int:
+    """Sum the bytes of blobs; each digest counts once."""
+    return sum({blob["digest"]: blob["bytes"] for blob in blobs}.values())
 
 
 def count(decision: Decision, command: object) -> Decision:
