@@ -77,7 +77,7 @@ class ToolBlock:
     Attributes:
         name: The tool.
         arguments: The arguments; None: not known.
-        result: The result, as the model reads it.
+        result: The text of the result, as the model reads it; may be empty.
         is_error: The result describes a failure.
     """
 
@@ -427,7 +427,10 @@ def _format_tool(block: ToolBlock, width: int) -> RenderableType:
         if block.arguments is not None
         else show.make_text(("→ ", "yellow"), (block.name, "bold yellow"))
     )
-    lines = show.strip_controls(block.result).strip().split("\n")
+    text = show.strip_controls(block.result).strip()
+    if not text:  # a result of images and files alone: their lines follow
+        return call
+    lines = text.split("\n")
     style = "red" if block.is_error else "dim"
     result = Text()
     for number, line in enumerate(lines[:RESULT_LINES]):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.cli.chat.rendering import MAX_CODE_CHARACTERS, MAX_PENDING_CHARACTERS, BlockSplitter
+from clew.cli.chat.rendering import MAX_CODE_CHARACTERS, MAX_PENDING_CHARACTERS, BlockSplitter, Painter, ToolBlock
 
 
 def split(*pieces: str) -> list[str]:
@@ -73,3 +73,10 @@ def test_long_code_stays_in_one_block() -> None:
     assert splitter.add(code) == []
     assert splitter.add("~~~\n") == [code + "~~~\n"]
     assert len(splitter.add("~~~\n" + "code\n" * MAX_CODE_CHARACTERS)) >= 1
+
+
+def test_a_result_without_a_text_has_no_line() -> None:
+    """A result of images alone shows its call; the lines of its images follow."""
+    painter = Painter(width=80, colors=None)
+    assert painter.paint_block(ToolBlock("draw", {}, "a cat")).count("\n") == 2
+    assert painter.paint_block(ToolBlock("draw", {}, "")).count("\n") == 1
