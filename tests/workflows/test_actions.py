@@ -79,7 +79,7 @@ def speak(body: dict[str, Any]) -> Reply:
     message = get_last_message(body)
     if message["content"] == "add":
         return Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 2}),))
-    if message["content"] == "speak":
+    if message["content"] == "speak" or message["role"] == "tool":
         return Reply("word " * 12, tokens_per_second=5)
     return Reply("fine")
 

@@ -60,6 +60,9 @@ async def count_tokens(session: Session) -> int:
 
 def call_tool_when_asked(body: dict[str, Any]) -> Reply:
     message = get_last_message(body)
+    if message["role"] == "tool":
+        # Long enough that the turns are not quick.
+        return Reply("word " * 12, tokens_per_second=5)
     if message["content"] == "add":
         return Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 2}),))
     return Reply("no", status=HTTPStatus.BAD_REQUEST) if message["content"] == "fail" else Reply("fine")
@@ -212,7 +215,11 @@ async def test_rollover_fork_and_thaw_keep_them(stack: Stack) -> None:
         async def has_rolled() -> bool:
             return len(await list_runs(clew, session.id)) > 1
 
+        async def shows_all() -> bool:
+            return (await read_attributes(session)).get("ClewTokens") == await count_tokens(session)
+
         await wait_until(has_rolled)
+        await wait_until(shows_all)
         shown, memo = await read_attributes(session), await read_memo(session)
         assert (shown["ClewUser"], shown["ClewStatus"], memo["title"]) == ("ann", "idle", "turn 0")
         assert await count_events(session, UPSERTED) <= 7

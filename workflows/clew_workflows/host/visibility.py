@@ -60,6 +60,8 @@ def _describe(handler: Handler[Any]) -> str:
     return f"{handler.description} Example: {handler.example}" if handler.example else handler.description
 
 
+QUICK_SECONDS = 2.0
+"""Seconds after an update within which figures wait for the end of the interval."""
 QUICK_UPDATES = 3
 """Updates of figures that come at once within an interval."""
 
@@ -67,8 +69,9 @@ QUICK_UPDATES = 3
 class Visibility:
     """Updates a session's search attributes and its memo: each update adds an event to the history.
 
-    Sessions are shown at rest, with one update for a turn. Quick turns share one: after `QUICK_UPDATES` within
-    `interval` the others wait for its end, and a timer then brings it. A timer costs as much as an update.
+    Sessions are shown at rest, with one update for a turn. Quick turns share one: figures that come less than
+    `QUICK_SECONDS` after an update, or after `QUICK_UPDATES` within `interval`, wait for its end, and a timer then
+    brings them. A timer costs as much as an update.
 
     A workflow run that continues another has its search attributes. The memo is handed on by `memo`.
     """
@@ -105,8 +108,9 @@ class Visibility:
         if not (self.is_due or shows_all):
             return
         self._checked = state = self._runtime.state
-        seconds_left, is_long = 0.0 if shows_all else self._measure_left(), self._note_work(state)
-        if ui.is_update_due(state, self._shown, self._finished, is_recent=seconds_left > 0, is_long=is_long):
+        seconds_left, is_long = self._measure_left(), self._note_work(state)
+        is_recent = not shows_all and (self._is_timed or seconds_left > 0)
+        if ui.is_update_due(state, self._shown, self._finished, is_recent=is_recent, is_long=is_long):
             self._upsert()
         elif not self._is_timed and ui.is_update_due(state, self._shown, self._finished):
             self._is_timed = True
@@ -119,9 +123,12 @@ class Visibility:
 
     def _measure_left(self) -> float:
         """Measure the seconds until the next update of figures: 0 or less if it may come now."""
+        now = workflow.time()
+        if self._updates and now - self._updates[-1] < min(QUICK_SECONDS, self._interval_seconds):
+            return self._updates[-1] + self._interval_seconds - now
         if len(self._updates) < QUICK_UPDATES:
             return 0.0
-        return self._updates[0] + self._interval_seconds - workflow.time()
+        return self._updates[0] + self._interval_seconds - now
 
     def _note_work(self, state: State) -> bool:
         """Note since when the session works; returns whether that is longer than the interval."""
