@@ -274,6 +274,8 @@ def choose_call_ids(messages: Sequence[Message], provider: str, model: str, dial
 
 def _list_own_ids(message: Message, provider: str, model: str, dialect: Dialect) -> list[str]:
     """List the provider's ids of a message's calls, empty where it has none or would not take it back."""
+    if not message.get("tool_calls"):
+        return []
     ids = [str(own.get("id") or "") for own in list_own_calls(message, provider)]
     data = get_own_data(message, provider)
     is_same = data is not None and data.get("model", model) == model

@@ -194,7 +194,8 @@ def _build_request(
         content=content,
         timeout=httpx.Timeout(settings.silence_seconds, connect=settings.connect_seconds),
     )
-    has_media = any(list_media(message["content"]) for message in request.messages)
+    contents = (message["content"] for message in request.messages)
+    has_media = any(not isinstance(content, str) and list_media(content) for content in contents)
     sent = SentRequest(
         digest=hashlib.sha256(content).hexdigest(),
         encoder=encoded.encoder,

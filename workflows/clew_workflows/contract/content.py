@@ -259,6 +259,8 @@ def read_parts(value: object) -> list[Part] | None:
 
 def is_empty(content: Content) -> bool:
     """Whether the content has no text beside white space, and nothing else."""
+    if isinstance(content, str):
+        return not content.strip()
     return not list_media(content) and not get_text(content).strip()
 
 

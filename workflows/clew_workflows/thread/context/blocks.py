@@ -569,6 +569,8 @@ class Truncator:
 
     def truncate_to_share(self, block: Block) -> Block:
         """Truncate a block's results to the share. The outcome is the same in every context of a policy."""
+        if not block.results:
+            return block
         block = block.full or block
         result_tokens = sum(result.tokens for result in block.results)
         if block.pinned or result_tokens <= self.share:
@@ -641,6 +643,8 @@ class Savings:
 
     def count_between(self, first: int, last: int) -> int:
         """Tokens saved by the groups that start from the seq `first` to the seq `last`, both included."""
+        if not self.starts:
+            return 0
         begin, end = bisect_left(self.starts, first), bisect_right(self.starts, last)
         return self._count_first(end) - self._count_first(begin)
 
@@ -665,7 +669,8 @@ def update_savings(lane: Lane, truncator: Truncator, rendering: Rendering) -> Sa
 
 def count_saved(group: Group, truncator: Truncator, rendering: Rendering, upto: int) -> int:
     """Tokens saved by truncating the results of a group to the share, counting entries up to the seq `upto`."""
-    if sum(entry.tokens for entry in group.entries[1:] if entry.seq <= upto) <= truncator.share:
+    results = group.entries[1:]
+    if not results or sum(entry.tokens for entry in results if entry.seq <= upto) <= truncator.share:
         return 0
     block = rendering.render_group(group, upto)
     return block.tokens - truncator.truncate_to_share(block).tokens
