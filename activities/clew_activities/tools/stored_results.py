@@ -17,10 +17,13 @@ from clew_workflows.contract import EntriesQuery
 from clew_workflows.contract.content import Content, Part, get_blob, get_text, list_media
 from clew_workflows.contract.messages import truncate_result, truncate_utf8
 from clew_workflows.contract.payloads import (
+    AppliedReplace,
     AppliedWithdraw,
     MessagePayload,
     OperationPayload,
     StoredResult,
+    SummaryPayload,
+    SummaryRecipe,
     ToolMessage,
     UserMessage,
 )
@@ -70,10 +73,18 @@ class Unreadable(Exception):
     """The requested part of a result cannot be read. The model reads the message."""
 
 
-def find_stored_result(entry: Entry) -> StoredResult | None:
-    """Find the stored tool result that an entry refers to."""
-    message = entry.body
-    return message.result if isinstance(message, ToolMessage) else None
+def find_stored_result(entry: Entry) -> str | None:
+    """Find the digest of what an entry refers to: a large tool result, or the earlier calls of a summary."""
+    match entry.body:
+        case ToolMessage(result=StoredResult(digest=digest)):
+            return digest
+        case (
+            SummaryPayload(recipe=SummaryRecipe(earlier_calls=str(digest)))
+            | OperationPayload(operation=AppliedReplace(recipe=SummaryRecipe(earlier_calls=str(digest))))
+        ):
+            return digest
+        case _:
+            return None
 
 
 def _is_named(part: Part, name: str) -> bool:

@@ -16,8 +16,10 @@ from clew_workflows.contract.payloads import (
     AssistantMessage,
     EntryKind,
     MessagePayload,
+    OperationPayload,
     Payload,
     Recipe,
+    SummaryPayload,
     ToolMessage,
     UserMessage,
     read_lane,
@@ -163,6 +165,21 @@ class Entry(_ParsedPayload):
         """The recipe of the model call; None: the entry is not a model's reply."""
         body = self.body
         return body.recipe if isinstance(body, AssistantMessage) else None
+
+    @property
+    def summary(self) -> SummaryPayload | None:
+        """The summary that a model has written, also that of a compaction; None: the entry has none.
+
+        Raises:
+            ValueError: The payload does not have the type of the entry's kind, or lacks the range of a compaction.
+        """
+        match self.body:
+            case SummaryPayload() as summary:
+                return summary
+            case OperationPayload(summary=summary):
+                return summary
+            case _:
+                return None
 
 
 @dataclass(frozen=True, slots=True)
