@@ -21,15 +21,7 @@ from clew_activities.providers.errors import ProviderError
 from clew_activities.providers.interface import ModelRequest
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.errors import Archived, ClewError
-from clew_workflows.contract.payloads import (
-    AppliedReplace,
-    AssistantMessage,
-    OperationPayload,
-    Recipe,
-    SentRequest,
-    SummaryPayload,
-    SummaryRecipe,
-)
+from clew_workflows.contract.payloads import Recipe, SentRequest, SummaryRecipe
 from clew_workflows.thread.context.contexts import find_output_schema, rebuild_context
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
@@ -170,17 +162,13 @@ async def verify_calls(
     """
     verifier = _Verifier(thread, calls, read_blob, read_result)
     for entry in thread:
-        match entry.body:
-            case AssistantMessage(recipe=Recipe() as recipe):
-                call_id, count, verifying = str(entry.refs.get("call_id")), 1, verifier.verify_call(entry, recipe)
-            case (
-                SummaryPayload(recipe=SummaryRecipe() as made)
-                | OperationPayload(operation=AppliedReplace(recipe=SummaryRecipe() as made))
-            ):
-                call_id, count = str(entry.refs.get("summary_id")), made.calls
-                verifying = verifier.verify_summary(entry, made)
-            case _:
-                continue
+        if recipe := entry.recipe:
+            call_id, count, verifying = str(entry.refs.get("call_id")), 1, verifier.verify_call(entry, recipe)
+        elif made := entry.summary_recipe:
+            call_id, count = str(entry.refs.get("summary_id")), made.calls
+            verifying = verifier.verify_summary(entry, made)
+        else:
+            continue
         try:
             differences = [replace(found, name=call_id, seq=entry.seq) for found in await verifying]
         except Archived:

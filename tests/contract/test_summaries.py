@@ -11,7 +11,7 @@ import pytest
 from clew import Clew, ContextPolicy, Session
 from clew.errors import InvalidInput, NothingToSummarize, Refusal
 from clew.local import Reply
-from clew_activities.model.summarize import INSTRUCTIONS
+from clew_activities.model.summary_calls import INSTRUCTIONS
 from clew_workflows.contract.content import get_text
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.scenarios import wait_until_idle

@@ -17,13 +17,10 @@ from clew_workflows.contract import EntriesQuery
 from clew_workflows.contract.content import Content, Part, get_blob, get_text, list_media
 from clew_workflows.contract.messages import truncate_result, truncate_utf8
 from clew_workflows.contract.payloads import (
-    AppliedReplace,
     AppliedWithdraw,
     MessagePayload,
     OperationPayload,
     StoredResult,
-    SummaryPayload,
-    SummaryRecipe,
     ToolMessage,
     UserMessage,
 )
@@ -75,16 +72,10 @@ class Unreadable(Exception):
 
 def find_stored_result(entry: Entry) -> str | None:
     """Find the digest of what an entry refers to: a large tool result, or the earlier calls of a summary."""
-    match entry.body:
-        case ToolMessage(result=StoredResult(digest=digest)):
-            return digest
-        case (
-            SummaryPayload(recipe=SummaryRecipe(earlier_calls=str(digest)))
-            | OperationPayload(operation=AppliedReplace(recipe=SummaryRecipe(earlier_calls=str(digest))))
-        ):
-            return digest
-        case _:
-            return None
+    body, recipe = entry.body, entry.summary_recipe
+    if isinstance(body, ToolMessage):
+        return body.result.digest if body.result else None
+    return recipe.earlier_calls if recipe else None
 
 
 def _is_named(part: Part, name: str) -> bool:

@@ -13,6 +13,7 @@ from clew_workflows.contract.messages import Message
 from clew_workflows.contract.outputs import TranscriptMessage
 from clew_workflows.contract.payloads import (
     KINDS,
+    AppliedReplace,
     AssistantMessage,
     EntryKind,
     MessagePayload,
@@ -20,6 +21,7 @@ from clew_workflows.contract.payloads import (
     Payload,
     Recipe,
     SummaryPayload,
+    SummaryRecipe,
     ToolMessage,
     UserMessage,
     read_lane,
@@ -165,6 +167,18 @@ class Entry(_ParsedPayload):
         """The recipe of the model call; None: the entry is not a model's reply."""
         body = self.body
         return body.recipe if isinstance(body, AssistantMessage) else None
+
+    @property
+    def summary_recipe(self) -> SummaryRecipe | None:
+        """The recipe of the summary that the entry has, also of a compaction; None: it has none."""
+        match self.body:
+            case (
+                SummaryPayload(recipe=SummaryRecipe() as recipe)
+                | OperationPayload(operation=AppliedReplace(recipe=SummaryRecipe() as recipe))
+            ):
+                return recipe
+            case _:
+                return None
 
     @property
     def summary(self) -> SummaryPayload | None:
