@@ -20,7 +20,7 @@ from clew_activities.providers.encoders import compare_request, list_needed_blob
 from clew_activities.providers.errors import ProviderError
 from clew_activities.providers.interface import ModelRequest
 from clew_workflows.contract import ModelOptions
-from clew_workflows.contract.errors import Archived, ClewError
+from clew_workflows.contract.errors import Archived, ClewError, NewerVersion
 from clew_workflows.contract.payloads import Recipe, SentRequest, SummaryRecipe
 from clew_workflows.thread.context.contexts import find_output_schema, rebuild_context
 from clew_workflows.thread.entries import Entry
@@ -238,7 +238,11 @@ class _Verifier:
             reason = f"its instructions are {recipe.instructions}; this release has {INSTRUCTIONS_VERSION}"
             self.calls.other_encoders[reason] += recipe.calls
             return differences
-        earlier = await self._read_earlier_calls(recipe)
+        try:
+            earlier = await self._read_earlier_calls(recipe)
+        except NewerVersion as error:
+            self.calls.other_encoders[str(error)] += recipe.calls
+            return differences
         if earlier is None:
             self.calls.other_encoders["the earlier calls of a summary are missing or damaged"] += recipe.calls
             return differences
@@ -248,7 +252,12 @@ class _Verifier:
         return differences
 
     async def _read_earlier_calls(self, recipe: SummaryRecipe) -> list[EarlierCall] | None:
-        """Read the calls of a summary before the last one; None: they cannot be read."""
+        """Read the calls of a summary before the last one; None: they are missing or damaged.
+
+        Raises:
+            NewerVersion: A newer version of Clew has written them.
+            ValueError: They are not calls of a summary.
+        """
         if recipe.earlier_calls is None:
             return [] if recipe.calls == 1 else None
         data = await self.read_result(recipe.earlier_calls)
