@@ -9,9 +9,9 @@
     {"clew": "end", "lines": 152, "sha256": "..."}
 
 Each line is an entry. After an entry that refers to a large tool result, a line has the stored result, or a `problem`
-if that cannot be read; so has one after a summary that several calls have written, for the calls before the last one. After the first entry that names an image, a recording or a file, lines have its bytes in
-base64; all but the last of them say that there are `more`. Export and import hold only a part of the thread, and one
-blob, in memory.
+if that cannot be read. After a summary in several pieces, such a line has the calls before the last one. After the
+first entry that names an image, a recording or a file, lines have its bytes in base64; all but the last of them say
+that there are `more`. Export and import hold only a part of the thread, and one blob, in memory.
 """
 
 from __future__ import annotations

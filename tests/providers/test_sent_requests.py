@@ -130,9 +130,7 @@ async def test_the_requests_of_summaries_are_proved(matrix: Matrix) -> None:
     async with AsyncExitStack() as stack:
         for name in sorted(SUMMARIZING):
             await stack.enter_async_context(matrix.servers[name].free)
-        await stack.enter_async_context(
-            serve(clew, matrix.environ, store=store, thresholds=OFTEN, own_models=own)
-        )
+        await stack.enter_async_context(serve(clew, matrix.environ, store=store, thresholds=OFTEN, own_models=own))
         session_id = f"proof-{uuid.uuid4().hex}"
         session = await clew.open(session_id, model=dialects[0].full_model, context_policy=policy)
         for number, dialect in enumerate(dialects):
@@ -160,7 +158,11 @@ async def test_the_requests_of_summaries_are_proved(matrix: Matrix) -> None:
         file = io.BytesIO()
         await export_session(clew.temporal, archive, session_id, file)
         imported, _ = await import_session(
-            clew.temporal, archive, io.BytesIO(file.getvalue()), session_id=f"{session_id}-new", task_queue=clew.task_queue
+            clew.temporal,
+            archive,
+            io.BytesIO(file.getvalue()),
+            session_id=f"{session_id}-new",
+            task_queue=clew.task_queue,
         )
         for audited in (session_id, forked.id, imported):
             report = await audit_session(clew.temporal, archive, audited)

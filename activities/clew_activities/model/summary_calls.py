@@ -1,8 +1,8 @@
 """The model calls of a summary, pure: which ones a range of a lane needs, and how their requests are made again.
 
 A summary is written by one call, or by several if the conversation is too long. Each of them reads what the call
-before it has written, and the next piece: a slice of the conversation's text. The recipe in the summary's entry has the
-last call. The calls before it are one object of the archive, so that an entry stays small however many there are.
+before it has written, and the next piece: a slice of the conversation's text. The recipe in the summary's entry has
+the last call. The calls before it are one object of the archive, so that an entry stays small however many there are.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ MEDIA_INSTRUCTIONS = """ Images, recordings and files are shown as markers. Name
 markers do, and say what was found in them."""
 """Follows the instructions where the conversation has images, recordings or files."""
 INSTRUCTIONS_VERSION = "summary/1"
-"""Names the instructions, and the form of the conversation in the prompt. A change of either needs a new version: audits
-then say that they cannot compare the requests of earlier releases."""
+"""Names the instructions, and the form of the conversation in the prompt. A change of either needs a new version:
+audits then say that they cannot compare the requests of earlier releases."""
 MIN_PIECE_TOKENS = 500
 """Least tokens of one piece of the conversation, even for a small window."""
 EARLIER_CALLS = Format("earlier calls of a summary")
@@ -61,10 +61,7 @@ class EarlierCall(Value):
 
 def encode_earlier_calls(calls: Sequence[EarlierCall]) -> bytes:
     """Encode the calls before the last one, for the archive."""
-    rows = [
-        {"end": call.end, "text": call.text, "request": call.request.as_dict()}
-        for call in calls
-    ]
+    rows = [{"end": call.end, "text": call.text, "request": call.request.as_dict()} for call in calls]
     return canonicalize({"version": EARLIER_CALLS.version, "calls": rows})
 
 
@@ -242,9 +239,7 @@ class SummaryPlan:
             return None
         piece = "".join(part.text for part in self._piece)
         has_media = self.conversation.has_media(self._piece[-1].end)
-        return make_request(
-            self._effect.model, self._effect.max_output_tokens, self.text, piece, has_media=has_media
-        )
+        return make_request(self._effect.model, self._effect.max_output_tokens, self.text, piece, has_media=has_media)
 
     def take_text(self, text: str, request: SentRequest) -> None:
         """Take what the call that was due has written."""
