@@ -216,7 +216,7 @@ class _Forgetful(Store):
 
 
 async def test_a_store_that_fails_costs_the_proof_and_not_the_summary(stack: Stack) -> None:
-    """The summary in pieces is committed without its earlier calls, and the audit says that it cannot compare them."""
+    """The summary is committed without its earlier calls, and the audit says that it cannot compare them."""
     store = _Forgetful(Bucket(MemoryStore()))
     policy = POLICY.model_copy(update={"max_input_tokens": 1300, "reserve_output_tokens": 100})
     async with serve(make_client(stack), stack.environ, store=store) as clew:
