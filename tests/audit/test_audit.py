@@ -305,7 +305,7 @@ async def test_a_server_that_has_forgotten_all_leaves_the_archive(archive: Archi
 
 @pytest.fixture(scope="module")
 async def summarized(stack: Stack, clew: Clew) -> Session:
-    """A session with a summary in pieces, and a compaction in one."""
+    """A session with a summary in pieces and a compaction in one piece, which hibernates."""
     policy = ContextPolicy(max_input_tokens=1300, reserve_output_tokens=100, keep_last_turns=0)
     session = await clew.open(make_id(), model=stack.add_model("They talked."), context_policy=policy)
     for number in range(3):
@@ -314,6 +314,7 @@ async def summarized(stack: Stack, clew: Clew) -> Session:
     await session.ask("and one more " * 20)
     await session.compact(op_id="compact")
     await wait_until_idle(session)
+    await session.hibernate()
     return session
 
 
@@ -339,10 +340,9 @@ async def test_the_requests_of_summaries_are_audited(clew: Clew, archive: Archiv
         ({"request": {"digest": "0" * 64, "encoder": "openai-chat/1"}}, True),
         ({"max_output_tokens": 99}, True),
         ({"builds_on": 1}, True),
-        ({"calls": 7}, True),
         ({"instructions": "summary/0"}, False),
     ],
-    ids=["digest", "limit", "basis", "calls", "instructions"],
+    ids=["digest", "limit", "basis", "instructions"],
 )
 @pytest.mark.parametrize("which", [0, 1], ids=["summary", "compaction"])
 async def test_a_summary_of_another_request_is_named(
@@ -373,9 +373,7 @@ async def test_the_stored_calls_of_a_summary_are_checked(
 ) -> None:
     """A changed byte of them is a difference. Without them the requests of the summary are not compared."""
     [(_, recipe), _] = find_summaries(await summarized.entries())
-    path = next(
-        path async for path in stack.store.list("default") if path.endswith(f"/results/{recipe.earlier_calls}")
-    )
+    [path] = [path async for path in stack.store.list("default") if path.endswith(f"/results/{recipe.earlier_calls}")]
     data = await stack.store.get(path)
     try:
         await stack.store.put(path, bytes([*data[:-9], data[-9] ^ 1, *data[-8:]]))
