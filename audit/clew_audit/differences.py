@@ -225,15 +225,15 @@ class _Verifier:
 
     async def verify_summary(self, entry: Entry, recipe: SummaryRecipe) -> list[Difference]:
         """Compare what a summary was made of, and the request of each of its calls."""
-        summary, at = entry.summary, "payload"
+        summary = entry.summary
         assert summary, "an entry with the recipe of a summary has one"
-        if entry.kind != summary.entry_kind:
-            at = "payload.operation"
+        is_compaction = entry.kind != summary.entry_kind
+        at = "payload.operation" if is_compaction else "payload"
         conversation, _ = read_conversation(self.thread, summary, recipe)
         differences = []
         if summary.source_digest != conversation.digest:
-            place = f"{at}.source_digest" if at == "payload" else f"{at}.meta.source_digest"
-            differences.append(_report(place, summary.source_digest, conversation.digest))
+            path = f"{at}.meta.source_digest" if is_compaction else f"{at}.source_digest"
+            differences.append(_report(path, summary.source_digest, conversation.digest))
         if recipe.instructions != INSTRUCTIONS_VERSION:
             reason = f"its instructions are {recipe.instructions}; this release has {INSTRUCTIONS_VERSION}"
             self.calls.other_encoders[reason] += recipe.calls
