@@ -317,11 +317,26 @@ class _Audit:
         """Read a blob of the session's family; None: it is missing or damaged."""
         try:
             async with translate_store_errors():
-                if self._family is None:
-                    self._family = await self._blobs.find_family(self.report.session_id)
-                return await self._blobs.read(self._family, digest)
+                return await self._blobs.read(await self._find_family(), digest)
         except (ObjectDamaged, ObjectMissing, UnknownBlob):
             return None
+
+    async def _read_result(self, digest: str) -> bytes | None:
+        """Read the earlier calls of a summary; None: they are missing, or damaged, which is a difference."""
+        try:
+            async with translate_store_errors():
+                data, _ = await self._archive.get_result(await self._find_family(), digest)
+                return data
+        except ObjectDamaged as error:
+            self._note("archive", str(error), error.name)
+            return None
+        except ObjectMissing:
+            return None
+
+    async def _find_family(self) -> str:
+        if self._family is None:
+            self._family = await self._blobs.find_family(self.report.session_id)
+        return self._family
 
     async def finish(self) -> Report:
         """Build the context of every model call again from the joined thread. Returns the report."""
@@ -330,7 +345,9 @@ class _Audit:
         for first, last in self._joined.find_gaps():
             self._note("history", f"entries {first} to {last} are in no history and not archived", seq=first)
         thread = _make_thread(entries, self._retained)
-        report.differences += [one async for one in verify_calls(thread, report.calls, self._read_blob)]
+        report.differences += [
+            one async for one in verify_calls(thread, report.calls, self._read_blob, self._read_result)
+        ]
         return report
 
     def _note(

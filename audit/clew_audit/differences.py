@@ -9,14 +9,20 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
+from clew_activities.model.summary_calls import (
+    INSTRUCTIONS_VERSION,
+    EarlierCall,
+    decode_earlier_calls,
+    read_conversation,
+    rebuild_calls,
+)
 from clew_activities.providers.encoders import compare_request, list_needed_blobs, make_cache_key
 from clew_activities.providers.errors import ProviderError
 from clew_activities.providers.interface import ModelRequest
 from clew_workflows.contract import ModelOptions
-from clew_workflows.contract.errors import Archived, ClewError
-from clew_workflows.contract.payloads import Recipe
+from clew_workflows.contract.errors import Archived, ClewError, NewerVersion
+from clew_workflows.contract.payloads import Recipe, SentRequest, SummaryRecipe
 from clew_workflows.thread.context.contexts import find_output_schema, rebuild_context
-from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
 
@@ -125,11 +131,12 @@ class Calls:
     """The model calls of an audit.
 
     Attributes:
-        verified: Number of calls whose contexts were built again.
-        unverified: Ids of the calls whose entries are not all at hand.
+        verified: Number of calls whose contexts were built again; of a summary, all of its calls.
+        unverified: Ids of the calls, and of the summaries, whose entries are not all at hand.
         sent: Number of calls whose request, encoded again, is what the provider received, to the byte.
         other_encoders: Number of calls whose request could not be compared, by the reason: another version of the
-            encoder has written it, or one that is not Clew's own, or the bytes of a blob are missing.
+            encoder or of a summary's instructions has written it, or an encoder that is not Clew's own; the bytes of
+            a blob, or what the earlier calls of a summary have written, are missing.
     """
 
     verified: int = 0
@@ -138,82 +145,138 @@ class Calls:
     other_encoders: Counter[str] = field(default_factory=Counter)
 
 
-ReadBlob = Callable[[str], Awaitable[bytes | None]]
-"""Reads the bytes of a blob by its digest; None: they are missing or damaged."""
+ReadStored = Callable[[str], Awaitable[bytes | None]]
+"""Reads an object of the archive by its digest; None: it is missing or damaged."""
 
 
-async def read_no_blob(_digest: str) -> None:
-    """Read no blob: the requests that have some cannot be compared."""
+async def read_nothing(_digest: str) -> None:
+    """Read nothing: the requests that need it cannot be compared."""
 
 
-async def verify_calls(thread: Thread, calls: Calls, read_blob: ReadBlob = read_no_blob) -> AsyncIterator[Difference]:
-    """Build the context of every model call again, encode its request again, and compare both with the recipe."""
+async def verify_calls(
+    thread: Thread, calls: Calls, read_blob: ReadStored = read_nothing, read_result: ReadStored = read_nothing
+) -> AsyncIterator[Difference]:
+    """Build the context of every model call again, encode its request again, and compare both with the recipe.
+
+    The requests of summaries are made again too. `read_result` reads the earlier calls of a summary that has several.
+    """
+    verifier = _Verifier(thread, calls, read_blob, read_result)
     for entry in thread:
-        recipe = entry.recipe
-        if recipe is None:
+        if recipe := entry.recipe:
+            call_id, count, verifying = str(entry.refs.get("call_id")), 1, verifier.verify_call(entry, recipe)
+        elif made := entry.summary_recipe:
+            call_id, count = str(entry.refs.get("summary_id")), made.calls
+            verifying = verifier.verify_summary(entry, made)
+        else:
             continue
-        call_id = str(entry.refs.get("call_id"))
         try:
-            projection = rebuild_context(thread, recipe, find_output_schema(thread, recipe))
-            differences = [
-                *_compare_call(entry, recipe, call_id, projection),
-                *await _compare_request(entry, recipe, call_id, projection, calls, read_blob=read_blob),
-            ]
+            differences = [replace(found, name=call_id, seq=entry.seq) for found in await verifying]
         except Archived:
             calls.unverified.append(call_id)
             continue
         except (ClewError, KeyError, IndexError, TypeError, ValueError) as error:
             differences = [Difference("call", f"its context cannot be built: {error!r}", call_id, entry.seq)]
-        calls.verified += 1
+        calls.verified += count
         for difference in differences:
             yield difference
 
 
-def _compare_call(entry: Entry, recipe: Recipe, call_id: str, projection: Projection) -> Iterator[Difference]:
-    rows: tuple[tuple[str, str | int, str | int], ...] = (
-        ("digest", recipe.digest, projection.meta.digest),
-        ("policy_hash", recipe.policy_hash, projection.meta.policy_hash),
-        ("input_tokens", recipe.input_tokens, projection.meta.estimated_tokens),
-    )
-    for name, recorded, value in rows:
-        if recorded != value:
-            problem = f"{recorded!r} is recorded, but the entries give {value!r}"
-            yield Difference("call", problem, call_id, entry.seq, f"payload.recipe.{name}")
+@dataclass(frozen=True, slots=True)
+class _Verifier:
+    """Makes the calls of a thread again, and compares them with what is recorded."""
 
+    thread: Thread
+    calls: Calls
+    read_blob: ReadStored
+    read_result: ReadStored
 
-async def _compare_request(
-    entry: Entry, recipe: Recipe, call_id: str, projection: Projection, calls: Calls, *, read_blob: ReadBlob
-) -> list[Difference]:
-    """Encode a call's request again, and compare it with the digest of what the provider received."""
-    if recipe.request is None:
+    async def verify_call(self, entry: Entry, recipe: Recipe) -> list[Difference]:
+        """Compare the context and the request of a run's call."""
+        projection = rebuild_context(self.thread, recipe, find_output_schema(self.thread, recipe))
+        rows: tuple[tuple[str, str | int, str | int], ...] = (
+            ("digest", recipe.digest, projection.meta.digest),
+            ("policy_hash", recipe.policy_hash, projection.meta.policy_hash),
+            ("input_tokens", recipe.input_tokens, projection.meta.estimated_tokens),
+        )
+        differences = [
+            _report(f"payload.recipe.{name}", recorded, value) for name, recorded, value in rows if recorded != value
+        ]
+        if recipe.request is None:
+            return differences
+        provider, _, model = recipe.model.partition(":")
+        request = ModelRequest(
+            model=model,
+            messages=projection.messages,
+            tools=projection.tool_spec,
+            options=ModelOptions.model_validate(recipe.model_options, strict=False),
+            provider_tools=recipe.provider_tools,
+            output_schema=projection.output_schema,
+            cache_key=make_cache_key(entry.refs.get("session_id", ""), recipe.context_ref),
+            takes=frozenset(recipe.request.takes),
+        )
+        blobs: dict[str, bytes] = {}
+        for digest in list_needed_blobs(request, provider, recipe.request):
+            if (data := await self.read_blob(digest)) is None:
+                self.calls.other_encoders[f"the blob {digest[:12]} is missing or damaged"] += 1
+                return differences
+            blobs[digest] = data
+        request = replace(request, blobs=blobs)
+        return differences + self._compare(request, provider, recipe.request, "payload.recipe.request.digest")
+
+    async def verify_summary(self, entry: Entry, recipe: SummaryRecipe) -> list[Difference]:
+        """Compare what a summary was made of, and the request of each of its calls."""
+        summary = entry.summary
+        assert summary, "an entry with the recipe of a summary has one"
+        is_compaction = entry.kind != summary.entry_kind
+        at = "payload.operation" if is_compaction else "payload"
+        conversation, _ = read_conversation(self.thread, summary, recipe)
+        differences = []
+        if summary.source_digest != conversation.digest:
+            path = f"{at}.meta.source_digest" if is_compaction else f"{at}.source_digest"
+            differences.append(_report(path, summary.source_digest, conversation.digest))
+        if recipe.instructions != INSTRUCTIONS_VERSION:
+            reason = f"its instructions are {recipe.instructions}; this release has {INSTRUCTIONS_VERSION}"
+            self.calls.other_encoders[reason] += recipe.calls
+            return differences
+        try:
+            earlier = await self._read_earlier_calls(recipe)
+        except NewerVersion as error:
+            self.calls.other_encoders[str(error)] += recipe.calls
+            return differences
+        if earlier is None:
+            self.calls.other_encoders["the earlier calls of a summary are missing or damaged"] += recipe.calls
+            return differences
+        provider = summary.model.partition(":")[0]
+        for request, sent in rebuild_calls(self.thread, summary, recipe, earlier):
+            differences += self._compare(request, provider, sent, f"{at}.recipe.request.digest")
+        return differences
+
+    async def _read_earlier_calls(self, recipe: SummaryRecipe) -> list[EarlierCall] | None:
+        """Read the calls of a summary before the last one; None: they are missing or damaged.
+
+        Raises:
+            NewerVersion: A newer version of Clew has written them.
+            ValueError: They are not calls of a summary.
+        """
+        if recipe.earlier_calls is None:
+            return [] if recipe.calls == 1 else None
+        data = await self.read_result(recipe.earlier_calls)
+        return None if data is None else decode_earlier_calls(data)
+
+    def _compare(self, request: ModelRequest, provider: str, sent: SentRequest, path: str) -> list[Difference]:
+        """Encode a request again, and compare it with the digest of what the provider received."""
+        try:
+            comparison = compare_request(request, provider, sent)
+        except ProviderError as error:
+            return [Difference("call", f"its request cannot be encoded: {error}")]
+        if comparison.status == "same":
+            self.calls.sent += 1
+        elif comparison.status == "other_encoder":
+            self.calls.other_encoders[str(comparison.problem)] += 1
+        else:
+            return [Difference("call", str(comparison.problem), field=path)]
         return []
-    provider, _, model = recipe.model.partition(":")
-    request = ModelRequest(
-        model=model,
-        messages=projection.messages,
-        tools=projection.tool_spec,
-        options=ModelOptions.model_validate(recipe.model_options, strict=False),
-        provider_tools=recipe.provider_tools,
-        output_schema=projection.output_schema,
-        cache_key=make_cache_key(entry.refs.get("session_id", ""), recipe.context_ref),
-        takes=frozenset(recipe.request.takes),
-    )
-    blobs: dict[str, bytes] = {}
-    for digest in list_needed_blobs(request, provider, recipe.request):
-        if (data := await read_blob(digest)) is None:
-            calls.other_encoders[f"the blob {digest[:12]} is missing or damaged"] += 1
-            return []
-        blobs[digest] = data
-    request = replace(request, blobs=blobs)
-    try:
-        comparison = compare_request(request, provider, recipe.request)
-    except ProviderError as error:
-        return [Difference("call", f"its request cannot be encoded: {error}", call_id, entry.seq)]
-    if comparison.status == "same":
-        calls.sent += 1
-    elif comparison.status == "other_encoder":
-        calls.other_encoders[str(comparison.problem)] += 1
-    else:
-        problem = str(comparison.problem)
-        return [Difference("call", problem, call_id, entry.seq, "payload.recipe.request.digest")]
-    return []
+
+
+def _report(path: str, recorded: object, value: object) -> Difference:
+    return Difference("call", f"{recorded!r} is recorded, but the entries give {value!r}", field=path)

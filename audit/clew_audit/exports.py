@@ -9,9 +9,9 @@
     {"clew": "end", "lines": 152, "sha256": "..."}
 
 Each line is an entry. After an entry that refers to a large tool result, a line has the stored result, or a `problem`
-if that cannot be read. After the first entry that names an image, a recording or a file, lines have its bytes in
-base64; all but the last of them say that there are `more`. Export and import hold only a part of the thread, and one
-blob, in memory.
+if that cannot be read. After a summary in several pieces, such a line has the calls before the last one. After the
+first entry that names an image, a recording or a file, lines have its bytes in base64; all but the last of them say
+that there are `more`. Export and import hold only a part of the thread, and one blob, in memory.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
         writer.write_row(entry.as_dict())
         count += 1
         stored = find_stored_result(entry)
-        if stored is not None and stored.digest not in written:
-            writer.write_row({"result": await _read_result(archive, family, stored.digest)})
-            written.add(stored.digest)
+        if stored is not None and stored not in written:
+            writer.write_row({"result": await _read_result(archive, family, stored)})
+            written.add(stored)
         for blob in list_blobs(entry):
             if blob["digest"] not in written:
                 written.add(blob["digest"])

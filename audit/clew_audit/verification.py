@@ -146,7 +146,7 @@ class ArchiveReport:
         segments: Number of segments.
         nodes: Number of nodes of the index.
         entries: Number of entries in undamaged segments.
-        results: Number of large tool results that those entries refer to.
+        results: Number of large tool results, and of earlier calls of summaries, that those entries refer to.
         blobs: Number of images, recordings and files that they name.
         problems: Everything that is wrong with the archive.
     """
@@ -207,10 +207,10 @@ async def _verify_named(archive: Archive, family: str, entry: Entry, read: set[s
     """Read what an entry names beside the thread, and was not `read` before: a large tool result, and blobs."""
     try:
         stored = find_stored_result(entry)
-        if stored and stored.digest not in read:
-            read.add(stored.digest)
+        if stored and stored not in read:
+            read.add(stored)
             report.results += 1
-            await archive.get_result(family, stored.digest)
+            await archive.get_result(family, stored)
     except (ObjectDamaged, ObjectMissing, ValueError) as error:
         report.problems.append(f"the result in entry {entry.seq}: {error}")
     for blob in list_blobs(entry):

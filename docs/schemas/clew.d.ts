@@ -134,6 +134,8 @@ export interface AppliedReplace {
   result_context: StoredSnapshot;
   /** The lane's messages after this seq follow the snapshot; absent: those after the operation. */
   base_seq?: number;
+  /** The requests that were sent for the summary of a compaction; absent: a caller has sent the context. */
+  recipe?: SummaryRecipe;
 }
 
 /** The lane was made the active one. */
@@ -1964,8 +1966,10 @@ export interface SummaryPayload {
   source_tokens?: number;
   /** The seqs of the entries that were pinned then; contexts still have them verbatim. */
   pinned?: Array<number>;
-  /** The usage of the model call that wrote the summary. */
+  /** The usage of the model calls that wrote the summary. */
   usage?: Usage;
+  /** The requests that were sent for it. */
+  recipe?: SummaryRecipe;
 }
 
 /** A summary was committed. */
@@ -1978,6 +1982,29 @@ export interface SummaryReceipt {
   to_seq: number;
   /** Tokens of the summary. */
   tokens: number;
+}
+
+/**
+ * How a summary was written: with the entry's range, enough to make the requests for it again from the thread.
+ *
+ * A conversation that is too long for one call is summarized in pieces. Each call then reads what the call before it
+ * has written, and the next piece. The text of the last call is the summary.
+ */
+export interface SummaryRecipe {
+  /** The instructions and the form of the conversation in the prompt, as a name with a version. */
+  instructions: string;
+  /** The most tokens that a call may write. */
+  max_output_tokens: number;
+  /** What the provider received in the last call. */
+  request: SentRequest;
+  /** The seq of the summary or the snapshot that the first call has read; absent: there was none. */
+  builds_on?: number;
+  /** Pairs of seqs between which the user's messages were withdrawn, which no call has read. */
+  withdrawn?: Array<[number, number]>;
+  /** The number of calls. */
+  calls?: number;
+  /** The SHA-256 of the object in the archive that has, for each call before the last, what it has written, where its piece ends, and what the provider received; absent where there is none, or the store has failed. */
+  earlier_calls?: string;
 }
 
 /** Make the lane that the operation names the active one. */

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clew import Clew, Session
+from clew import Clew, ContextPolicy, Session
 from clew.errors import NotFound
 from clew.local import temporal_server
 from clew_activities.archive import Archive, Store
@@ -19,10 +19,14 @@ from clew_audit.audit import Report, audit_file, audit_session
 from clew_audit.differences import Calls, verify_calls
 from clew_audit.histories import FORMAT, SavedHistories
 from clew_audit.json_lines import LineReader, LineWriter
+from clew_audit.verification import verify_archive
+from clew_workflows.contract.payloads import SummaryRecipe
+from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
 from clew_workflows.values import Packed
 from tests.support.archives import ArchiveInUse
 from tests.support.rolling import make_id
+from tests.support.scenarios import wait_until_idle
 from tests.support.stack import Stack
 
 
@@ -294,3 +298,92 @@ async def test_a_server_that_has_forgotten_all_leaves_the_archive(archive: Archi
     assert not report.runs
     assert report.in_archive == report.in_archive_alone == report.entries > 50
     assert report.calls.verified > 10
+
+
+# Summaries: in their entries are the requests that were sent for them.
+
+
+@pytest.fixture(scope="module")
+async def summarized(stack: Stack, clew: Clew) -> Session:
+    """A session with a summary in pieces and a compaction in one piece, which hibernates."""
+    policy = ContextPolicy(max_input_tokens=1300, reserve_output_tokens=100, keep_last_turns=0)
+    session = await clew.open(make_id(), model=stack.add_model("They talked."), context_policy=policy)
+    for number in range(3):
+        await session.ask(f"{number}: " + "many words of it " * 220)
+    await session.summarize()
+    await session.ask("and one more " * 20)
+    await session.compact(op_id="compact")
+    await wait_until_idle(session)
+    await session.hibernate()
+    return session
+
+
+def find_summaries(entries: list[Entry]) -> list[tuple[int, SummaryRecipe]]:
+    return [(number, entry.summary_recipe) for number, entry in enumerate(entries) if entry.summary_recipe]
+
+
+async def test_the_requests_of_summaries_are_audited(clew: Clew, archive: Archive, summarized: Session) -> None:
+    """Each call of a summary and of a compaction is made again, and counts as a call of a run does."""
+    entries = await summarized.entries()
+    in_pieces, alone = (recipe for _, recipe in find_summaries(entries))
+    assert (in_pieces.calls > 2, alone.calls) == (True, 1)
+    report = await audit_session(clew.temporal, archive, summarized.id)
+    assert report.clean, report.differences
+    calls = sum(1 for entry in entries if entry.recipe) + in_pieces.calls + alone.calls
+    assert (report.calls.verified, report.calls.sent) == (calls, calls)
+    assert not report.calls.other_encoders
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({"request": {"digest": "0" * 64, "encoder": "openai-chat/1"}}, True),
+        ({"max_output_tokens": 99}, True),
+        ({"builds_on": 1}, True),
+        ({"instructions": "summary/0"}, False),
+    ],
+    ids=["digest", "limit", "basis", "instructions"],
+)
+@pytest.mark.parametrize("which", [0, 1], ids=["summary", "compaction"])
+async def test_a_summary_of_another_request_is_named(
+    archive: Archive, summarized: Session, change: dict[str, Any], which: int, differs: bool
+) -> None:
+    """The difference is that of the summary's call. Other instructions are counted, as another encoder is."""
+    entries = await summarized.entries()
+    number, recipe = find_summaries(entries)[which]
+    changed = json.loads(json.dumps(entries[number].as_dict()))
+    holder = changed["payload"]["operation"] if which else changed["payload"]
+    encoder = recipe.request.encoder
+    holder["recipe"] |= change | (
+        {"request": {**change["request"], "encoder": encoder}} if "request" in change else {}
+    )
+    entries[number] = Entry.from_json(changed)
+
+    async def read_result(digest: str) -> bytes:
+        return (await archive.get_result(summarized.id, digest))[0]
+
+    calls = Calls()
+    found = [one async for one in verify_calls(Thread(entries), calls, read_result=read_result)]
+    assert {one.name for one in found} == ({entries[number].refs["summary_id"]} if differs else set())
+    assert calls.other_encoders.total() == (0 if differs else recipe.calls)
+
+
+async def test_the_stored_calls_of_a_summary_are_checked(
+    stack: Stack, clew: Clew, archive: Archive, summarized: Session
+) -> None:
+    """A changed byte of them is a difference. Without them the requests of the summary are not compared."""
+    [(_, recipe), _] = find_summaries(await summarized.entries())
+    [path] = [path async for path in stack.store.list("default") if path.endswith(f"/results/{recipe.earlier_calls}")]
+    data = await stack.store.get(path)
+    try:
+        await stack.store.put(path, bytes([*data[:-9], data[-9] ^ 1, *data[-8:]]))
+        damaged = await audit_session(clew.temporal, archive, summarized.id)
+        await stack.store.delete(path)
+        missing = await audit_session(clew.temporal, archive, summarized.id)
+        assert (await verify_archive(archive, summarized.id)).problems
+    finally:
+        await stack.store.put(path, data)
+    assert [difference.name for difference in damaged.differences] == [path]
+    assert missing.clean
+    assert missing.calls.other_encoders.total() == recipe.calls
+    assert (await audit_session(clew.temporal, archive, summarized.id)).clean

@@ -17,7 +17,7 @@ from clew import (
 from clew.errors import ContextOverflow
 from clew.local import Reply
 from clew_activities.archive import Archive
-from clew_activities.model.summarize import INSTRUCTIONS
+from clew_activities.model.summary_calls import INSTRUCTIONS
 from clew_audit.audit import audit_session
 from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import compute_digest

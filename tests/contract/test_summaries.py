@@ -7,15 +7,19 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from obstore.store import MemoryStore
 
 from clew import Clew, ContextPolicy, Session
 from clew.errors import InvalidInput, NothingToSummarize, Refusal
 from clew.local import Reply
-from clew_activities.model.summarize import INSTRUCTIONS
+from clew_activities.archive import Archive, Store, StoreUnavailable
+from clew_activities.archive.backends import Bucket
+from clew_activities.model.summary_calls import INSTRUCTIONS
+from clew_audit.audit import audit_session
 from clew_workflows.contract.content import get_text
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.scenarios import wait_until_idle
-from tests.support.stack import Stack
+from tests.support.stack import Stack, make_client, serve
 
 POLICY = ContextPolicy(max_input_tokens=1000, reserve_output_tokens=200, keep_last_turns=1)
 
@@ -200,3 +204,31 @@ async def test_what_was_compacted_can_be_asked_for_as_it_was_seen(stack: Stack) 
     for entry in await session.entries(kind="ai_message"):
         if recipe := entry.payload.get("recipe"):
             assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == recipe["digest"]
+
+
+class _Forgetful(Store):
+    """A store that takes no results and no earlier calls of summaries."""
+
+    async def put_new(self, path: str, data: bytes) -> None:
+        if "/results/" in path:
+            raise StoreUnavailable(path, "it is full")
+        await super().put_new(path, data)
+
+
+async def test_a_store_that_fails_costs_the_proof_and_not_the_summary(stack: Stack) -> None:
+    """The summary is committed without its earlier calls, and the audit says that it cannot compare them."""
+    store = _Forgetful(Bucket(MemoryStore()))
+    policy = POLICY.model_copy(update={"max_input_tokens": 1300, "reserve_output_tokens": 100})
+    async with serve(make_client(stack), stack.environ, store=store) as clew:
+        session = await clew.open(make_id(), model=stack.add_model(reply_or_summarize), context_policy=policy)
+        for number in range(3):
+            await session.ask(f"{number}: " + "many words of it " * 220)
+        await session.summarize()
+        (entry,) = await session.entries(kind="summary")
+        recipe = entry.summary_recipe
+        assert recipe
+        assert (recipe.calls > 1, recipe.earlier_calls) == (True, None)
+        report = await audit_session(clew.temporal, Archive(store, "default"), session.id)
+        assert report.clean, report.differences
+        assert report.calls.other_encoders.total() == recipe.calls
+        assert report.calls.sent == 3

@@ -146,7 +146,7 @@ class Cell:
         received = {exchange.digest for server in self.active for exchange in server.exchanges}
         for session in self._sessions:
             entries = await session.entries()
-            requests = [entry.recipe.request for entry in entries if entry.recipe]
+            requests = [recipe.request for entry in entries if (recipe := entry.recipe or entry.summary_recipe)]
             assert {request.digest for request in requests if request} <= received
             calls = Calls()
             differences = [one async for one in verify_calls(Thread(entries), calls, session.read_blob)]

@@ -25,6 +25,7 @@ from clew.contract.payloads import (
 )
 from clew_activities.archive import Head, formats
 from clew_activities.checkpoints import Checkpoint
+from clew_activities.model.summary_calls import EARLIER_CALLS, EarlierCall
 from clew_workflows import protocol
 from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.protocol import SessionEffect
@@ -80,6 +81,7 @@ SHAPES: Mapping[str, Shape] = {
     "archive node": Shape(formats.NODE.version, False, (formats.Ref,)),
     "archive head": Shape(formats.HEAD.version, True, (Head,)),
     "archive segment": Shape(formats.SEGMENT.version, True, ENTRIES),
+    "earlier calls of a summary": Shape(EARLIER_CALLS.version, True, (EarlierCall,)),
     "activities": Shape(None, True, WORK),
 }
 """Exports and saved histories have the rows of segments and of Temporal, and their own version in the first line."""

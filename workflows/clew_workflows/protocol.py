@@ -18,7 +18,14 @@ from clew_workflows.contract.content import Blob, Content, Part, get_text
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, ToolCall, ToolSpec
 from clew_workflows.contract.outcomes import Prices, Usage
-from clew_workflows.contract.payloads import Fitting, SentRequest, StopReason, StoredResult, Subagent
+from clew_workflows.contract.payloads import (
+    Fitting,
+    SentRequest,
+    StopReason,
+    StoredResult,
+    Subagent,
+    SummaryRecipe,
+)
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import EncodingName
 from clew_workflows.thread.lane import Layers
@@ -700,6 +707,7 @@ class WrittenSummary(Value):
         source_tokens: The tokens of the summarized entries.
         usage: The tokens and the cost of all model calls.
         tokens: The tokens of the summary's message. None: the session counts them.
+        recipe: The requests that were sent for it; None: a worker of an earlier release has written it.
     """
 
     content: str
@@ -707,6 +715,7 @@ class WrittenSummary(Value):
     source_tokens: int
     usage: ReportedUsage = Usage()
     tokens: int | None = None
+    recipe: Annotated[SummaryRecipe, PlainSerializer(SummaryRecipe.as_dict, when_used="json")] | None = None
 
 
 class Summarized(Value):

@@ -99,7 +99,7 @@ class Archive:
         <namespace>/families/s-<family>/segments/<sha256>.jsonl   entries
         <namespace>/families/s-<family>/nodes/<sha256>.json       the index over them
         <namespace>/families/s-<family>/states/<sha256>.json      session state
-        <namespace>/families/s-<family>/results/<sha256>          large tool results
+        <namespace>/families/s-<family>/results/<sha256>          large tool results, earlier calls of summaries
         <namespace>/families/s-<family>/blobs/<sha256>            images, recordings and files
         <namespace>/families/s-<family>/blobs/<sha256>.json       what was read from their headers
         <namespace>/families/s-<family>/uploads/<upload>/<part>   chunks of blobs that are not complete
@@ -329,7 +329,7 @@ class Archive:
                 named = newer
 
     async def put_result(self, family: str, text: bytes) -> str:
-        """Store a large tool result. Returns its digest."""
+        """Store a large tool result, or the earlier calls of a summary. Returns its digest."""
         return await self._put(family, "results", text)
 
     async def get_result(

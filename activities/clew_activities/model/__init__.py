@@ -7,5 +7,6 @@
 | `reply_in_progress` | what a call has read of its reply, for heartbeats and for interrupted calls |
 | `structured_output`, `validation_process` | the validation of answers with a schema, in a child process |
 | `summarize` | the activity that has a model summarize a part of a lane |
+| `summary_calls` | pure: the calls that a summary needs, and the same requests made again from the thread |
 | `model_table` | windows, longest replies, encodings and prices of models |
 """

@@ -70,10 +70,12 @@ class Unreadable(Exception):
     """The requested part of a result cannot be read. The model reads the message."""
 
 
-def find_stored_result(entry: Entry) -> StoredResult | None:
-    """Find the stored tool result that an entry refers to."""
-    message = entry.body
-    return message.result if isinstance(message, ToolMessage) else None
+def find_stored_result(entry: Entry) -> str | None:
+    """Find the digest of what an entry refers to: a large tool result, or the earlier calls of a summary."""
+    body, recipe = entry.body, entry.summary_recipe
+    if isinstance(body, ToolMessage):
+        return body.result.digest if body.result else None
+    return recipe.earlier_calls if recipe else None
 
 
 def _is_named(part: Part, name: str) -> bool:

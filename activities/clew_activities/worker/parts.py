@@ -129,7 +129,7 @@ def make_parts(
     reading = ReadingActivities(archive)
     storing, uploading = BlobActivities(blobs), UploadActivities(Uploads(blobs))
     running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools, blobs=blobs)
-    summarize = SummaryActivities(providers, http, threads, own_models).summarize
+    summarize = SummaryActivities(providers, http, archive, threads, own_models).summarize
     slots = CallSlots(models, model_calls, direct_calls)
     return Parts(
         registry=registry,

@@ -220,6 +220,8 @@ def _list_calls(thread: Thread, shown: range) -> Iterator[Call]:
         elif summary := _find_summary_usage(entry):
             lane, model, usage = summary
             summary_id = str(entry.refs.get("summary_id", f"summary at {entry.seq}"))
+            made = entry.summary_recipe
+            sent = made.request if made else None
             yield Call(
                 seq=entry.seq,
                 at=entry.at,
@@ -228,6 +230,9 @@ def _list_calls(thread: Thread, shown: range) -> Iterator[Call]:
                 model=model,
                 is_summary=True,
                 usage=usage.model_copy(update={"model_calls": 1}),
+                request_digest=sent.digest if sent else None,
+                encoder=sent.encoder if sent else None,
+                dialect=sent.dialect if sent else None,
             )
 
 

@@ -130,7 +130,7 @@ class Call(Output):
         attempt: The number of the attempt that returned the reply.
         stop_reason: Why the reply ended.
         provider_tools: The tools that the provider might run itself.
-        request_digest: The SHA-256 of the body that the provider received.
+        request_digest: The SHA-256 of the body that the provider received; of a summary in pieces, of the last one.
         encoder: The encoder of that body and its version.
         dialect: The dialect of the encoder, where it has several.
         window: What the call had in its window; the newest calls of the entries that the report shows have it.

@@ -523,6 +523,37 @@ AnyMessage = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discr
 # The payload of `summary` entries.
 
 
+_SUMMARY_HEAD = "Summary of earlier conversation:\n"
+
+
+@stored
+class SummaryRecipe(Stored):
+    """How a summary was written: with the entry's range, enough to make the requests for it again from the thread.
+
+    A conversation that is too long for one call is summarized in pieces. Each call then reads what the call before it
+    has written, and the next piece. The text of the last call is the summary.
+
+    Attributes:
+        instructions: The instructions and the form of the conversation in the prompt, as a name with a version.
+        max_output_tokens: The most tokens that a call may write.
+        request: What the provider received in the last call.
+        builds_on: The seq of the summary or the snapshot that the first call has read; absent: there was none.
+        withdrawn: Pairs of seqs between which the user's messages were withdrawn, which no call has read.
+        calls: The number of calls.
+        earlier_calls: The SHA-256 of the object in the archive that has, for each call before the last, what it has
+            written, where its piece ends, and what the provider received; absent where there is none, or the store
+            has failed.
+    """
+
+    instructions: str
+    max_output_tokens: int
+    request: SentRequest
+    builds_on: int | None = None
+    withdrawn: tuple[tuple[int, int], ...] = ()
+    calls: int = 1
+    earlier_calls: str | None = None
+
+
 @stored
 class SummaryPayload(Payload):
     """A summary of a lane up to a seq.
@@ -537,7 +568,8 @@ class SummaryPayload(Payload):
         source_digest: SHA-256 over the seqs and ids of the entries that the model read.
         source_tokens: The tokens of those entries.
         pinned: The seqs of the entries that were pinned then; contexts still have them verbatim.
-        usage: The usage of the model call that wrote the summary.
+        usage: The usage of the model calls that wrote the summary.
+        recipe: The requests that were sent for it.
     """
 
     entry_kind: ClassVar[EntryKind] = "summary"
@@ -552,20 +584,24 @@ class SummaryPayload(Payload):
     source_tokens: int | None = None
     pinned: tuple[int, ...] | None = None
     usage: Usage | None = None
+    recipe: SummaryRecipe | None = None
 
     def make_message(self, role: Literal["system", "user"]) -> Message:
         """Make the message of the summary in a context."""
-        return {"role": role, "content": f"Summary of earlier conversation:\n{self.content}"}
+        return {"role": role, "content": f"{_SUMMARY_HEAD}{self.content}"}
 
     @property
     def provenance(self) -> dict[str, Any]:
         """The fields that describe how the summary was made, for a compaction's `meta`."""
         value = self.as_dict()
-        return {name: value[name] for name in value if name not in ("context_ref", "content", "format")}
+        return {name: value[name] for name in value if name not in _NOT_PROVENANCE}
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
         """Count the tokens of the summary's message."""
         return self, encoding.count_message(self.make_message("system"))
+
+
+_NOT_PROVENANCE = ("context_ref", "content", "format", "recipe")
 
 
 # The payloads of `ai_context_operation` entries: one type for each operation that was applied.
@@ -666,11 +702,13 @@ class AppliedReplace(AppliedOperation):
     Attributes:
         result_context: The snapshot.
         base_seq: The lane's messages after this seq follow the snapshot; absent: those after the operation.
+        recipe: The requests that were sent for the summary of a compaction; absent: a caller has sent the context.
     """
 
     type: Literal["replace"]
     result_context: StoredSnapshot
     base_seq: int | None = None
+    recipe: SummaryRecipe | None = None
 
     @property
     def is_compaction(self) -> bool:
@@ -760,6 +798,20 @@ class OperationPayload(Payload):
     def snapshot(self) -> StoredSnapshot | None:
         """The snapshot that the operation put; None for other operations than `replace`."""
         return self.operation.result_context if isinstance(self.operation, AppliedReplace) else None
+
+    @property
+    def summary(self) -> SummaryPayload | None:
+        """The summary that a model has written for a compaction; None: the operation has no recipe of one.
+
+        Raises:
+            ValueError: Its `meta` does not have the range and the model.
+        """
+        operation = self.operation
+        if not isinstance(operation, AppliedReplace) or operation.recipe is None:
+            return None
+        text = "\n".join(get_text(message["content"]) for message in operation.result_context.messages)
+        known: Json = {"context_ref": self.context_ref, "content": text.removeprefix(_SUMMARY_HEAD), "format": "text"}
+        return replace(SummaryPayload.from_json({**(operation.meta or {}), **known}), recipe=operation.recipe)
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
         """Count the tokens of the snapshot's messages; the payload records those of each part."""
@@ -1166,6 +1218,7 @@ __all__ = [
     "StoredSnapshot",
     "Subagent",
     "SummaryPayload",
+    "SummaryRecipe",
     "ToolMessage",
     "UserMessage",
     "read_lane",

@@ -127,8 +127,9 @@ def find_range(state: State, thread: Thread, effect: Summarize) -> Summarize:
     if automatic and not bounded and lane.count_messages(first, last)[1] * 4 < policy.budget:
         raise NothingToSummarize("too few messages since the last summary")
     pinned = tuple(seq for seq in lane.layers.pinned if seq <= last)
-    changes = {"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned}
-    return effect.model_copy(update=changes | {"withdrawn": lane.layers.withdrawn})
+    withdrawn = tuple(pair for pair in lane.layers.withdrawn if pair[0] <= last and pair[1] >= first)
+    changes = {"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned, "withdrawn": withdrawn}
+    return effect.model_copy(update=changes)
 
 
 def find_bounds(state: State, thread: Thread, effect: Summarize, keep_tokens: int = 0) -> tuple[int, int, int | None]:
@@ -236,6 +237,7 @@ def commit_summary(state: State, event: Summarized) -> Decision:
         source_tokens=answer.source_tokens,
         pinned=effect.pinned,
         usage=answer.usage,
+        recipe=answer.recipe,
     )
     refs: Refs = {**((making.refs if making else None) or {}), "summary_id": effect.summary_id}
     operation = making.operation if making else None
@@ -257,6 +259,7 @@ def commit_summary(state: State, event: Summarized) -> Decision:
             system_prompt_tokens=event.system_prompt_tokens,
         ),
         base_seq=effect.to_seq,
+        recipe=answer.recipe,
         meta=((operation.operation.meta if operation else None) or {})
         | summary.provenance
         | {"base_seq": effect.to_seq},

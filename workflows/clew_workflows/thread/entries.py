@@ -13,11 +13,15 @@ from clew_workflows.contract.messages import Message
 from clew_workflows.contract.outputs import TranscriptMessage
 from clew_workflows.contract.payloads import (
     KINDS,
+    AppliedReplace,
     AssistantMessage,
     EntryKind,
     MessagePayload,
+    OperationPayload,
     Payload,
     Recipe,
+    SummaryPayload,
+    SummaryRecipe,
     ToolMessage,
     UserMessage,
     read_lane,
@@ -163,6 +167,33 @@ class Entry(_ParsedPayload):
         """The recipe of the model call; None: the entry is not a model's reply."""
         body = self.body
         return body.recipe if isinstance(body, AssistantMessage) else None
+
+    @property
+    def summary_recipe(self) -> SummaryRecipe | None:
+        """The recipe of the summary that the entry has, also of a compaction; None: it has none."""
+        match self.body:
+            case (
+                SummaryPayload(recipe=SummaryRecipe() as recipe)
+                | OperationPayload(operation=AppliedReplace(recipe=SummaryRecipe() as recipe))
+            ):
+                return recipe
+            case _:
+                return None
+
+    @property
+    def summary(self) -> SummaryPayload | None:
+        """The summary that a model has written, also that of a compaction; None: the entry has none.
+
+        Raises:
+            ValueError: The payload does not have the type of the entry's kind, or lacks the range of a compaction.
+        """
+        match self.body:
+            case SummaryPayload() as summary:
+                return summary
+            case OperationPayload(summary=summary):
+                return summary
+            case _:
+                return None
 
 
 @dataclass(frozen=True, slots=True)
