@@ -78,9 +78,11 @@ class Startup:
         """
         runtime = self._runtime
         effect = runtime.state.preparation.model_copy(update={"execution": workflow.info().first_execution_run_id})
-        prepared = await self._retry_until_answered(
-            lambda time_limit: execution.carry_out(effect, time_limit, runtime.state)
-        )
+        prepared = await execution.prepare_at_once(effect, runtime.state)
+        if prepared is None:
+            prepared = await self._retry_until_answered(
+                lambda time_limit: execution.carry_out(effect, time_limit, runtime.state)
+            )
         if prepared.interrupted:
             raise Interrupted(prepared.interrupted)
         runtime.effect = None
