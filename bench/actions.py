@@ -62,6 +62,7 @@ KINDS = {
     "message_UpdateWorkflowExecution_Acceptance": "update",
     "message_UpdateWorkflowExecution_Rejection": "update",
     "command_ScheduleActivityTask": "activity",
+    "command_RecordMarker": "local activity",
     "activity_retry": "activity retried",
     "grpc_RecordActivityTaskHeartbeat": "heartbeat",
     "grpc_QueryWorkflow": "query",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from temporalio.testing import ActivityEnvironment
 
 from clew import Agent, Tool, tool
-from clew_activities.archive import Archive, Store
+from clew_activities.archive import Archive, Store, StoreUnavailable
+from clew_activities.archive.formats import Head
+from clew_activities.model import prepare as preparing
 from clew_activities.model.model_table import find_prices
-from clew_activities.model.prepare import MAX_SCHEMA_BYTES, PrepareActivities
+from clew_activities.model.prepare import MAX_AT_ONCE, MAX_SCHEMA_BYTES, PrepareActivities
 from clew_activities.providers import load_providers
 from clew_activities.tools.registry import make_registry
 from clew_activities.tools.stored_results import read_result, view_blob
@@ -265,3 +268,66 @@ async def test_sessions_with_media_get_the_tool_that_shows_them_again() -> None:
     assert await list_names(model="local:tiny", tools=(), clears_media=True) == ["view_blob"]
     assert await list_names(agent="drawing") == ["view_blob"]
     assert "views" not in Prepare(model="local:tiny").model_dump_json()
+
+
+class UnreadableArchive(Archive):
+    """An archive that does not answer, or fails."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        super().__init__(Store.from_url("memory://"), "default")
+        self.failure = failure
+        self.reads = 0
+
+    async def read_head(self, session_id: str) -> Head | None:
+        self.reads += 1
+        if self.failure:
+            raise self.failure
+        await asyncio.Event().wait()
+        return None
+
+
+def make_with_archive(archive: Archive) -> PrepareActivities:
+    providers = load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
+    return PrepareActivities(providers, make_registry({"add": add}, ()), archive, RolloverThresholds())
+
+
+NEW = Prepare(model="local:tiny", tools=("add",), execution="run-1")
+
+
+async def test_a_preparation_within_a_workflow_task_answers_the_same() -> None:
+    """The session, which takes the answer of either, cannot tell which it was."""
+    activities = make()
+    at_once = await ActivityEnvironment().run(activities.prepare_at_once, NEW)
+    assert at_once == await ActivityEnvironment().run(activities.prepare, NEW)
+    assert at_once.archive is not None
+
+
+async def test_a_slow_store_holds_up_no_workflow_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first preparation at once gives up soon, and those after it do not try."""
+    monkeypatch.setattr(preparing, "AT_ONCE_SECONDS", 0.01)
+    archive = UnreadableArchive()
+    activities = make_with_archive(archive)
+    for _ in range(3):
+        assert await ActivityEnvironment().run(activities.prepare_at_once, NEW) is None
+    assert archive.reads == 1
+
+
+async def test_some_preparations_at_once_leave_workflow_tasks_to_other_sessions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of many at the same time, those over `MAX_AT_ONCE` are left to an activity of their own."""
+    monkeypatch.setattr(preparing, "AT_ONCE_SECONDS", 0.2)
+    archive = UnreadableArchive()
+    activities = make_with_archive(archive)
+    answers = await asyncio.gather(
+        *(ActivityEnvironment().run(activities.prepare_at_once, NEW) for _ in range(2 * MAX_AT_ONCE))
+    )
+    assert answers == [None] * (2 * MAX_AT_ONCE)
+    assert archive.reads == MAX_AT_ONCE
+
+
+async def test_a_store_that_fails_fails_no_preparation_at_once() -> None:
+    """The activity that follows reports the failure, and is repeated until the store is back."""
+    archive = UnreadableArchive(StoreUnavailable("somewhere", "it is away"))
+    activities = make_with_archive(archive)
+    assert await ActivityEnvironment().run(activities.prepare_at_once, NEW) is None
