@@ -32,6 +32,7 @@ from clew_activities.tools.registry import Deployment, Registry, resolve_tool
 from clew_activities.tools.stored_results import read_result, view_blob
 from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.messages import canonicalize
+from clew_workflows.contract.names import split_configured_name
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import EncodingName, load_encoding
 from clew_workflows.protocol import (
@@ -57,7 +58,7 @@ AT_ONCE_SECONDS = 0.25
 MAX_AT_ONCE = 4
 """Most of them in a process at the same time: half of its slots for workflow tasks."""
 SLOW_SECONDS = 10.0
-"""Seconds without any of them after one that took too long: the store or an MCP server is slow."""
+"""Seconds without any of them after one that took too long: the store is slow."""
 MAX_WARNINGS = 1000
 """Most unknown models that a worker logs. The names come from callers, so their number must be bounded."""
 
@@ -109,7 +110,7 @@ class PrepareActivities:
 
         None: it cannot be done soon, or has failed. The session then has `prepare` do it.
         """
-        if self._at_once >= MAX_AT_ONCE or time.monotonic() < self._slow_until:
+        if self._at_once >= MAX_AT_ONCE or time.monotonic() < self._slow_until or self._asks_servers(request):
             return None
         self._at_once += 1
         try:
@@ -122,6 +123,11 @@ class PrepareActivities:
             return None
         finally:
             self._at_once -= 1
+
+    def _asks_servers(self, request: Prepare) -> bool:
+        """Whether MCP servers are asked for their tools. A server may have to be started first."""
+        config = _make_config(request, self._registry.agents.get(request.agent or ""))
+        return any(map(split_configured_name, config.tools))
 
     async def _prepare(self, request: Prepare) -> Prepared:
         prepared = await self._resolve(request)

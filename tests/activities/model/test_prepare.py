@@ -331,3 +331,11 @@ async def test_a_store_that_fails_fails_no_preparation_at_once() -> None:
     archive = UnreadableArchive(StoreUnavailable("somewhere", "it is away"))
     activities = make_with_archive(archive)
     assert await ActivityEnvironment().run(activities.prepare_at_once, NEW) is None
+
+
+async def test_mcp_servers_are_not_asked_within_a_workflow_task() -> None:
+    """A server may have to be started, so a session with such tools is left to an activity of its own."""
+    archive = UnreadableArchive()
+    request = Prepare(model="local:tiny", tools=("mcp:files/*",), execution="run-1")
+    assert await ActivityEnvironment().run(make_with_archive(archive).prepare_at_once, request) is None
+    assert archive.reads == 0

@@ -402,7 +402,7 @@ async def carry_out(effect: Effect, time_left: timedelta | None, state: State) -
 async def prepare_at_once(effect: Prepare, state: State) -> Prepared | None:
     """Prepare a new session within its first workflow task; None: its worker cannot do that soon, or has failed.
 
-    An activity of its own would cost a dispatch and a workflow task: a third of a session's first turn.
+    An activity of its own would cost a dispatch and one more workflow task.
     """
     activity = workflow.start_local_activity(
         "prepare_at_once",
