@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from temporalio.testing import ActivityEnvironment
 
 from clew import Agent, Tool, tool
-from clew_activities.archive import Archive, Store, StoreUnavailable
+from clew_activities.archive import Archive, Store, StoreUnavailable, listing
 from clew_activities.archive.formats import Head
+from clew_activities.archive.listing import SearchAttributes
 from clew_activities.model import prepare as preparing
 from clew_activities.model.model_table import find_prices
 from clew_activities.model.prepare import MAX_AT_ONCE, MAX_SCHEMA_BYTES, PrepareActivities
@@ -339,3 +341,26 @@ async def test_mcp_servers_are_not_asked_within_a_workflow_task() -> None:
     request = Prepare(model="local:tiny", tools=("mcp:files/*",), execution="run-1")
     assert await ActivityEnvironment().run(make_with_archive(archive).prepare_at_once, request) is None
     assert archive.reads == 0
+
+
+async def test_a_preparation_that_gives_up_leaves_no_wrong_list_of_attributes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server, which was slow at first, is asked again by the activity that follows."""
+    answers = iter((asyncio.Event().wait, lambda: asyncio.sleep(0, ["ClewStatus"])))
+
+    async def find_registered(_client: object) -> Any:
+        return await next(answers)()
+
+    monkeypatch.setattr(listing, "find_registered", find_registered)
+    monkeypatch.setattr(preparing, "AT_ONCE_SECONDS", 0.01)
+    providers = load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
+    archive = Archive(Store.from_url("memory://"), "default")
+    activities = PrepareActivities(
+        providers, make_registry({}, ()), archive, RolloverThresholds(), search_attributes=SearchAttributes()
+    )
+    client: Any = SimpleNamespace(namespace="default")
+    request = Prepare(model="local:tiny", execution="run-1")
+    assert await ActivityEnvironment(client).run(activities.prepare_at_once, request) is None
+    prepared = await ActivityEnvironment(client).run(activities.prepare, request)
+    assert prepared.search_attributes == ("ClewStatus",)
