@@ -62,7 +62,6 @@ KINDS = {
     "message_UpdateWorkflowExecution_Acceptance": "update",
     "message_UpdateWorkflowExecution_Rejection": "update",
     "command_ScheduleActivityTask": "activity",
-    "command_RecordMarker": "local activity",
     "activity_retry": "activity retried",
     "grpc_RecordActivityTaskHeartbeat": "heartbeat",
     "grpc_QueryWorkflow": "query",

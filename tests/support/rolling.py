@@ -82,18 +82,6 @@ async def list_model_queues(clew: Clew, session: Session) -> list[str]:
     return [attributes.task_queue.name for attributes in scheduled if attributes.activity_type.name == "call_model"]
 
 
-async def count_preparations(clew: Clew, session_id: str) -> int:
-    """Count the preparations of a session: those within its first workflow task, and those by another activity."""
-    history = await clew.temporal.get_workflow_handle(session_id).fetch_history()
-    activities = [event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events]
-    # One that could not be done at once is directly followed by the other activity.
-    at_once = [
-        event.HasField("marker_recorded_event_attributes") and following != "prepare"
-        for event, following in zip(history.events, [*activities[1:], ""], strict=True)
-    ]
-    return activities.count("prepare") + sum(at_once)
-
-
 class FailingStore(Store):
     """A store with failures that a test switches on.
 

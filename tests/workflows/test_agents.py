@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from clew import Agent, Clew, ContextPolicy, Session, tool
+from clew import Agent, ContextPolicy, Session, tool
 from clew.contract.payloads import AgentVersion
 from clew.errors import InvalidInput, RequestFailed, TokenMismatch
 from clew_activities.tools.registry import make_registry
-from tests.support.rolling import count_preparations, make_id
+from tests.support.rolling import make_id
 from tests.support.stack import Stack, make_client, run_deployment
 
 
@@ -45,13 +45,11 @@ def list_descriptions(body: dict[str, Any]) -> list[str]:
 
 async def count_activities(session: Session) -> Counter[str]:
     history = await session._handle.workflow.fetch_history()
-    counts = Counter(
+    return Counter(
         event.activity_task_scheduled_event_attributes.activity_type.name
         for event in history.events
         if event.HasField("activity_task_scheduled_event_attributes")
     )
-    counts["prepare"] = await count_preparations(Clew(session._handle.client), session.id)
-    return counts
 
 
 async def read_versions(session: Session) -> list[str]:

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from clew import Agent, RequestFailed
+from clew import Agent, Clew, RequestFailed
 from clew.local import Reply, ToolCall
 from clew_activities.tools.mcp.settings import McpSettings, ProcessSettings
 from tests.support import bad_mcp_server
 from tests.support.processes import open_session_on, run_worker_process
-from tests.support.rolling import count_preparations
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.waiting import wait_until
 
@@ -97,7 +96,7 @@ async def test_a_server_that_changes_its_tools_reaches_open_sessions(stack: Stac
         await all_tools.ask("again")
         changes = [[entry.payload.get("changes") for entry in await each.entries(kind="config")] for each in sessions]
         assert changes == [[None], [None], [None], [None, ["tools"]]]
-        assert [await count_preparations(clew, name) for name in names] == [2, 2, 1, 1]
+        assert [await _count_preparations(clew, name) for name in names] == [2, 2, 1, 1]
         for session in sessions:
             await session.close()
 
@@ -129,3 +128,9 @@ def _is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+async def _count_preparations(clew: Clew, session_id: str) -> int:
+    history = await clew.temporal.get_workflow_handle(session_id).fetch_history()
+    scheduled = [event.activity_task_scheduled_event_attributes for event in history.events]
+    return sum(attributes.activity_type.name == "prepare" for attributes in scheduled)

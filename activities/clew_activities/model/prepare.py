@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
-import time
 from collections.abc import Iterable, Sequence
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from clew_activities.archive import Archive
 from clew_activities.archive.errors import translate_archive_errors
@@ -32,7 +30,6 @@ from clew_activities.tools.registry import Deployment, Registry, resolve_tool
 from clew_activities.tools.stored_results import read_result, view_blob
 from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.messages import canonicalize
-from clew_workflows.contract.names import split_configured_name
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import EncodingName, load_encoding
 from clew_workflows.protocol import (
@@ -53,12 +50,6 @@ MAX_SCHEMA_BYTES = 262_144
 """Largest size of the schemas of a session's tools together, in bytes, so that each page of a context holds them."""
 MAX_NAMES = 10
 """Most names of tools that a message lists."""
-AT_ONCE_SECONDS = 0.25
-"""Longest time of a preparation within a workflow task, whose slot other sessions wait for."""
-MAX_AT_ONCE = 4
-"""Most of them in a process at the same time: half of its slots for workflow tasks."""
-SLOW_SECONDS = 10.0
-"""Seconds without any of them after one that took too long: the store is slow."""
 MAX_WARNINGS = 1000
 """Most unknown models that a worker logs. The names come from callers, so their number must be bounded."""
 
@@ -92,8 +83,6 @@ class PrepareActivities:
         self._limited = limited
         self._calls_models = calls_models
         self._unknown: set[str] = set()
-        self._at_once = 0
-        self._slow_until = 0.0
 
     @activity.defn(name="prepare")
     async def prepare(self, request: Prepare) -> Prepared:
@@ -102,53 +91,25 @@ class PrepareActivities:
         On request, look for an archive.
         """
         async with send_heartbeats():
-            return await self._prepare(request)
-
-    @activity.defn(name="prepare_at_once")
-    async def prepare_at_once(self, request: Prepare) -> Prepared | None:
-        """Do what `prepare` does, within the session's first workflow task.
-
-        None: it cannot be done soon, or has failed. The session then has `prepare` do it.
-        """
-        if self._at_once >= MAX_AT_ONCE or time.monotonic() < self._slow_until or self._asks_servers(request):
-            return None
-        self._at_once += 1
-        try:
-            async with asyncio.timeout(AT_ONCE_SECONDS):
-                return await self._prepare(request)
-        except TimeoutError:
-            self._slow_until = time.monotonic() + SLOW_SECONDS
-            return None
-        except ApplicationError:
-            return None
-        finally:
-            self._at_once -= 1
-
-    def _asks_servers(self, request: Prepare) -> bool:
-        """Whether MCP servers are asked for their tools. A server may have to be started first."""
-        config = _make_config(request, self._registry.agents.get(request.agent or ""))
-        return any(map(split_configured_name, config.tools))
-
-    async def _prepare(self, request: Prepare) -> Prepared:
-        prepared = await self._resolve(request)
-        prepared = prepared.model_copy(
-            update={
-                "shows_texts": self._shows_texts,
-                "hooks": tuple(self._registry.hooks),
-                "limited": self._limited,
-                "calls_models": self._calls_models,
-            }
-        )
-        encoding = request.encoding or (prepared.profile.encoding if prepared.profile else None)
-        if encoding and prepared.tools:
-            tools = await asyncio.to_thread(_count_schemas, prepared.tools, encoding)
-            prepared = prepared.model_copy(update={"tools": tools})
-        if prepared.problem is None and prepared.profile:
-            self._warn_of_unknown_model(prepared.profile.model)
-        if self._search_attributes:
-            attributes = await self._search_attributes.list()
-            prepared = prepared.model_copy(update={"search_attributes": attributes})
-        return prepared if request.execution is None else await self._add_archive(prepared, request.execution)
+            prepared = await self._resolve(request)
+            prepared = prepared.model_copy(
+                update={
+                    "shows_texts": self._shows_texts,
+                    "hooks": tuple(self._registry.hooks),
+                    "limited": self._limited,
+                    "calls_models": self._calls_models,
+                }
+            )
+            encoding = request.encoding or (prepared.profile.encoding if prepared.profile else None)
+            if encoding and prepared.tools:
+                tools = await asyncio.to_thread(_count_schemas, prepared.tools, encoding)
+                prepared = prepared.model_copy(update={"tools": tools})
+            if prepared.problem is None and prepared.profile:
+                self._warn_of_unknown_model(prepared.profile.model)
+            if self._search_attributes:
+                attributes = await self._search_attributes.list()
+                prepared = prepared.model_copy(update={"search_attributes": attributes})
+            return prepared if request.execution is None else await self._add_archive(prepared, request.execution)
 
     @activity.defn(name="describe_model")
     async def describe_model(self, request: DescribeModel) -> ModelProfile:

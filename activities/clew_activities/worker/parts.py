@@ -139,7 +139,6 @@ def make_parts(
         rate_limits=rate_limits,
         session_activities=[
             preparing.prepare,
-            preparing.prepare_at_once,
             preparing.describe_model,
             begin_task,
             archiving.archive,

@@ -10,12 +10,10 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from clew import Agent, Tool, tool
-from clew_activities.archive import Archive, Store, StoreUnavailable, listing
-from clew_activities.archive.formats import Head
+from clew_activities.archive import Archive, Store, listing
 from clew_activities.archive.listing import SearchAttributes
-from clew_activities.model import prepare as preparing
 from clew_activities.model.model_table import find_prices
-from clew_activities.model.prepare import MAX_AT_ONCE, MAX_SCHEMA_BYTES, PrepareActivities
+from clew_activities.model.prepare import MAX_SCHEMA_BYTES, PrepareActivities
 from clew_activities.providers import load_providers
 from clew_activities.tools.registry import make_registry
 from clew_activities.tools.stored_results import read_result, view_blob
@@ -272,88 +270,16 @@ async def test_sessions_with_media_get_the_tool_that_shows_them_again() -> None:
     assert "views" not in Prepare(model="local:tiny").model_dump_json()
 
 
-class UnreadableArchive(Archive):
-    """An archive that does not answer, or fails."""
-
-    def __init__(self, failure: Exception | None = None) -> None:
-        super().__init__(Store.from_url("memory://"), "default")
-        self.failure = failure
-        self.reads = 0
-
-    async def read_head(self, session_id: str) -> Head | None:
-        self.reads += 1
-        if self.failure:
-            raise self.failure
-        await asyncio.Event().wait()
-        return None
-
-
-def make_with_archive(archive: Archive) -> PrepareActivities:
-    providers = load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
-    return PrepareActivities(providers, make_registry({"add": add}, ()), archive, RolloverThresholds())
-
-
-NEW = Prepare(model="local:tiny", tools=("add",), execution="run-1")
-
-
-async def test_a_preparation_within_a_workflow_task_answers_the_same() -> None:
-    """The session, which takes the answer of either, cannot tell which it was."""
-    activities = make()
-    at_once = await ActivityEnvironment().run(activities.prepare_at_once, NEW)
-    assert at_once == await ActivityEnvironment().run(activities.prepare, NEW)
-    assert at_once.archive is not None
-
-
-async def test_a_slow_store_holds_up_no_workflow_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first preparation at once gives up soon, and those after it do not try."""
-    monkeypatch.setattr(preparing, "AT_ONCE_SECONDS", 0.01)
-    archive = UnreadableArchive()
-    activities = make_with_archive(archive)
-    for _ in range(3):
-        assert await ActivityEnvironment().run(activities.prepare_at_once, NEW) is None
-    assert archive.reads == 1
-
-
-async def test_some_preparations_at_once_leave_workflow_tasks_to_other_sessions(
+async def test_a_preparation_that_was_given_up_leaves_no_wrong_list_of_attributes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of many at the same time, those over `MAX_AT_ONCE` are left to an activity of their own."""
-    monkeypatch.setattr(preparing, "AT_ONCE_SECONDS", 0.2)
-    archive = UnreadableArchive()
-    activities = make_with_archive(archive)
-    answers = await asyncio.gather(
-        *(ActivityEnvironment().run(activities.prepare_at_once, NEW) for _ in range(2 * MAX_AT_ONCE))
-    )
-    assert answers == [None] * (2 * MAX_AT_ONCE)
-    assert archive.reads == MAX_AT_ONCE
-
-
-async def test_a_store_that_fails_fails_no_preparation_at_once() -> None:
-    """The activity that follows reports the failure, and is repeated until the store is back."""
-    archive = UnreadableArchive(StoreUnavailable("somewhere", "it is away"))
-    activities = make_with_archive(archive)
-    assert await ActivityEnvironment().run(activities.prepare_at_once, NEW) is None
-
-
-async def test_mcp_servers_are_not_asked_within_a_workflow_task() -> None:
-    """A server may have to be started, so a session with such tools is left to an activity of its own."""
-    archive = UnreadableArchive()
-    request = Prepare(model="local:tiny", tools=("mcp:files/*",), execution="run-1")
-    assert await ActivityEnvironment().run(make_with_archive(archive).prepare_at_once, request) is None
-    assert archive.reads == 0
-
-
-async def test_a_preparation_that_gives_up_leaves_no_wrong_list_of_attributes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The server, which was slow at first, is asked again by the activity that follows."""
+    """The server, which was slow at first, is asked again by the next preparation."""
     answers = iter((asyncio.Event().wait, lambda: asyncio.sleep(0, ["ClewStatus"])))
 
     async def find_registered(_client: object) -> Any:
         return await next(answers)()
 
     monkeypatch.setattr(listing, "find_registered", find_registered)
-    monkeypatch.setattr(preparing, "AT_ONCE_SECONDS", 0.01)
     providers = load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
     archive = Archive(Store.from_url("memory://"), "default")
     activities = PrepareActivities(
@@ -361,6 +287,8 @@ async def test_a_preparation_that_gives_up_leaves_no_wrong_list_of_attributes(
     )
     client: Any = SimpleNamespace(namespace="default")
     request = Prepare(model="local:tiny", execution="run-1")
-    assert await ActivityEnvironment(client).run(activities.prepare_at_once, request) is None
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await ActivityEnvironment(client).run(activities.prepare, request)
     prepared = await ActivityEnvironment(client).run(activities.prepare, request)
     assert prepared.search_attributes == ("ClewStatus",)

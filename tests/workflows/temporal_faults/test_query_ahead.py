@@ -93,14 +93,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch, evicted: list[str]) -> WorkflowInst
 
 
 def make_activation(
-    job: str,
-    length: int,
-    size: int,
-    *,
-    replaying: bool = False,
-    started_at: int = 1,
-    query_id: str = "legacy_query",
-    is_local: bool = False,
+    job: str, length: int, size: int, *, replaying: bool = False, started_at: int = 1, query_id: str = "legacy_query"
 ) -> WorkflowActivation:
     """Make an activation with one job."""
     act = WorkflowActivation(history_length=length, history_size_bytes=size, is_replaying=replaying)
@@ -111,8 +104,6 @@ def make_activation(
         variant.query_id = query_id
     if job == "do_update":
         variant.protocol_instance_id = "new"
-    if job == "resolve_activity":
-        variant.is_local = is_local
     return act
 
 
@@ -177,16 +168,6 @@ def test_a_query_with_events_of_no_task_evicts_the_workflow(guarded: WorkflowIns
     assert not is_failed(guarded, "query_workflow", 261, 62131, replaying=True, query_id="of a task")
     assert not evicted
     assert not is_failed(guarded, "query_workflow", 261, 62131, replaying=True)
-    assert evicted == ["run"]
-
-
-def test_a_local_activity_makes_an_event(guarded: WorkflowInstance, evicted: list[str]) -> None:
-    """After a task with one come its completion, the marker of the local activity, and the task's two timers."""
-    assert not is_failed(guarded, "initialize_workflow", 3, 400)
-    assert not is_failed(guarded, "resolve_activity", 3, 400, is_local=True)
-    assert not is_failed(guarded, "query_workflow", 7, 400)
-    assert not evicted
-    assert not is_failed(guarded, "query_workflow", 8, 400)
     assert evicted == ["run"]
 
 

@@ -109,7 +109,7 @@ class AgentSession:
             self._runtime = Runtime(session, self.waits, self._fullness)
             budget = TaskBudget(self._task_commands)
             self._intake = Intake(self._runtime, budget, is_open=start.carried is not None)
-            self._startup = Startup(self._runtime, self._intake, self._task_commands)
+            self._startup = Startup(self._runtime, self._intake)
             self._recalling = Recalling(self._runtime, self._fullness)
             self._visibility = Visibility(self._runtime, self.waits.lists_interval, self._task_commands)
             self._rollover = Rollover(

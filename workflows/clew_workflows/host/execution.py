@@ -190,8 +190,6 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=8)
 """Longest time between two heartbeats. Activities send one every 4 seconds, so that one may be late. Another worker
 begins a lost call after this time and the first wait between two attempts, a second."""
 PREPARE_TIMEOUT = timedelta(seconds=30)
-AT_ONCE_TIMEOUT = timedelta(seconds=2)
-"""Longest time of a preparation within a workflow task, which the server takes back after 10 seconds."""
 ARCHIVE_TIMEOUT = timedelta(minutes=5)
 SUMMARY_TIMEOUT = timedelta(minutes=10)
 HOOK_TIMEOUT = timedelta(seconds=HOOK_SECONDS + 5)
@@ -212,8 +210,6 @@ _SUMMARY_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_co
 _HOOK_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=3)
 # For the archive while a caller waits. More than one attempt, because a worker may be lost.
 _STORE_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=3)
-# A preparation that fails at once is left to an activity of its own.
-_ONE_ATTEMPT = RetryPolicy(maximum_attempts=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,23 +393,6 @@ async def carry_out(effect: Effect, time_left: timedelta | None, state: State) -
     """
     translate = make_stopped if isinstance(effect, CallModel) else make_failure
     return await await_answer(start(effect, time_left, state), translate)
-
-
-async def prepare_at_once(effect: Prepare, state: State) -> Prepared | None:
-    """Prepare a new session within its first workflow task; None: its worker cannot do that soon, or has failed.
-
-    An activity of its own would cost a dispatch and one more workflow task.
-    """
-    activity = workflow.start_local_activity(
-        "prepare_at_once",
-        effect,
-        result_type=Prepared | None,  # type: ignore[arg-type]
-        schedule_to_close_timeout=AT_ONCE_TIMEOUT,
-        retry_policy=_ONE_ATTEMPT,
-        summary=ui.make_label(effect, state),
-    )
-    prepared: Prepared | None = await await_answer(activity, lambda _error: None)
-    return prepared
 
 
 def start(effect: Effect, time_left: timedelta | None, state: State) -> workflow.ActivityHandle[Any]:

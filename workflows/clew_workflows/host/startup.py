@@ -25,7 +25,6 @@ from clew_workflows.host.runtime import Runtime
 from clew_workflows.protocol import ArchiveRef, Failure, Thaw
 from clew_workflows.session import carried, decisions
 from clew_workflows.session.advance import Session
-from clew_workflows.temporal_faults.task_commands import TaskCommands
 
 T = TypeVar("T")
 
@@ -37,11 +36,10 @@ class Startup:
         away: The refusal that callers get while the store does not answer; None if it does.
     """
 
-    def __init__(self, runtime: Runtime, intake: Intake, task_commands: TaskCommands) -> None:
+    def __init__(self, runtime: Runtime, intake: Intake) -> None:
         self.away: Refusal | None = None
         self._runtime = runtime
         self._intake = intake
-        self._task_commands = task_commands
 
     async def open_session(self) -> Refusal | None:
         """Hold callers until we know whether the session is new or archived, and open the intake then.
@@ -80,13 +78,9 @@ class Startup:
         """
         runtime = self._runtime
         effect = runtime.state.preparation.model_copy(update={"execution": workflow.info().first_execution_run_id})
-        prepared = await execution.prepare_at_once(effect, runtime.state)
-        # The marker with its result is a command.
-        self._task_commands.note()
-        if prepared is None:
-            prepared = await self._retry_until_answered(
-                lambda time_limit: execution.carry_out(effect, time_limit, runtime.state)
-            )
+        prepared = await self._retry_until_answered(
+            lambda time_limit: execution.carry_out(effect, time_limit, runtime.state)
+        )
         if prepared.interrupted:
             raise Interrupted(prepared.interrupted)
         runtime.effect = None

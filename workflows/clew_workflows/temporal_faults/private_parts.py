@@ -43,7 +43,7 @@ _FIELDS: dict[Any, tuple[str, ...]] = {
     WorkflowActivation: (
         *("run_id", "history_length", "history_size_bytes", "is_replaying", "timestamp", "jobs.remove_from_cache"),
         *("jobs.signal_workflow", "jobs.fire_timer", "jobs.query_workflow.query_id"),
-        *("jobs.do_update.protocol_instance_id", "jobs.resolve_activity.is_local"),
+        "jobs.do_update.protocol_instance_id",
     ),
     WorkflowActivationCompletion: (
         *("failed.failure.message", "failed.failure.application_failure_info.type"),

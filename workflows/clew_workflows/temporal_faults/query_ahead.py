@@ -112,8 +112,6 @@ class _Guarded(WorkflowInstance):
         self._is_replayed = self._is_replayed or act.is_replaying
         refused = _list_refused(act, completion) if "do_update" in jobs else set[str]()
         self._made.add(completion, refused)
-        if not act.is_replaying:
-            self._made.note_markers(sum(job.resolve_activity.is_local for job in act.jobs))
         self._is_written, self._is_queried = not (act.is_replaying or refused), False
         self._length, self._size = act.history_length, act.history_size_bytes
         self._started_at = act.timestamp.ToNanoseconds()
@@ -180,10 +178,6 @@ class _MadeEvents:
     def count(self) -> int:
         """The events."""
         return self._others + len(self._begun)
-
-    def note_markers(self, count: int) -> None:
-        """Count local activities that have ended in the task: each makes a marker."""
-        self._others += count
 
     def add(self, completion: WorkflowActivationCompletion, refused: Collection[str]) -> None:
         """Count the commands of one of the task's activations, which has refused these updates."""
