@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -274,7 +275,7 @@ async def test_a_preparation_that_was_given_up_leaves_no_wrong_list_of_attribute
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server, which was slow at first, is asked again by the next preparation."""
-    answers = iter((asyncio.Event().wait, lambda: asyncio.sleep(0, ["ClewStatus"])))
+    answers: Iterator[Any] = iter((asyncio.Event().wait, lambda: asyncio.sleep(0, ["ClewStatus"])))
 
     async def find_registered(_client: object) -> Any:
         return await next(answers)()
