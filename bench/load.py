@@ -232,11 +232,19 @@ async def measure_idle(bench: Bench) -> None:
     """Measure a worker that has more idle sessions than its cache has room for, then a message to each."""
     count = bench.sizes.idle
     opened, answered, memory = list[float](), list[float](), list[float]()
+    first: dict[str, list[float]] = {"worker CPU": [], "other CPU": []}
+    cold: dict[str, list[float]] = {"worker CPU": [], "other CPU": []}
+
+    def note(costs: dict[str, list[float]], before: tuple[float, float], after: tuple[float, float]) -> None:
+        for name, begun, ended in zip(costs, before, after, strict=True):
+            costs[name].append((ended - begun) / count * 1e3)
+
     async with AsyncExitStack() as stack:
         for system in (await bench.start(stack))[:2]:
-            begun = time.perf_counter()
+            begun, before = time.perf_counter(), bench.measure_cpu(system.process)
             turns = await system.list_turns("idle", count)
             opened.append(count / (time.perf_counter() - begun))
+            note(first, before, bench.measure_cpu(system.process))
             memory.append(system.process.measure_memory() / 1e6)
             gate = asyncio.Semaphore(16)
 
@@ -244,12 +252,17 @@ async def measure_idle(bench: Bench) -> None:
                 async with gate:
                     await turn(QUESTION)
 
-            begun = time.perf_counter()
+            begun, before = time.perf_counter(), bench.measure_cpu(system.process)
             await asyncio.gather(*map(send, turns))
             answered.append(count / (time.perf_counter() - begun))
+            note(cold, before, bench.measure_cpu(system.process))
     bench.add(f"{count:,} sessions opened, with a first turn", *opened, "a second")
+    for name, values in first.items():
+        bench.add(f"{name}, opened with a first turn", *values, "ms/session")
     bench.add(f"memory of a worker with {count:,} idle sessions", *memory, "MB")
     bench.add(f"a message to each of {count:,} idle sessions", *answered, "a second")
+    for name, values in cold.items():
+        bench.add(f"{name}, a message to an idle session", *values, "ms/turn")
 
 
 async def measure_growth(bench: Bench) -> None:

@@ -111,14 +111,15 @@ class SearchAttributes:
         async with self._asking:
             if time.monotonic() < self._fresh_until:
                 return self._known
-            self._fresh_until = time.monotonic() + FRESH_SECONDS
-            client = activity.client()
+            asked_at, client = time.monotonic(), activity.client()
             try:
                 registered = await find_registered(client)
             except Exception as error:
                 # A session works without them: no failure of the server may keep it from starting.
                 self._warn(f"the server does not say which search attributes it has: {error}")
+                self._fresh_until = asked_at + FRESH_SECONDS
                 return self._known
+            self._fresh_until = asked_at + FRESH_SECONDS
             self._known = tuple(registered)
             if missing := [name for name in SEARCH_ATTRIBUTES if name not in registered]:
                 self._warn(f"the namespace {client.namespace!r} lacks the search attributes {', '.join(missing)}")

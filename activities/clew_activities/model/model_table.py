@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -38,6 +40,8 @@ from clew_workflows.contract.tokens import EncodingName
 MODELS_VARIABLE = "CLEW_MODELS"
 PRICES_VARIABLE = "CLEW_PRICES"
 
+PRICES_SECONDS = 60
+"""Seconds for which the library's prices of a model are kept: some change with the time of day."""
 MOST_RESERVED = 8192
 """Most tokens that a model's policy reserves for a reply."""
 
@@ -362,6 +366,12 @@ def find_prices(name: str, own: OwnModels = NO_OWN_MODELS) -> Prices:
     """
     if own_price := own.find_price(name):
         return (own_price,)
+    return _find_listed_prices(name, int(time.time() // PRICES_SECONDS))
+
+
+@lru_cache(maxsize=256)
+def _find_listed_prices(name: str, _period: int) -> Prices:
+    """Find the library's prices, once in a period: it takes a third of a millisecond, and each model call asks."""
     provider, _, model = name.partition(":")
     price = _find_model_price(model, provider)
     # A model with a price for each request costs more than its tokens.

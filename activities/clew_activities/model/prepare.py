@@ -100,7 +100,8 @@ class PrepareActivities:
                     "calls_models": self._calls_models,
                 }
             )
-            if encoding := request.encoding or (prepared.profile.encoding if prepared.profile else None):
+            encoding = request.encoding or (prepared.profile.encoding if prepared.profile else None)
+            if encoding and prepared.tools:
                 tools = await asyncio.to_thread(_count_schemas, prepared.tools, encoding)
                 prepared = prepared.model_copy(update={"tools": tools})
             if prepared.problem is None and prepared.profile:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from temporalio.testing import ActivityEnvironment
 
 from clew import Agent, Tool, tool
-from clew_activities.archive import Archive, Store
+from clew_activities.archive import Archive, Store, listing
+from clew_activities.archive.listing import SearchAttributes
 from clew_activities.model.model_table import find_prices
 from clew_activities.model.prepare import MAX_SCHEMA_BYTES, PrepareActivities
 from clew_activities.providers import load_providers
@@ -265,3 +269,27 @@ async def test_sessions_with_media_get_the_tool_that_shows_them_again() -> None:
     assert await list_names(model="local:tiny", tools=(), clears_media=True) == ["view_blob"]
     assert await list_names(agent="drawing") == ["view_blob"]
     assert "views" not in Prepare(model="local:tiny").model_dump_json()
+
+
+async def test_a_preparation_that_was_given_up_leaves_no_wrong_list_of_attributes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server, which was slow at first, is asked again by the next preparation."""
+    answers: Iterator[Any] = iter((asyncio.Event().wait, lambda: asyncio.sleep(0, ["ClewStatus"])))
+
+    async def find_registered(_client: object) -> Any:
+        return await next(answers)()
+
+    monkeypatch.setattr(listing, "find_registered", find_registered)
+    providers = load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
+    archive = Archive(Store.from_url("memory://"), "default")
+    activities = PrepareActivities(
+        providers, make_registry({}, ()), archive, RolloverThresholds(), search_attributes=SearchAttributes()
+    )
+    client: Any = SimpleNamespace(namespace="default")
+    request = Prepare(model="local:tiny", execution="run-1")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await ActivityEnvironment(client).run(activities.prepare, request)
+    prepared = await ActivityEnvironment(client).run(activities.prepare, request)
+    assert prepared.search_attributes == ("ClewStatus",)

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 UNKNOWN_SIDE = 1024
@@ -214,6 +215,7 @@ def get_bare_name(model: str) -> str:
     return _VENDOR.sub("", model.partition(":")[2].lower().rpartition("/")[2])
 
 
+@lru_cache(maxsize=256)
 def find_formula(model: str) -> MediaFormula:
     """Find the formula of `provider:model`; the neutral estimate for a model that has none."""
     name = get_bare_name(model)

@@ -123,7 +123,8 @@ class Encoding:
 
     def for_model(self, model: str) -> Encoding:
         """Return this encoding with the formula by which `provider:model` counts what is not text."""
-        return replace(self, media=find_formula(model))
+        formula = find_formula(model)
+        return self if formula is self.media else replace(self, media=formula)
 
     def count(self, text: str) -> int:
         """Count the tokens of a text alone."""

@@ -35,17 +35,18 @@ METADATA_QUERY = "__temporal_workflow_metadata"
 def serve_metadata(describe: Callable[[], str]) -> None:
     """Answer the metadata query of this workflow run. `describe` composes its current details."""
     workflow_type = workflow.info().workflow_type
+    # Without annotations, which the SDK would evaluate for each session.
+    workflow.set_query_handler(METADATA_QUERY, lambda: _make_metadata(workflow_type, describe()))
 
-    def answer() -> WorkflowMetadata:
-        definition = WorkflowDefinition(
-            type=workflow_type,
-            query_definitions=_list_interactions(QUERIES),
-            signal_definitions=_list_interactions(SIGNALS),
-            update_definitions=_list_interactions(UPDATES),
-        )
-        return WorkflowMetadata(definition=definition, current_details=describe())
 
-    workflow.set_query_handler(METADATA_QUERY, answer)
+def _make_metadata(workflow_type: str, details: str) -> WorkflowMetadata:
+    definition = WorkflowDefinition(
+        type=workflow_type,
+        query_definitions=_list_interactions(QUERIES),
+        signal_definitions=_list_interactions(SIGNALS),
+        update_definitions=_list_interactions(UPDATES),
+    )
+    return WorkflowMetadata(definition=definition, current_details=details)
 
 
 def _list_interactions(handlers: Mapping[str, Handler[Any]]) -> list[WorkflowInteractionDefinition]:

@@ -22,6 +22,7 @@ from clew_activities.providers.reply import (
     DraftDecoder,
     StopReason,
     get_member,
+    has_others,
     limit_id,
     limit_name,
     measure,
@@ -54,6 +55,12 @@ _FIELDS_BACK = (*REASONING_FIELDS, "reasoning_details", "thinking_blocks", "extr
 """Fields of a message that some provider wants back."""
 _OWN_MEMBERS = frozenset(("index", "type", "function", "id"))
 """Members of a tool call that the format itself defines."""
+_CHUNK_MEMBERS = frozenset(("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier"))
+"""Members of a chunk of which the choices alone are read, and `object` of an error."""
+_CHOICE_MEMBERS = frozenset(("index", "delta", "message", "finish_reason", "logprobs"))
+"""Members of a choice beside which some servers report the usage."""
+_TEXT_MEMBERS = frozenset(("role", "content"))
+"""Members of a delta with a piece of text."""
 
 
 class OpenAIDecoder(DraftDecoder):
@@ -89,20 +96,34 @@ class OpenAIDecoder(DraftDecoder):
             self.ended = True
             return
         chunk = parse_event(data)
-        failure = chunk if event == "error" else _find_error(chunk)
-        if failure is not None:
+        if event == "error":
+            raise classify_event(chunk)
+        # Nearly every chunk has a piece of text alone.
+        if chunk.get("object") == "error" or has_others(chunk, _CHUNK_MEMBERS):
+            self._read_others(chunk)
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if not isinstance(choice, dict):
+                continue
+            if choice.get("error"):
+                raise classify_event(choice)
+            # Requests ask for one choice; ignore further ones.
+            if not (index := choice.get("index")) or _read_index(index) in (0, None):
+                if has_others(choice, _CHOICE_MEMBERS):
+                    self._read_usage(choice)
+                self._add_delta(self._find_delta(choice))
+                self._set_stop_reason(choice.get("finish_reason"))
+
+    def _read_others(self, chunk: Mapping[str, Any]) -> None:
+        """Read what a chunk has beside its choices.
+
+        Raises:
+            ProviderError: The chunk is an error.
+        """
+        if (failure := _find_error(chunk)) is not None:
             raise classify_event(failure)
         self._read_usage(chunk)
         self._pages.add_listed(chunk)
-        choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            # Requests ask for one choice; ignore further ones.
-            if isinstance(choice, dict) and choice.get("error"):
-                raise classify_event(choice)
-            if isinstance(choice, dict) and _read_index(choice.get("index")) in (0, None):
-                self._read_usage(choice)
-                self._add_delta(self._find_delta(choice))
-                self._set_stop_reason(choice.get("finish_reason"))
 
     def _find_delta(self, choice: Mapping[str, Any]) -> object:
         """Find what a choice adds. Some servers repeat the whole message beside or after its deltas."""
@@ -136,6 +157,8 @@ class OpenAIDecoder(DraftDecoder):
             return
         if content := delta.get("content"):
             self._add_content(content)
+        if not has_others(delta, _TEXT_MEMBERS):
+            return
         thinking = next((text for name in REASONING_FIELDS if (text := read_string(delta.get(name)))), "")
         self.add_thinking(thinking or join_texts(delta.get("reasoning_details")))
         for name in _FIELDS_BACK:
