@@ -1,7 +1,7 @@
 """Who may do what: keys, their tenants, and what a request may reach.
 
-A tenant's session `ID` is the Temporal workflow `TENANT:ID`. Neither a tenant nor an id has a colon, so no request can
-name a session of another tenant.
+A tenant's session `ID` is the Temporal workflow `TENANT:ID`. Neither a tenant nor an id has a colon, so no request
+can name a session of another tenant.
 """
 
 from __future__ import annotations
@@ -333,8 +333,8 @@ class Caller:
         except RPCError as error:
             raise translate_error(error, "") from error
         raise QuotaExceeded(
-            f"the tenant has {self.key.max_open_sessions} open sessions, as many as the key {self.key.name!r} permits: "
-            "close one",
+            f"the tenant has {self.key.max_open_sessions} open sessions, as many as the key {self.key.name!r} "
+            "permits: close one",
             retry_seconds=QUOTA_SECONDS,
         )
 

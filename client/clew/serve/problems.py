@@ -1,6 +1,7 @@
 """Errors over HTTP: the status of each of Clew's errors, and the body that tells it.
 
-A body is `{"error": {"type", "message", "param", "code"}}`: the form of OpenAI's errors. `code` is the contract's word.
+A body is `{"error": {"type", "message", "param", "code"}}`: the form of OpenAI's errors. `code` is the contract's
+word.
 """
 
 from __future__ import annotations
@@ -205,7 +206,9 @@ def find_retry_seconds(error: ClewError) -> int | None:
 def make_body(error: ClewError, *, tenant: str | None = None) -> dict[str, Any]:
     """Make the body that tells an error. With a tenant, its sessions have the names that its callers know."""
     word = find_word(error)
-    message = str(error).replace(f"{tenant}:", "") if tenant else str(error)
+    # A text of the caller's may be in it, and be no valid Unicode.
+    message = str(error).encode(errors="replace").decode()
+    message = message.replace(f"{tenant}:", "") if tenant else message
     return {"error": {"type": word, "message": message, "param": getattr(error, "param", None), "code": word}}
 
 

@@ -15,7 +15,7 @@ import random
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import Request
@@ -49,15 +49,17 @@ class SentEvent:
         data: The data. Its lines are sent as lines.
         id: What a client sends as `Last-Event-ID` when it connects again; None: it keeps the one before.
         event: The name of the event; None: `message`.
+        retry: After how many milliseconds a client connects again; None: as before.
     """
 
     data: str
     id: str | None = None
     event: str | None = None
+    retry: int | None = None
 
     def encode(self) -> bytes:
         """Encode the event."""
-        fields = [("event", self.event), ("id", self.id)]
+        fields = [("event", self.event), ("id", self.id), ("retry", self.retry)]
         lines = [f"{name}: {value}" for name, value in fields if value is not None]
         lines += [f"data: {line}" for line in _LINE_END.split(self.data)]
         return ("\n".join(lines) + "\n\n").encode(errors="replace")
@@ -93,6 +95,7 @@ async def stream_events(
     events: AsyncGenerator[SentEvent, None],
     *,
     encode_error: Callable[[ClewError], SentEvent] = encode_error,
+    resumes: bool = True,
     headers: Mapping[str, str] | None = None,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
 ) -> StreamingResponse:
@@ -102,6 +105,8 @@ async def stream_events(
         request: The request.
         events: The events. They are closed when the client leaves, and when the process drains.
         encode_error: Makes the last event of a stream that has failed after it has begun.
+        resumes: Whether a client connects again with `Last-Event-ID`. The first event then has a time for that, and
+            the last one of a draining process is `draining`. Clients of protocols that do not resume know neither.
         headers: Further headers.
         heartbeat_seconds: Seconds without an event after which a comment is sent.
 
@@ -111,9 +116,8 @@ async def stream_events(
     drain: Drain = request.app.state.drain
     reading = _Reading(events, drain)
     await reading.look_ahead()
-    return _EventsResponse(
-        reading, _send(reading, encode_error, heartbeat_seconds), {**SSE_HEADERS, **(headers or {})}
-    )
+    sent = _send(reading, encode_error, heartbeat_seconds, resumes=resumes)
+    return _EventsResponse(reading, sent, {**SSE_HEADERS, **(headers or {})})
 
 
 _Item = SentEvent | ClewError | None
@@ -184,21 +188,25 @@ class _Reading:
 
 
 async def _send(
-    reading: _Reading, encode_error: Callable[[ClewError], SentEvent], heartbeat_seconds: float
+    reading: _Reading, encode_error: Callable[[ClewError], SentEvent], heartbeat_seconds: float, *, resumes: bool
 ) -> AsyncGenerator[bytes, None]:
-    yield f"retry: {RECONNECT_MILLISECONDS}\n\n".encode()
+    retry = RECONNECT_MILLISECONDS if resumes else None
     while True:
         has_come, item = await reading.take(heartbeat_seconds)
         if isinstance(item, SentEvent):
-            yield item.encode()
+            # No block has a time alone: some clients take that for an event.
+            yield replace(item, retry=retry).encode()
+            retry = None
         elif isinstance(item, ClewError):
             yield encode_error(item).encode()
             return
         elif has_come:
             return
         elif reading.drains:
-            # Clients come again one after the other.
-            yield f": draining\nretry: {random.randint(1, 4) * RECONNECT_MILLISECONDS}\n\n".encode()
+            if resumes:
+                # Clients come again one after the other.
+                later = random.randint(1, 4) * RECONNECT_MILLISECONDS
+                yield SentEvent('{"type":"draining"}', event="draining", retry=later).encode()
             return
         else:
             yield b": still here\n\n"
