@@ -1,12 +1,13 @@
 """The studio: pages for people, on the same routes as every other caller.
 
-`page/` has the files, which need no build. A browser loads them without a key; all that they show they ask of `/v1`
-with the key that a person has entered, so that the studio can do what that key can do, and nothing else. The one route
-beside the others is that of windows: what each model call saw.
+`page/` has the files, which need no build. A browser loads them without a key. All that they show they ask of `/v1`
+with the key that a person has entered: the studio can do what that key can do, and nothing else. It adds one route,
+that of windows: what each model call saw.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from importlib.resources import files
 from typing import Annotated
@@ -53,7 +54,9 @@ def add_studio(app: FastAPI) -> None:
     ) -> CallList:
         """List the newest model calls with their windows: what each one saw, and what was left out and why."""
         session = caller.session(session_id)
-        return CallList(calls=list_newest_calls([entry async for entry in session.read()], limit))
+        entries = [entry async for entry in session.read()]
+        # Contexts of long threads take a second to build.
+        return CallList(calls=await asyncio.to_thread(list_newest_calls, entries, limit))
 
     @app.get(PATH.rstrip("/"), include_in_schema=False)
     async def show_index() -> Response:
