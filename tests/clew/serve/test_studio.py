@@ -209,7 +209,7 @@ async def test_a_wrong_key_is_asked_for_again(stack: Stack) -> None:
 
 
 async def test_windows_are_those_of_the_own_tenant(stack: Stack) -> None:
-    """Another tenant's key finds no such session; the pages themselves need no key, and run only their own scripts."""
+    """Another tenant's key finds no such session. The pages need no key, and run only their own scripts."""
     async with run_service(stack.clew) as served:
         name, session = await open_session(stack, served)
         await session.ask("hello")

@@ -188,7 +188,7 @@ export class Chat {
       this.forget(payload.input_id ?? payload.request_id);
       this.note(seq, `“${getText(payload.content)}” was not read: ${words(payload.reason)}`);
     } else if (kind === "run") this.endRun(entry);
-    else if (kind === "summary") this.note(seq, "Earlier messages were summarized", payload.content ?? payload.text);
+    else if (kind === "summary") this.note(seq, "Earlier messages were summarized", payload.content);
     else if (kind === "ai_context_operation") this.note(seq, `Context: ${words(payload.operation?.type)} ${refs?.context_ref ?? payload.context_ref ?? ""}`);
     else if (kind === "fork") this.noteFork(seq, payload);
     else if (kind === "error") this.note(seq, payload.message ?? payload.error?.message ?? "an error", null, true);
@@ -244,11 +244,11 @@ export class Chat {
       : make("p", { class: look, "data-seq": seq }, text));
   }
 
-  noteFork(seq, { forked_from: from, forked_to: to }) {
-    const other = from ?? to;
-    const id = typeof other === "string" ? other : other?.session_id;
-    const own = id?.replace(/^.*:/, "");
-    this.show(make("p", { class: "note", "data-seq": seq }, from ? "A fork of " : "Forked to ", own ? make("a", { href: `#/s/${encodeURIComponent(own)}` }, own) : "another session"));
+  noteFork(seq, { event, session_id: id }) {
+    // The thread has the id that Temporal knows, with the tenant before it.
+    const own = id.replace(/^[^:]*:/, "");
+    const text = event === "forked_from" ? "A fork of " : "Forked to ";
+    this.show(make("p", { class: "note", "data-seq": seq }, text, make("a", { href: `#/s/${encodeURIComponent(own)}` }, own)));
   }
 
   endRun({ seq, payload }) {
