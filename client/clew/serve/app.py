@@ -41,6 +41,7 @@ from clew.serve.problems import (
     make_headers,
 )
 from clew.serve.streams import Drain
+from clew.serve.studio import add_studio
 from clew.session import Clew
 from clew_workflows.contract.content import MAX_BLOB_BYTES
 from clew_workflows.contract.errors import ClewError, InvalidInput
@@ -167,6 +168,7 @@ def make_app(
             expose_headers=["Retry-After", "X-Request-Id"],
         )
     _add_health(app)
+    add_studio(app)
     for router in ROUTERS:
         app.include_router(router)
     describe_bodies(app, ROUTERS)

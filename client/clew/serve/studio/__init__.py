@@ -13,12 +13,13 @@ from importlib.resources import files
 from typing import Annotated
 
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import RedirectResponse
-from pydantic import BaseModel
+from fastapi.responses import JSONResponse, RedirectResponse
 
 from clew.report.making import list_newest_calls
 from clew.report.types import Call
 from clew.serve.access import Authorized
+from clew.serve.answers import ErrorBody, answer
+from clew_workflows.contract.outcomes import Output
 
 MOST_CALLS = 50
 """Most model calls whose windows are listed at once."""
@@ -34,7 +35,7 @@ _HEADERS = {
 }
 
 
-class CallList(BaseModel):
+class CallList(Output):
     """What model calls saw.
 
     Attributes:
@@ -48,15 +49,20 @@ def add_studio(app: FastAPI) -> None:
     """Add the pages and their route to the application."""
     pages = _read_pages()
 
-    @app.get("/v1/sessions/{session_id}/windows", tags=["sessions"], response_model_exclude_none=True)
+    @app.get(
+        "/v1/sessions/{session_id}/windows",
+        tags=["sessions"],
+        response_model=CallList,
+        responses={"default": {"model": ErrorBody}},
+    )
     async def list_windows(
         caller: Authorized, session_id: str, limit: Annotated[int, Query(ge=1, le=MOST_CALLS)] = 20
-    ) -> CallList:
+    ) -> JSONResponse:
         """List the newest model calls with their windows: what each one saw, and what was left out and why."""
         session = caller.session(session_id)
         entries = [entry async for entry in session.read()]
         # Contexts of long threads take a second to build.
-        return CallList(calls=await asyncio.to_thread(list_newest_calls, entries, limit))
+        return answer(caller, CallList(calls=await asyncio.to_thread(list_newest_calls, entries, limit)))
 
     @app.get(PATH.rstrip("/"), include_in_schema=False)
     async def show_index() -> Response:

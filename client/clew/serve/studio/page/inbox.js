@@ -63,7 +63,7 @@ export class Inbox {
     return make("article", { class: "tool asks" },
       make("h2", {}, make("code", {}, name), make("span", { class: "note" }, needs === "approval" ? " waits for your decision" : " waits for its result")),
       make("p", { class: "note" }, make("a", { href: `#/s/${encodeURIComponent(session.session_id)}` }, session.title || session.session_id),
-        session.last_active ? ` · ${formatAge(session.last_active)}` : ""),
+        session.active_at ? ` · ${formatAge(session.active_at)}` : ""),
       make("pre", { tabIndex: 0, "aria-label": `Arguments of ${name}` }, JSON.stringify(args, null, 2)),
       (needs === "approval" ? makeDecision : makeAnswer)(session.session_id, { id, name, args }, decided));
   }

@@ -34,7 +34,7 @@ export class SessionList {
       const page = await call("GET", `sessions?${filters}`);
       this.sessions = page.sessions;
       this.problem = "";
-      this.more.hidden = this.sessions.length < this.limit;
+      this.more.hidden = !page.has_more;
     } catch (refusal) {
       this.problem = refusal.message;
     }
@@ -53,7 +53,7 @@ export class SessionList {
     this.note.classList.toggle("bad", Boolean(this.problem));
   }
 
-  makeRow({ session_id: id, title, status, agent, user, last_active: active, tokens, cost_usd: cost }) {
+  makeRow({ session_id: id, title, status, agent, user, active_at: active, tokens, cost_usd: cost }) {
     const facts = [agent, user, tokens && `${number(tokens)} tokens`, dollars(cost)].filter(Boolean).join(" · ");
     const link = make("a", { href: `#/s/${encodeURIComponent(id)}`, "data-session": id, "aria-current": id === this.selected ? "page" : null },
       make("span", { class: "title", dir: "auto" }, title || id),

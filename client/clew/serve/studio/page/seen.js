@@ -91,7 +91,7 @@ export class Seen {
 
   async compare(policy) {
     this.other.replaceChildren(make("p", { class: "note", role: "status" }, "…"));
-    const read = (changed) => call("POST", `${this.chat.path}/preview`, { pending: ["…"], ...(changed && { context_policy: changed }) });
+    const read = (changed) => call("POST", `${this.chat.path}/preview`, { pending: [{ role: "user", content: "…" }], ...(changed && { context_policy: changed }) });
     try {
       const [before, after] = await Promise.all([read(), read(policy)]);
       this.other.replaceChildren(make("div", { class: "pair" }, makeContext("In force", before, after), makeContext("With these changes", after, before)));
