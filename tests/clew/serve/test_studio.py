@@ -126,9 +126,7 @@ async def test_what_the_model_saw_is_shown_live(stack: Stack) -> None:
             await expect(page.locator("#seen")).to_contain_text("has the digest that was recorded")
             await page.get_by_label("Most messages").fill("1")
             await page.get_by_role("button", name="Compare").click()
-            in_force, changed = page.locator("#seen .pair > div").all(), page.locator("#seen .pair > div").nth(1)
-            assert len(await in_force) == 2
-            await expect(changed.locator("li")).not_to_have_count(0)
+            await expect(page.locator("#seen .pair > div")).to_have_count(2)
             await expect(page.locator("#seen .pair .only")).not_to_have_count(0)
 
 
@@ -187,7 +185,7 @@ async def test_a_phone_has_room_for_everything(stack: Stack, scheme: Any) -> Non
         name, session = await open_session(stack, served)
         await session.ask("hostile")
         async with open_page(served, size=PHONE, color_scheme=scheme) as page:
-            await page.get_by_role("link", name=name).click()
+            await page.locator(f"[data-session='{name}']").click()
             await expect(page.locator("#sessions")).to_be_hidden()
             await expect(page.locator(".assistant .markdown")).to_contain_text("after")
             assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -200,10 +198,10 @@ async def test_a_wrong_key_is_asked_for_again(stack: Stack) -> None:
     async with run_service(stack.clew) as served, open_browser() as browser:
         page = await browser.new_page()
         await page.goto(f"{served.address}/studio/")
-        await page.get_by_label("Key").fill("clew_wrong")
+        await page.get_by_label("Key", exact=True).fill("clew_wrong")
         await page.get_by_role("button", name="Sign in").click()
         await expect(page.get_by_role("alert")).to_contain_text("not known")
-        await page.get_by_label("Key").fill(served.token)
+        await page.get_by_label("Key", exact=True).fill(served.token)
         await page.get_by_role("button", name="Sign in").click()
         await expect(page.locator("#sessions")).to_contain_text("There are no sessions yet.")
 

@@ -41,8 +41,8 @@ async function readRefusal(answer) {
 }
 
 // A request that got no answer is sent again. What changes something has an id that makes the repetition harmless.
-export async function call(method, path, body, { signal, raw } = {}) {
-  const headers = method === "GET" ? {} : { "Idempotency-Key": makeId() };
+export async function call(method, path, body, { signal, raw, id = makeId() } = {}) {
+  const headers = method === "GET" ? {} : { "Idempotency-Key": id };
   if (body !== undefined && !raw) headers["Content-Type"] = "application/json";
   const options = { signal, headers, body: raw ? body : body === undefined ? undefined : JSON.stringify(body) };
   for (let tries = 1; ; tries++) {

@@ -45,8 +45,8 @@ export class Chat {
     this.picked.onchange = () => { this.attach(this.picked.files); this.picked.value = ""; };
     this.title = make("h1", { dir: "auto" }, this.id);
     this.room = make("section", { class: "chat", "aria-label": `Session ${this.id}` },
-      make("header", { class: "about" }, this.title,
-        make("div", { class: "row" }, this.badge, this.costs),
+      make("header", { class: "about" },
+        make("div", {}, this.title, make("div", { class: "row" }, this.badge, this.costs)),
         make("div", { class: "buttons" }, this.look, this.fork, this.hibernate,
           make("a", { class: "button", href: "#", onclick: (event) => { event.preventDefault(); this.openReport(); } }, "Report"))),
       this.log, this.composer);
@@ -307,8 +307,8 @@ export class Chat {
     try {
       const blobs = await Promise.all(files.map((file) => this.upload(file)));
       const content = blobs.length ? [...(text ? [{ type: "text", text }] : []), ...blobs.map(makeBlobPart)] : text;
-      if (steers) await call("POST", `${this.path}/steer`, { content, input_id: id });
-      else await call("POST", `${this.path}/messages`, { content, request_id: id, on_busy: "queue" });
+      if (steers) await call("POST", `${this.path}/steer`, { content }, { id });
+      else await call("POST", `${this.path}/messages`, { content, on_busy: "queue" }, { id });
     } catch (refusal) {
       if (steers && refusal.type === "idle") {
         // The run has just ended: the correction becomes the next message.
@@ -331,8 +331,9 @@ export class Chat {
     this.waiting.delete(id);
   }
 
-  upload(file) {
-    return call("POST", `${this.path}/blobs?name=${encodeURIComponent(file.name.slice(-200))}`, file, { raw: true });
+  async upload(file) {
+    const { blob } = await call("POST", `${this.path}/blobs?name=${encodeURIComponent(file.name.slice(-200))}`, file, { raw: true });
+    return blob;
   }
 
   attach(files) {

@@ -24,12 +24,17 @@ export class Inbox {
       const lists = await Promise.all(["awaiting_approval", "awaiting_external"].map((status) =>
         call("GET", `sessions?status=${status}&limit=${MOST_SESSIONS}`)));
       const sessions = lists.flatMap((list) => list.sessions);
-      const statuses = await Promise.all(sessions.map((session) =>
-        call("GET", `sessions/${encodeURIComponent(session.session_id)}`).then((status) => [session, status], () => null)));
-      this.calls = statuses.filter(Boolean).flatMap(([session, status]) => [
-        ...(status.pending_approvals ?? []).map((waiting) => ({ ...waiting, session, needs: "approval" })),
-        ...(status.pending_external_calls ?? []).map((waiting) => ({ ...waiting, session, needs: "result" })),
-      ]);
+      const waiting = await Promise.all(sessions.map((session) =>
+        call("GET", `sessions/${encodeURIComponent(session.session_id)}/waiting`).then(({ calls }) => [session, calls], () => [session, []])));
+      // A call of a subagent waits in its session, and its parent lists it, too.
+      const calls = new Map();
+      for (const [session, rows] of waiting) {
+        for (const { session_id: id, needs, call: asked } of rows) {
+          const name = `${id}/${asked.tool_call_id}`;
+          if (!calls.has(name) || id === session.session_id) calls.set(name, { ...asked, name, tool: asked.name, id, session, needs });
+        }
+      }
+      this.calls = [...calls.values()];
     } catch { /* The list of sessions says why. */ }
     get("inbox-count").textContent = number(this.calls.length);
     get("inbox-count").hidden = !this.calls.length;
@@ -48,9 +53,8 @@ export class Inbox {
   // Cards that stay are kept: a person may be writing in one.
   show() {
     const cards = this.calls.map((waiting) => {
-      const name = `${waiting.session.session_id}/${waiting.tool_call_id}`;
-      if (!this.cards.has(name)) this.cards.set(name, this.makeCard(waiting));
-      return this.cards.get(name);
+      if (!this.cards.has(waiting.name)) this.cards.set(waiting.name, this.makeCard(waiting));
+      return this.cards.get(waiting.name);
     });
     const box = this.room.querySelector(".cards");
     for (const card of [...box.children]) if (!cards.includes(card)) card.remove();
@@ -58,13 +62,13 @@ export class Inbox {
     if (!cards.length) box.replaceChildren(make("p", { class: "note" }, "Nothing waits for you."));
   }
 
-  makeCard({ session, tool_call_id: id, name, arguments: args, needs }) {
+  makeCard({ session, id: own, tool_call_id: id, tool: name, arguments: args, needs }) {
     const decided = () => this.look();
     return make("article", { class: "tool asks" },
       make("h2", {}, make("code", {}, name), make("span", { class: "note" }, needs === "approval" ? " waits for your decision" : " waits for its result")),
-      make("p", { class: "note" }, make("a", { href: `#/s/${encodeURIComponent(session.session_id)}` }, session.title || session.session_id),
+      make("p", { class: "note" }, make("a", { href: `#/s/${encodeURIComponent(own)}` }, session.title || own),
         session.active_at ? ` · ${formatAge(session.active_at)}` : ""),
       make("pre", { tabIndex: 0, "aria-label": `Arguments of ${name}` }, JSON.stringify(args, null, 2)),
-      (needs === "approval" ? makeDecision : makeAnswer)(session.session_id, { id, name, args }, decided));
+      (needs === "approval" ? makeDecision : makeAnswer)(own, { id, name, args }, decided));
   }
 }

@@ -4,12 +4,12 @@ import { readBytes } from "./api.js";
 
 export const get = (id) => document.getElementById(id);
 
-// Make an element. Properties are set as properties, `class`, `role`, `aria-…` and `data-…` as attributes.
+// Make an element. Properties are set as properties, `class`, `role`, `list`, `aria-…` and `data-…` as attributes.
 export function make(name, properties = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {
     if (value === undefined || value === null || value === false) continue;
-    if (/^(class|role|for|aria-|data-)/.test(key)) element.setAttribute(key, value === true ? "true" : value);
+    if (/^(class|role|list|for|aria-|data-)/.test(key)) element.setAttribute(key, value === true ? "true" : value);
     else element[key] = value;
   }
   element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
