@@ -227,7 +227,7 @@ async def test_events_continue_after_a_lost_connection(served: Served, stack: St
 
 
 async def test_configuration(served: Served, stack: Stack) -> None:
-    """A changed field is in force, and the tenant stays in the metadata; an unknown field is refused with its name."""
+    """A changed field is in force, the tenant stays in the metadata, and an unknown field is refused by its name."""
     path = await open_chat(served, "configured", stack.add_model("fine"))
     await call(served, "PATCH", path, {"metadata": {"tenant": "other", "team": "a"}, "system_prompt": "Be brief."})
     status = await call(served, "GET", path)
