@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +19,8 @@ from clew.cli.command import Address, Namespace
 from clew.cli.failures import exit_on_error
 from clew.cli.options import TaskQueue
 from clew.cli.reach import Misconfigured, Target
+from clew.local.child import LOOPBACK, StartFailed, child_process
+from clew.local.temporal import TemporalServer
 from clew.session.connection import Clew
 from clew_workflows.contract import TASK_QUEUE
 from clew_workflows.contract.errors import InvalidInput
@@ -22,6 +28,9 @@ from clew_workflows.contract.errors import InvalidInput
 HOST = "127.0.0.1"
 PORT = 8080
 DRAIN_SECONDS = 20.0
+STUDIO_KEY = "studio.key"
+"""The file of the studio's key in the folder of `clew dev`: the address of the studio stays the same."""
+STUDIO_START_SECONDS = 30.0
 
 
 def serve(
@@ -194,3 +203,62 @@ def _require_extra() -> None:
         import uvicorn  # noqa: F401, PLC0415
     except ImportError as error:
         raise Misconfigured(f"the service needs the extra `serve`: pip install 'clew[serve]' ({error})") from None
+
+
+@asynccontextmanager
+async def studio_process(
+    server: TemporalServer, *, task_queue: str, port: int, folder: Path | None
+) -> AsyncIterator[str]:
+    """Run `clew serve` beside a server of one machine, with a key that reaches all sessions.
+
+    Yields the address of the studio, which has the key in its fragment: a browser sends that to no server.
+
+    Args:
+        server: The Temporal server.
+        task_queue: The task queue of new sessions.
+        port: The port on loopback.
+        folder: Keeps the key; None: it is made anew.
+
+    Raises:
+        StartFailed: The service did not start, or the extra `serve` is not installed.
+    """
+    try:
+        _require_extra()
+    except Misconfigured as missing:
+        raise StartFailed(str(missing)) from None
+    from clew.serve.access import ALL_TENANTS, compute_hash  # noqa: PLC0415 - the extra may be missing
+
+    token = _read_token(folder)
+    row = {"name": "studio", "hash": compute_hash(token), "tenant": ALL_TENANTS, "requests_per_minute": 100_000}
+    with tempfile.NamedTemporaryFile("w", prefix="clew-studio-", suffix=".toml") as keys:
+        keys.write(format_row(row))
+        keys.flush()
+        command = [sys.executable, "-m", "clew.cli", "serve", "--keys", keys.name, "--port", str(port)]
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
+        settings = {
+            "TEMPORAL_ADDRESS": server.address,
+            "TEMPORAL_NAMESPACE": server.namespace,
+            "CLEW_TASK_QUEUE": task_queue,
+            "PYTHONUNBUFFERED": "1",
+        }
+        async with child_process("studio", command, env={**inherited, **settings}) as child:
+
+            async def is_ready() -> bool:
+                return "serving:" in child.log.read_text(errors="replace")
+
+            await child.wait_until(is_ready, STUDIO_START_SECONDS)
+            yield f"http://{LOOPBACK}:{port}/studio/#key={token}"
+
+
+def _read_token(folder: Path | None) -> str:
+    """Read the studio's key from a folder, or make it."""
+    from clew.serve.access import make_token  # noqa: PLC0415 - the extra may be missing
+
+    if folder is None:
+        return make_token()
+    file = folder / STUDIO_KEY
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o600)
+        file.write_text(make_token())
+    return file.read_text().strip()

@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self, Unpack
+from typing import Annotated, Any, Literal, Self, Unpack
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -27,6 +27,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew.serve.problems import Forbidden, QuotaExceeded, RateLimited, Unauthorized
 from clew.session import Clew, Session
+from clew.session.connection import validate_session_id
 from clew.session.options import SessionOptions
 from clew.session.transport import translate_error
 from clew_workflows.contract.errors import InvalidInput
@@ -38,6 +39,8 @@ CALLER_ID = r"^[A-Za-z0-9_.-]{1,128}$"
 """The pattern of the session ids that callers choose."""
 MAX_CHOSEN_CHARACTERS = 160
 """Longest workflow id of a new session: the ids of its subagents begin with it, and a longer one would be hashed."""
+ALL_TENANTS = "*"
+"""The tenant of an operator's key, which reaches all sessions of the namespace by the ids that Temporal knows."""
 TENANT = "tenant"
 """The name of the tenant in a session's metadata."""
 TOKEN_PREFIX = "clew_"
@@ -66,7 +69,8 @@ class Key(BaseModel):
     Attributes:
         name: The name of the key, for logs and metrics.
         hash: `sha256:` and the SHA-256 of the key in hexadecimal digits.
-        tenant: The tenant. All keys of a tenant reach all of its sessions, and none of others.
+        tenant: The tenant. All keys of a tenant reach all of its sessions, and none of others. `*`: the key reaches
+            all sessions of the namespace, by the ids that Temporal knows.
         agents: The agents of the sessions that it may open; absent: all. With it, callers set no fields of a
             configuration that an agent fixes, such as tools, prompt, limits and model.
         models: The models that it may name, as `provider:model` or `provider:*`; absent: all, or with `agents` none.
@@ -79,7 +83,7 @@ class Key(BaseModel):
 
     name: TenantName
     hash: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] = Field(repr=False)
-    tenant: TenantName
+    tenant: TenantName | Literal["*"]
     agents: tuple[AgentName, ...] | None = None
     models: tuple[ModelName, ...] | None = None
     operator: bool = False
@@ -232,7 +236,7 @@ class Caller:
     @property
     def prefix(self) -> str:
         """What the workflow ids of the tenant's sessions begin with."""
-        return f"{self.tenant}:"
+        return "" if self.tenant == ALL_TENANTS else f"{self.tenant}:"
 
     def scope(self, session_id: str) -> str:
         """Make the workflow id of a session of this tenant, which may be a subagent.
@@ -240,6 +244,8 @@ class Caller:
         Raises:
             InvalidInput: The text cannot be the id of a session.
         """
+        if self.tenant == ALL_TENANTS:
+            return validate_session_id(session_id)
         if not _KNOWN.fullmatch(session_id):
             raise InvalidInput("session_id: it has 1 to 128 characters of letters, digits, '.', '_' and '-'")
         return self.prefix + session_id
@@ -251,6 +257,8 @@ class Caller:
             InvalidInput: The text is not an id that a caller may choose.
         """
         scoped = self.scope(session_id)
+        if self.tenant == ALL_TENANTS:
+            return scoped
         if not _CHOSEN.fullmatch(session_id) or len(scoped) > MAX_CHOSEN_CHARACTERS:
             room = min(MAX_CHOSEN_CHARACTERS - len(self.prefix), 128)
             raise InvalidInput(f"session_id: it has at most {room} characters of letters, digits, '.', '_' and '-'")
@@ -287,6 +295,8 @@ class Caller:
 
     def add_tenant(self, metadata: Mapping[str, str] | None) -> dict[str, str]:
         """Add the tenant to metadata of a session. It is the fairness key, whatever the caller has written."""
+        if self.tenant == ALL_TENANTS:
+            return dict(metadata or {})
         return {**(metadata or {}), TENANT: self.tenant}
 
     def check_config(self, config: Mapping[str, Any], *, changes: bool = False) -> None:
@@ -344,7 +354,7 @@ class Caller:
         if self.key.max_open_sessions is None:
             return
         running = f'WorkflowType = "{WORKFLOW_TYPE}" AND ExecutionStatus = "Running"'
-        query = f'{running} AND WorkflowId STARTS_WITH "{self.prefix}"'
+        query = f'{running} AND WorkflowId STARTS_WITH "{self.prefix}"' if self.prefix else running
         try:
             if (await self.clew.temporal.count_workflows(query)).count < self.key.max_open_sessions:
                 return

@@ -302,7 +302,7 @@ async def list_sessions(
     offset: Annotated[int, Query(ge=0, le=MAX_OFFSET)] = 0,
 ) -> JSONResponse:
     """List the tenant's sessions: live ones, the newest first, then those that only the archive has."""
-    prefix = caller.prefix + (starts_with or "")
+    prefix = caller.prefix + (starts_with or "") or None
     listing = caller.clew.sessions(user=user, status=status, agent=agent, since=since, prefix=prefix)
     rows = []
     async with aclosing(listing):

@@ -10,11 +10,12 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.routing import APIRoute
+from pydantic import ValidationError
 
 from clew.errors import InvalidInput, NotFound
 from clew.local import ToolCall
 from clew.serve import Key, Keys, access
-from clew.serve.access import Caller, RateLimiter, compute_hash, make_token, read_keys
+from clew.serve.access import ALL_TENANTS, Caller, RateLimiter, compute_hash, make_token, read_keys
 from clew.serve.app import ROUTERS
 from clew.serve.problems import Forbidden, RateLimited
 from tests.support.media import make_png
@@ -307,6 +308,27 @@ async def test_a_fork_stays_with_its_tenant(stack: Stack) -> None:
         assert SECRET not in entries
         with pytest.raises(NotFound):
             await stack.clew.session(served.scope("copy")).status()
+
+
+async def test_an_operators_key_reaches_all_sessions(stack: Stack) -> None:
+    """Those of tenants and those without one, by the ids that Temporal knows. No tenant can have its name."""
+    token, key = make_key("operator", ALL_TENANTS)
+    async with run_service(stack.clew, key) as served, make_http(served.address, token) as operator:
+        plain = await stack.open("fine")
+        await stack.clew.open(served.scope("chat"), model=stack.add_model("fine"))
+        for session_id in (plain.id, served.scope("chat")):
+            answer = await operator.post(f"/v1/sessions/{session_id}/messages?wait=60", json={"content": "hello"})
+            assert (answer.json()["session_id"], answer.json()["answer"]) == (session_id, "fine")
+        assert (await served.http.get(f"/v1/sessions/{plain.id}")).status_code == 404
+
+        async def are_listed() -> bool:
+            rows = (await operator.get("/v1/sessions?limit=500")).json()["sessions"]
+            return {plain.id, served.scope("chat")} <= {row["session_id"] for row in rows}
+
+        await wait_until(are_listed)
+        assert "tenant" not in (await plain.status()).config.get("metadata", {})
+    with pytest.raises(ValidationError):
+        make_key("other", "*:")
 
 
 def test_a_key_has_no_secret_in_its_text() -> None:

@@ -245,10 +245,8 @@ export class Chat {
   }
 
   noteFork(seq, { event, session_id: id }) {
-    // The thread has the id that Temporal knows, with the tenant before it.
-    const own = id.replace(/^[^:]*:/, "");
     const text = event === "forked_from" ? "A fork of " : "Forked to ";
-    this.show(make("p", { class: "note", "data-seq": seq }, text, make("a", { href: `#/s/${encodeURIComponent(own)}` }, own)));
+    this.show(make("p", { class: "note", "data-seq": seq }, text, make("a", { href: `#/s/${encodeURIComponent(id)}` }, id)));
   }
 
   endRun({ seq, payload }) {
