@@ -58,7 +58,7 @@ async def run_service(address: str, token: str) -> AsyncIterator[tuple[int, str]
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder, "keys.toml")
         row = f'name = "bench"\nhash = "{compute_hash(token)}"\ntenant = "bench"\nrequests_per_minute = 100000'
-        keys.write_text(f"[[key]]\n{row}\n")
+        await asyncio.to_thread(keys.write_text, f"[[key]]\n{row}\n")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "clew.cli", "serve", "--keys", str(keys), "--port", "0", "--address", address),
             stdout=asyncio.subprocess.PIPE,
@@ -131,9 +131,7 @@ async def measure(count: int) -> None:
                 most = max(most, read_megabytes(pid))
             seconds = time.time() - begun
             used = read_cpu_seconds(pid) - cpu
-    print(
-        f"{count} streams of a reply of {WORDS / WORDS_PER_SECOND:g} seconds, {seconds:.1f} s until the last outcome"
-    )
+    print(f"{count} streams of a reply of {WORDS / WORDS_PER_SECOND:g} s, {seconds:.1f} s until the last outcome")
     print(f"first word      {median(measures.first) * 1e3:.0f} ms, p95 {compute_p95(measures.first) * 1e3:.0f} ms")
     print(f"delay of words  {median(measures.delays) * 1e3:.0f} ms, p95 {compute_p95(measures.delays) * 1e3:.0f} ms")
     print(f"service         {used:.1f} s of processor time, {before:.0f} MB before, {most:.0f} MB with the streams")

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from clew import Clew
 from clew.local import Reply
-from clew.serve.access import Key
+from clew.serve.access import Key, Keys
 from clew.serve.running import JsonFormatter, TextFormatter
 from clew.serve.tracing import Spans
 from tests.support.command_line import run_clew, start_command
@@ -200,6 +200,11 @@ async def test_serve_key_prints_a_key_and_its_row(tmp_path: Path) -> None:
     assert (row.name, row.tenant, row.agents) == ("ci", "acme", ("support",))
     assert made.out.count(made.json["key"]) == 1
     assert made.json["key"] not in json.dumps(made.json["row"])
+    printed = await run_clew("serve-key", "ci", "--tenant", "acme", "--model", "openai:*")
+    (tmp_path / "keys.toml").write_text(printed.out)
+    token = printed.err.split()[-1]
+    assert token not in printed.out
+    assert Keys.load(tmp_path / "keys.toml").find(token)
     refused = await run_clew("serve-key", "ci", "--tenant", "a:b")
     assert (refused.code, refused.out) == (2, "")
 
