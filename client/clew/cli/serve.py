@@ -156,7 +156,7 @@ def serve_key(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
-    """Make a key for `clew serve`. It is printed once: the file of keys gets its hash, which is printed beside it."""
+    """Make a key for `clew serve`. It is printed once, on stderr, and its row for the file of keys on stdout."""
     with exit_on_error(as_json):
         _require_extra()
         from pydantic import ValidationError  # noqa: PLC0415
@@ -182,7 +182,8 @@ def serve_key(
         if as_json:
             show.print_document({"key": token, "row": row})
         else:
-            typer.echo(f"# The key, which nothing shows again:\n# {token}\n")
+            # The row can be appended to the file, where the key must not be.
+            typer.echo(f"the key, which nothing shows again: {token}", err=True)
             typer.echo(format_row(row))
 
 

@@ -269,7 +269,8 @@ async def test_no_route_reaches_another_tenants_session(stack: Stack) -> None:
                     body = {"model": "scripted:none"}
                 async with served.stranger.stream(method, filled, json=body, timeout=30) as answer:
                     text = await read_beginning(answer)
-                    assert answer.status_code < 500, (method, filled, text)
+                    # The store of these tests signs no URLs.
+                    assert answer.status_code < 500 or "upload_unavailable" in text, (method, filled, text)
                     assert SECRET not in text, (method, filled)
                     assert waiting not in text, (method, filled)
                     assert make_png(2, 2) not in text.encode("latin-1", "replace"), (method, filled)
@@ -289,9 +290,9 @@ def fill(path: str, values: dict[str, str]) -> str:
 
 
 async def read_beginning(answer: httpx.Response) -> str:
-    """Read an answer; of a stream only what comes at once."""
+    """Read an answer; of a stream only what comes first."""
     if answer.headers.get("content-type", "").startswith("text/event-stream"):
-        return ""
+        return await anext(answer.aiter_text())
     return (await answer.aread()).decode("latin-1")
 
 
