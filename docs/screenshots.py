@@ -1,4 +1,4 @@
-"""Make the screenshots of `docs/audit.md`: a real Temporal server with its UI, a worker, and scripted models.
+"""Make the screenshots of `docs/audit.md` and `docs/studio.md`: a real Temporal server, a worker, scripted models.
 
 python -m docs.screenshots [NAME]…    write docs/images/
 python -m docs.screenshots --serve    only run the sessions and print the UI's address, until Ctrl-C
@@ -17,13 +17,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from playwright.async_api import Page
+from playwright.async_api import Browser, Page
 
 from clew import Agent, Clew, RequestFailed, tool
 from clew.local import Reply, TemporalServer, ToolCall, scripted_model, temporal_server
 from clew.local.scripted import Script
+from clew.serve import Keys, ServeSettings, make_app
+from clew.serve.access import ALL_TENANTS
 from clew.session.namespace import setup_namespace
 from clew.tools import external_tool
 from clew_activities.archive import Store
@@ -31,6 +33,8 @@ from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools.registry import collect_tools
 from clew_activities.worker import make_worker
 from tests.support.browser import open_browser
+from tests.support.serving import make_key
+from tests.support.web import serve as serve_app
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH, HEIGHT = 1400, 900
@@ -230,6 +234,56 @@ async def make_screenshots(names: Collection[str]) -> None:
         for shot in SHOTS:
             if not names or shot.name in names:
                 await take(page, f"{server.ui_address}/namespaces/{server.namespace}/workflows", shot)
+        for studio_shot in STUDIO_SHOTS:
+            if not names or studio_shot.name in names:
+                await take_studio(clew, browser, studio_shot)
+
+
+@dataclass(frozen=True)
+class StudioShot:
+    """A screenshot of the studio.
+
+    Attributes:
+        name: The name of its file.
+        path: The page.
+        keys: The keys to press on it.
+        width: The width of the window, in pixels.
+        height: Its height.
+        scheme: The colours.
+    """
+
+    name: str
+    path: str
+    keys: str = ""
+    width: int = 1280
+    height: int = 800
+    scheme: Literal["light", "dark"] = "light"
+
+
+STUDIO_SHOTS = (
+    StudioShot("studio", "#/s/order-1043"),
+    StudioShot("studio-seen", "#/s/order-1042", "w", 1400),
+    StudioShot("studio-inbox", "#/inbox"),
+    StudioShot("studio-phone", "#/s/order-1043", width=390, height=760, scheme="dark"),
+)
+
+
+async def take_studio(clew: Clew, browser: Browser, shot: StudioShot) -> None:
+    """Take a screenshot of the studio."""
+    token, key = make_key("studio", ALL_TENANTS, requests_per_minute=100_000)
+    size: Any = {"width": shot.width, "height": shot.height}
+    async with serve_app(make_app(Keys([key]), clew=clew, settings=ServeSettings()), clew) as host:
+        page = await browser.new_page(viewport=size, color_scheme=shot.scheme)
+        await page.goto(f"http://{host}/studio/#key={token}")
+        await page.goto(f"http://{host}/studio/{shot.path}")
+        await page.wait_for_timeout(SETTLE)
+        for pressed in shot.keys:
+            await page.keyboard.press(pressed)
+            await page.wait_for_timeout(SETTLE)
+        if shot.keys:
+            await page.locator("#seen .calls summary").first.click()
+        await page.screenshot(path=IMAGES / f"{shot.name}.png")
+        await page.close()
 
 
 async def serve() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +18,9 @@ from clew.cli.failures import FAILED, exit_on_error
 from clew.cli.hints import find_program
 from clew.cli.options import TaskQueue
 from clew.cli.reach import Misconfigured
+from clew.cli.serve import studio_process
 from clew.local import StartFailed
-from clew.local.development import FOLDER, PORT, UI_PORT, Development, run_until_interrupted
+from clew.local.development import FOLDER, PORT, STUDIO_PORT, UI_PORT, Development, run_until_interrupted
 from clew_workflows.contract import TASK_QUEUE
 from clew_workflows.encryption import read_encryption
 
@@ -58,6 +60,7 @@ def dev(
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port of the Temporal server.")] = PORT,
     ui_port: Annotated[int, typer.Option(min=1, max=65535, help="The port of its web UI.")] = UI_PORT,
+    studio_port: Annotated[int, typer.Option(min=1, max=65535, help="The port of the studio.")] = STUDIO_PORT,
     folder: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Where the sessions are kept, for the next time.")
     ] = FOLDER,
@@ -67,12 +70,13 @@ def dev(
     ] = False,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Run a Temporal server, its UI, a model and a worker on this machine, for tools of the current folder.
+    """Run a Temporal server, its UI, the studio, a model and a worker here, for tools of the current folder.
 
     The worker restarts when a *.py file below the current folder changes. Ctrl-C stops everything.
     """
     if model is not None:
         _check_model(model)
+    kept = None if ephemeral else folder
     development = Development(
         tools=[name for name in map(str.strip, tools.split(",")) if name],
         agents=agents,
@@ -80,7 +84,9 @@ def dev(
         model=model,
         port=port,
         ui_port=ui_port,
-        folder=None if ephemeral else folder,
+        studio=partial(studio_process, task_queue=task_queue, port=studio_port, folder=kept),
+        studio_port=studio_port,
+        folder=kept,
         logs_to_stderr=as_json,
         program=find_program(),
     )

@@ -25,6 +25,7 @@ LOCAL_MODEL = "local:smollm2"
 """The embedded model."""
 PORT = 7233
 UI_PORT = 8233
+STUDIO_PORT = 8240
 FOLDER = Path(".clew")
 """Where `clew dev` keeps its sessions."""
 _RESTART_SECONDS = 1.0
@@ -32,6 +33,8 @@ _DEBOUNCE_MILLISECONDS = 200
 _IGNORED_FOLDERS = {"__pycache__", "node_modules", "site-packages"}
 
 StartWorker = Callable[[], AbstractAsyncContextManager[Worker]]
+StartStudio = Callable[[TemporalServer], AbstractAsyncContextManager[str]]
+"""Starts the studio for a server; yields its address."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,8 @@ class Development:
         model: The model that the printed commands name, as `provider:name`; None: the embedded one, which is started.
         port: The port of the Temporal server.
         ui_port: The port of its web UI.
+        studio: Starts the studio.
+        studio_port: Its port.
         folder: Holds the sessions, so that they survive a restart; None: they are lost at the end.
         logs_to_stderr: Whether the worker's output goes to stderr, apart from the reports.
         program: How `clew` is started in the user's shell.
@@ -56,6 +61,8 @@ class Development:
     model: str | None = None
     port: int = PORT
     ui_port: int = UI_PORT
+    studio: StartStudio
+    studio_port: int = STUDIO_PORT
     folder: Path | None = None
     logs_to_stderr: bool = False
     program: str = "clew"
@@ -69,6 +76,7 @@ class Development:
             "--task-queue": "" if self.task_queue == TASK_QUEUE else self.task_queue,
             "--port": "" if self.port == PORT else str(self.port),
             "--ui-port": "" if self.ui_port == UI_PORT else str(self.ui_port),
+            "--studio-port": "" if self.studio_port == STUDIO_PORT else str(self.studio_port),
         }
         words = [word for option, value in options.items() if value for word in (option, value)]
         folder = [] if self.folder == FOLDER else folder
@@ -83,7 +91,7 @@ async def run_until_interrupted(development: Development, report: Callable[[str]
         report: Prints one line.
 
     Raises:
-        StartFailed: The Temporal server or the embedded model did not start.
+        StartFailed: The Temporal server, the embedded model or the studio did not start.
     """
     loop = asyncio.get_running_loop()
     working = asyncio.ensure_future(_run(development, report))
@@ -120,7 +128,8 @@ async def _run(development: Development, report: Callable[[str], None]) -> None:
         worker = await stack.enter_async_context(ReloadingWorker(start, report))
         watching = asyncio.create_task(_watch(development, changed))
         stack.callback(watching.cancel)
-        for line in _describe(development, server, settings["CLEW_STORE"]):
+        studio = await stack.enter_async_context(development.studio(server))
+        for line in _describe(development, server, settings["CLEW_STORE"], studio):
             report(line)
         report("ready" if await worker.replace() else "the worker cannot start: save a file to try again")
         while True:
@@ -171,13 +180,14 @@ async def _await_change(changed: asyncio.Queue[list[str]], watching: asyncio.Tas
     return sorted(paths)
 
 
-def _describe(development: Development, server: TemporalServer, store: str) -> list[str]:
+def _describe(development: Development, server: TemporalServer, store: str, studio: str) -> list[str]:
     kept = f"sessions are kept in {development.folder}" if development.folder else "sessions are lost at the end"
     queue = "" if development.task_queue == TASK_QUEUE else f" --task-queue {shlex.quote(development.task_queue)}"
     tool = " --tool NAME" if development.tools else ""
     return [
         f"Temporal server at {server.address}; {kept}",
         f"UI at {server.ui_address}",
+        f"studio at {studio}",
         "in another terminal:",
         f"  export TEMPORAL_ADDRESS={server.address} CLEW_STORE={shlex.quote(store)}",
         f"  {development.program} chat my-session --model {development.model or LOCAL_MODEL}{tool}{queue}",
@@ -286,4 +296,13 @@ async def watch_code(folder: Path, named: Sequence[str] = ()) -> AsyncIterator[l
         yield sorted({str(Path(file).relative_to(root)) for _change, file in changes})
 
 
-__all__ = ["FOLDER", "LOCAL_MODEL", "PORT", "UI_PORT", "Development", "StartFailed", "run_until_interrupted"]
+__all__ = [
+    "FOLDER",
+    "LOCAL_MODEL",
+    "PORT",
+    "STUDIO_PORT",
+    "UI_PORT",
+    "Development",
+    "StartFailed",
+    "run_until_interrupted",
+]

@@ -98,6 +98,17 @@ def make_report(
     )
 
 
+def list_newest_calls(entries: Iterable[Entry], limit: int) -> tuple[Call, ...]:
+    """List the newest model calls of a session in order, with their windows.
+
+    `entries`: all entries of the session.
+    """
+    thread = Thread(entries)
+    replies = [entry.seq for entry in thread if _find_recipe(entry)][-limit:]
+    calls = _list_calls(thread, range(replies[0] if replies else 0, thread.rev))
+    return tuple(calls)[-limit:]
+
+
 def _find_session_id(thread: Thread) -> str:
     """Find the session of the newest entry that names one. The first entries of a fork name its parent."""
     for entry in reversed(list(thread)):

@@ -7,7 +7,8 @@ import re
 import shlex
 import sysconfig
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from typer.main import get_command
 from clew.cli import hints
 from clew.cli.app import app
 from clew.cli.reach import Target
+from clew.local import TemporalServer
 from clew.local.development import Development
 from tests.support.command_line import open_terminal, run_clew
 from tests.support.stack import Stack
@@ -148,9 +150,20 @@ async def test_a_program_that_runs_the_chat_says_how_it_is_resumed(stack: Stack)
     assert f"`make chat SESSION={session.id} MODEL={(await session.status()).model}`" in shown
 
 
+@asynccontextmanager
+async def start_nothing(_server: TemporalServer) -> AsyncIterator[str]:
+    yield ""
+
+
 def test_a_stack_that_cannot_start_repeats_its_options() -> None:
     """The command with another model has all that the person has typed."""
-    development = Development(tools=["my tools"], task_queue="orders", port=7000, folder=Path("a b"))
+    development = Development(
+        tools=["my tools"],
+        task_queue="orders",
+        port=7000,
+        folder=Path("a b"),
+        studio=start_nothing,
+    )
     assert shlex.split(development.write_command("openai:gpt-4o")) == [
         *("clew", "dev", "--model", "openai:gpt-4o", "--tools", "my tools", "--task-queue", "orders"),
         *("--port", "7000", "--folder", "a b"),

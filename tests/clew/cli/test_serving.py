@@ -8,12 +8,14 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from playwright.async_api import expect
 
@@ -70,9 +72,10 @@ class Running:
 
 
 @asynccontextmanager
-async def dev(folder: Path, port: int, ui_port: int, model_url: str) -> AsyncIterator[Running]:
-    """Run `clew dev` in a folder with `my_tools.py`."""
-    arguments = ("--tools", "my_tools", "--port", str(port), "--ui-port", str(ui_port), "--model", "scripted:any")
+async def dev(folder: Path, ports: Sequence[int], model_url: str) -> AsyncIterator[Running]:
+    """Run `clew dev` in a folder with `my_tools.py`. The ports are the server's, the UI's and the studio's."""
+    options = zip(("--port", "--ui-port", "--studio-port"), map(str, ports), strict=True)
+    arguments = ("--tools", "my_tools", "--model", "scripted:any", *chain.from_iterable(options))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "clew.cli", "dev", *arguments),
         cwd=folder,
@@ -111,13 +114,15 @@ async def test_the_worker_follows_the_code_and_ctrl_c_leaves_nothing(tmp_path: P
 
     Ctrl-C ends every process, and the session continues the next time.
     """
-    port, ui_port = free_ports(2)
+    port, ui_port, studio_port = ports = free_ports(3)
     code = tmp_path / "my_tools.py"
     code.write_text(TOOLS % "one")
     async with scripted_model(read_price) as model:
-        async with dev(tmp_path, port, ui_port, model.base_url) as running:
+        async with dev(tmp_path, ports, model.base_url) as running:
             await running.wait_for("ready\n")
             assert f"UI at http://127.0.0.1:{ui_port}\n" in running.lines
+            (studio,) = [line for line in running.lines if line.startswith("studio at ")]
+            assert f"http://127.0.0.1:{studio_port}/studio/#key=" in studio
             clew = await Clew.connect(f"127.0.0.1:{port}")
             session = await clew.open("s-1", model="scripted:any", tools=["find_price"])
             assert await session.ask("?") == "one"
@@ -134,12 +139,17 @@ async def test_the_worker_follows_the_code_and_ctrl_c_leaves_nothing(tmp_path: P
             assert await session.ask("?") == "two"
 
             children = [*running.list_children()]
-            assert len(children) == 2, "the server and the worker"
+            assert len(children) == 3, "the server, the studio and the worker"
             assert await running.interrupt() == 0
             await wait_until_gone(children)
 
-        async with dev(tmp_path, port, ui_port, model.base_url) as running:
+        async with dev(tmp_path, ports, model.base_url) as running:
             await running.wait_for("ready\n")
+            assert studio in running.lines, "a bookmark works the next time"
+            async with httpx.AsyncClient(trust_env=False) as http:
+                headers = {"Authorization": f"Bearer {studio.strip().rpartition('=')[2]}"}
+                listed = await http.get(f"http://127.0.0.1:{studio_port}/v1/sessions/s-1", headers=headers)
+            assert listed.json()["status"] == "idle"
             clew = await Clew.connect(f"127.0.0.1:{port}")
             assert await clew.session("s-1").ask("?") == "two"
             assert len(await clew.session("s-1").transcript()) == 16

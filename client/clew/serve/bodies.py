@@ -1,0 +1,119 @@
+"""Bodies of requests: types of the contract, validated in their JSON form, as a session validates them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from clew.serve.problems import InvalidParameter
+from clew_workflows.contract.validation import translate_validation_error
+
+M = TypeVar("M", bound=BaseModel)
+
+_MODEL = "clew_body"
+"""The attribute of a dependency that reads a body: the model of the body."""
+
+
+def read_body(model: type[M]) -> Any:
+    """Make the dependency of a parameter that is the body, for the metadata of `Annotated`.
+
+    An empty body is an empty object. Validation in Python's own form, which FastAPI does, would refuse lists for the
+    tuples of the contract's types, and accept texts that are not valid Unicode.
+    """
+
+    async def read(request: Request) -> M:
+        return parse_body(model, await request.body())
+
+    setattr(read, _MODEL, model)
+    return Depends(read)
+
+
+def parse_body(model: type[M], body: bytes) -> M:
+    """Parse a body.
+
+    Raises:
+        InvalidParameter: It is not valid. The message does not repeat a value.
+        Refusal: The contract has another word for what is wrong.
+    """
+    try:
+        return model.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        refusal = translate_validation_error(model, error)
+        if refusal.type != InvalidParameter.type:
+            raise refusal from None
+        loc = error.errors(include_url=False, include_context=False, include_input=False)[0]["loc"]
+        raise InvalidParameter(refusal.message, param=".".join(str(part)[:50] for part in loc[:12]) or None) from None
+
+
+def find_model(dependant: Dependant) -> type[BaseModel] | None:
+    """Find the model of the body that a route reads with `read_body`; None: it reads none."""
+    return next(_find_models(dependant), None)
+
+
+def _find_models(dependant: Dependant) -> Iterator[type[BaseModel]]:
+    call: Callable[..., Any] | None = dependant.call
+    if call is not None and hasattr(call, _MODEL):
+        yield getattr(call, _MODEL)
+    for dependency in dependant.dependencies:
+        yield from _find_models(dependency)
+
+
+# The OpenAPI document, which FastAPI makes without these bodies.
+
+
+_REF = "#/components/schemas/"
+
+
+def describe_bodies(app: FastAPI, routers: Sequence[APIRouter]) -> None:
+    """Add the bodies that `read_body` reads to the OpenAPI document of an application with these routers."""
+    make = app.openapi
+
+    def make_document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _add_bodies(routers, make())
+        assert app.openapi_schema is not None
+        return app.openapi_schema
+
+    app.openapi = make_document  # type: ignore[method-assign]
+
+
+def _add_bodies(routers: Sequence[APIRouter], document: dict[str, Any]) -> None:
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    read = [(route, model) for route in routes if (model := find_model(route.dependant)) is not None]
+    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+        (model, "validation") for model in dict.fromkeys(model for _, model in read)
+    ]
+    names, definitions = models_json_schema(models, ref_template=_REF + "{model}")
+    schemas: dict[str, Any] = document.setdefault("components", {}).setdefault("schemas", {})
+    renamed = {
+        name: f"{name}Body" for name, schema in definitions["$defs"].items() if schemas.get(name, schema) != schema
+    }
+    for name, schema in definitions["$defs"].items():
+        schemas[renamed.get(name, name)] = _rename_refs(schema, renamed)
+    for route, model in read:
+        schema = _rename_refs(names[model, "validation"], renamed)
+        body = {"content": {"application/json": {"schema": schema}}}
+        for method in route.methods or ():
+            document["paths"][route.path_format][method.lower()]["requestBody"] = body
+
+
+def _rename_refs(schema: Any, renamed: dict[str, str]) -> Any:
+    """Rename what references name: the types of answers have other schemas under some names."""
+    match schema:
+        case dict():
+            return {
+                name: _REF + renamed.get(part.removeprefix(_REF), part.removeprefix(_REF))
+                if name == "$ref" and isinstance(part, str)
+                else _rename_refs(part, renamed)
+                for name, part in schema.items()
+            }
+        case list():
+            return [_rename_refs(part, renamed) for part in schema]
+        case _:
+            return schema

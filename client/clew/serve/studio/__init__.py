@@ -1,0 +1,98 @@
+"""The studio: pages for people, on the same routes as every other caller.
+
+`page/` has the files, which need no build. A browser loads them without a key. All that they show they ask of `/v1`
+with the key that a person has entered: the studio can do what that key can do, and nothing else. It adds one route,
+that of windows: what each model call saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from importlib.resources import files
+from typing import Annotated
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.responses import JSONResponse, RedirectResponse
+
+from clew.report.making import list_newest_calls
+from clew.report.types import Call
+from clew.serve.access import Authorized
+from clew.serve.answers import ErrorBody, answer
+from clew_workflows.contract.outcomes import Output
+
+MOST_CALLS = 50
+"""Most model calls whose windows are listed at once."""
+PATH = "/studio/"
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # The browser asks each time whether a file has changed: a deployment must not mix two versions.
+    "Cache-Control": "no-cache",
+}
+
+
+class CallList(Output):
+    """What model calls saw.
+
+    Attributes:
+        calls: The newest model calls in order, each with its window.
+    """
+
+    calls: tuple[Call, ...]
+
+
+def add_studio(app: FastAPI) -> None:
+    """Add the pages and their route to the application."""
+    pages = _read_pages()
+
+    @app.get(
+        "/v1/sessions/{session_id}/windows",
+        tags=["sessions"],
+        response_model=CallList,
+        responses={"default": {"model": ErrorBody}},
+    )
+    async def list_windows(
+        caller: Authorized, session_id: str, limit: Annotated[int, Query(ge=1, le=MOST_CALLS)] = 20
+    ) -> JSONResponse:
+        """List the newest model calls with their windows: what each one saw, and what was left out and why."""
+        session = caller.session(session_id)
+        entries = [entry async for entry in session.read()]
+        # Contexts of long threads take a second to build.
+        return answer(caller, CallList(calls=await asyncio.to_thread(list_newest_calls, entries, limit)))
+
+    @app.get(PATH.rstrip("/"), include_in_schema=False)
+    async def show_index() -> Response:
+        return RedirectResponse(PATH, 308)
+
+    @app.get(PATH + "{name}", include_in_schema=False)
+    async def show_file(request: Request, name: str) -> Response:
+        return _answer(request, name)
+
+    @app.get(PATH, include_in_schema=False)
+    async def show_page(request: Request) -> Response:
+        return _answer(request, "index.html")
+
+    def _answer(request: Request, name: str) -> Response:
+        if (page := pages.get(name)) is None:
+            return Response("there is no such page", 404, media_type="text/plain")
+        headers = {**_HEADERS, "ETag": page.etag}
+        if request.headers.get("if-none-match") == page.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(page.content, media_type=page.media_type, headers=headers)
+
+
+class _Page:
+    def __init__(self, name: str, content: bytes) -> None:
+        self.content = content
+        self.media_type = _TYPES[name.rpartition(".")[2]]
+        self.etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+
+def _read_pages() -> dict[str, _Page]:
+    """Read the files of the studio."""
+    folder = files(__package__) / "page"
+    return {file.name: _Page(file.name, file.read_bytes()) for file in folder.iterdir() if file.is_file()}

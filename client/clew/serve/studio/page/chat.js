@@ -1,0 +1,366 @@
+// One session: its conversation as it grows, what waits for a person, and what a person can do.
+
+import { call, follow, makeId, pause } from "./api.js";
+import { makeAnswer, makeDecision } from "./approvals.js";
+import { SHOWN, dollars, formatBytes, get, getText, make, makeButton, makeContent, makeLink, number, tell, words } from "./view.js";
+
+const MAX_FILES = 10;
+const OPEN = { working: true, awaiting_approval: true, awaiting_external: true };
+
+export class Chat {
+  constructor(id) {
+    this.id = id;
+    this.path = `sessions/${encodeURIComponent(id)}`;
+    this.stop = new AbortController();
+    this.tools = new Map();   // The card of each tool call.
+    this.waiting = new Map(); // What was sent and is not in the thread yet, by the id that this page gave it.
+    this.reply = null;        // The reply that the model is writing: there is at most one.
+    this.requestId = null;
+    this.state = "";
+    this.files = [];
+    this.ended = () => {};    // Called when a run has ended.
+    this.draw();
+  }
+
+  draw() {
+    this.badge = make("span", { class: "status" }, "…");
+    this.costs = make("span", { class: "note" });
+    this.cancel = makeButton("Cancel", () => this.act("cancel", { request_id: this.requestId }), { hidden: true });
+    this.fork = makeButton("Fork", () => this.forkAt(), { title: "Begin another session with this conversation" });
+    this.hibernate = makeButton("Hibernate", () => this.act("hibernate", {}), { title: "Archive it until somebody writes" });
+    this.look = makeButton("What the model saw", () => this.toggleSeen(), { "aria-expanded": "false", "aria-controls": "seen", title: "w" });
+    this.log = make("div", { class: "log", role: "log", "aria-label": "Conversation", tabIndex: 0 });
+    this.text = make("textarea", { id: "message", rows: 1, placeholder: "Message", "aria-label": "Message", dir: "auto" });
+    this.picked = make("input", { type: "file", multiple: true, hidden: true, "aria-label": "Files" });
+    this.chosen = make("div", { class: "files", hidden: true });
+    this.send = make("button", { class: "first" }, "Send");
+    this.queue = makeButton("Queue", () => this.submit("queue"), { hidden: true, title: "Answer it after the present request" });
+    const attach = makeButton("Attach", () => this.picked.click(), { title: "Files can be dropped and pasted, too" });
+    this.composer = make("form", { class: "composer" }, this.chosen, this.text, make("div", { class: "buttons" }, attach, this.picked, this.queue, this.cancel, this.send));
+    this.composer.onsubmit = (event) => { event.preventDefault(); this.submit(); };
+    this.text.onkeydown = (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); this.submit(); }
+    };
+    this.text.oninput = () => this.fitText();
+    this.picked.onchange = () => { this.attach(this.picked.files); this.picked.value = ""; };
+    this.title = make("h1", { dir: "auto" }, this.id);
+    this.room = make("section", { class: "chat", "aria-label": `Session ${this.id}` },
+      make("header", { class: "about" },
+        make("div", {}, this.title, make("div", { class: "row" }, this.badge, this.costs)),
+        make("div", { class: "buttons" }, this.look, this.fork, this.hibernate,
+          make("a", { class: "button", href: "#", onclick: (event) => { event.preventDefault(); this.openReport(); } }, "Report"))),
+      this.log, this.composer);
+    this.room.ondragover = (event) => { event.preventDefault(); this.room.classList.add("dropping"); };
+    this.room.ondragleave = () => this.room.classList.remove("dropping");
+    this.room.ondrop = (event) => { event.preventDefault(); this.room.classList.remove("dropping"); this.attach(event.dataTransfer.files); };
+    this.room.onpaste = (event) => {
+      if (!event.clipboardData.files.length) return;
+      event.preventDefault();
+      this.attach(event.clipboardData.files);
+    };
+  }
+
+  async open() {
+    get("main").replaceChildren(this.room);
+    this.readStatus();
+    try {
+      const events = follow(`${this.path}/events?from_seq=0`, this.stop.signal, (is) => this.room.classList.toggle("lost", !is));
+      for await (const event of events) this.take(event);
+    } catch (refusal) {
+      if (!this.stop.signal.aborted) this.show(make("p", { class: "note bad", role: "alert" }, refusal.message));
+    }
+  }
+
+  close() {
+    this.stop.abort();
+  }
+
+  async readStatus() {
+    try {
+      const status = await call("GET", this.path, undefined, { signal: this.stop.signal });
+      const { usage, config, model, active_context_ref: lane } = status;
+      this.status = status;
+      const cached = usage?.cached_input_tokens ? ` (${number(usage.cached_input_tokens)} cached)` : "";
+      this.costs.textContent = [
+        config?.agent ?? model, lane !== "default" && lane,
+        usage && `${number(usage.input_tokens)} in${cached}, ${number(usage.output_tokens)} out`,
+        dollars(usage?.cost_usd),
+      ].filter(Boolean).join(" · ");
+      const title = config?.metadata?.title;
+      if (title) this.title.textContent = title;
+    } catch { /* The events say what is wrong. */ }
+  }
+
+  show(element) {
+    const atEnd = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 120;
+    if (element) this.log.insertBefore(element, [...this.waiting.values()][0] ?? null);
+    if (atEnd) this.log.scrollTop = this.log.scrollHeight;
+  }
+
+  // ---- Events between two entries: for display only. They may be sent again after a reconnection.
+
+  take(event) {
+    const { type } = event;
+    if (type === "entry") this.takeEntry(event.entry);
+    else if (type === "text") this.grow("content", event);
+    else if (type === "thinking") this.grow("thinking", event);
+    else if (type === "restarted") this.voidReply();
+    else if (type === "tool_started") this.setTool(event.tool_call_id, event.name, event.arguments, "runs …");
+    else if (type === "tool_progress") this.setTool(event.tool_call_id, event.name, null, `runs: ${event.text}`);
+    else if (type === "approval_required") this.setTool(event.tool_call_id, event.name, event.arguments, "asks", makeDecision);
+    else if (type === "result_required") this.setTool(event.tool_call_id, event.name, event.arguments, "waits for its result", makeAnswer);
+    else if (type === "tool_finished" && event.name) this.setTool(event.tool_call_id, event.name, null, event.is_error ? "failed" : "done");
+    else if (type === "retrying") this.setState(`tries again: ${event.message}`);
+    else if (type === "status") {
+      this.requestId = event.request_id ?? null;
+      this.state = event.status;
+      this.setState();
+    }
+  }
+
+  setState(text) {
+    const isBusy = Boolean(this.requestId);
+    this.badge.textContent = text ?? words(this.state);
+    this.badge.className = `status ${this.state}`;
+    this.cancel.hidden = this.queue.hidden = !isBusy;
+    this.send.textContent = isBusy ? "Steer" : "Send";
+    this.text.placeholder = isBusy ? "Correct the agent while it works" : "Message";
+    this.log.setAttribute("aria-busy", String(Boolean(OPEN[this.state])));
+  }
+
+  // A text keeps its first `offset` characters, and `text` follows. They are Unicode characters, not UTF-16 units.
+  grow(name, event) {
+    if (this.reply?.callId !== event.call_id) {
+      this.voidReply();
+      this.reply = { callId: event.call_id };
+    }
+    this.setState();
+    this.reply[name] ??= { element: make("div", { class: `${name === "content" ? "assistant" : "thinking"} writing`, dir: "auto", "aria-live": "off" }), characters: [] };
+    const { element, characters } = this.reply[name];
+    characters.length = Math.min(characters.length, event.offset);
+    characters.push(...event.text);
+    element.textContent = characters.join("");
+    this.show(element.isConnected ? null : element);
+  }
+
+  voidReply() {
+    this.reply?.thinking?.element.remove();
+    this.reply?.content?.element.remove();
+    this.reply = null;
+  }
+
+  setTool(id, name, args, state, makeQuestion) {
+    let card = this.tools.get(id);
+    if (!card) {
+      card = make("details", { class: "tool", "data-call": id },
+        make("summary", {}, make("code", {}, name), " ", make("span", { class: "preview" }), make("span", { class: "state" })),
+        make("pre", { class: "arguments", tabIndex: 0, "aria-label": `Arguments of ${name}` }), make("div", { class: "question" }), make("div", { class: "result" }));
+      this.tools.set(id, card);
+      this.show(card);
+    }
+    if (name) card.querySelector("summary code").textContent = name;
+    if (args) {
+      card.arguments = args;
+      card.querySelector(".arguments").textContent = JSON.stringify(args, null, 2);
+      card.querySelector(".preview").textContent = JSON.stringify(args).slice(0, 120);
+    }
+    const asks = Boolean(makeQuestion);
+    card.querySelector(".state").textContent = state === "asks" ? "needs your approval" : state;
+    card.classList.toggle("bad", state === "failed");
+    if (asks !== card.classList.contains("asks") || !asks) {
+      const done = () => { card.querySelector(".question").replaceChildren(); card.classList.remove("asks"); };
+      const known = { id, name: card.querySelector("summary code").textContent, args: card.arguments };
+      card.querySelector(".question").replaceChildren(...(asks ? [makeQuestion(this.id, known, done)] : []));
+      if (asks) card.open = true;
+    }
+    card.classList.toggle("asks", asks);
+    this.show();
+    return card;
+  }
+
+  // ---- Entries: the thread. Each comes once and in order.
+
+  takeEntry(entry) {
+    const { kind, payload, seq, refs } = entry;
+    if (kind === "ai_message") this.takeMessage(entry);
+    else if (kind === "approval") this.setTool(payload.tool_call_id, "", payload.arguments, payload.decision === "approve" ? "approved" : "denied");
+    else if (kind === "input") {
+      this.forget(payload.input_id ?? payload.request_id);
+      this.note(seq, `“${getText(payload.content)}” was not read: ${words(payload.reason)}`);
+    } else if (kind === "run") this.endRun(entry);
+    else if (kind === "summary") this.note(seq, "Earlier messages were summarized", payload.content);
+    else if (kind === "ai_context_operation") this.note(seq, `Context: ${words(payload.operation?.type)} ${refs?.context_ref ?? payload.context_ref ?? ""}`);
+    else if (kind === "fork") this.noteFork(seq, payload);
+    else if (kind === "error") this.note(seq, payload.message ?? payload.error?.message ?? "an error", null, true);
+    else if (kind === "session") this.note(seq, words(payload.event));
+    else if (kind === "config" && seq > 0) this.note(seq, "The configuration was changed");
+  }
+
+  takeMessage({ seq, at, payload, refs }) {
+    if (payload.role === "user") {
+      this.forget(payload.input_id ?? refs.request_id);
+      this.addBubble("user", seq, at, [payload.source && make("small", {}, payload.source), ...makeContent(payload.content, this.id)]);
+      if (this.title.textContent === this.id) this.title.textContent = getText(payload.content).slice(0, 80) || this.id;
+    } else if (payload.role === "assistant") this.takeReply(seq, at, payload, refs);
+    else if (payload.role === "tool") {
+      const card = this.setTool(payload.tool_call_id, payload.name, payload.edited_arguments, payload.is_error ? "failed" : "done");
+      card.querySelector(".result").replaceChildren(...makeContent(payload.content, this.id));
+      card.dataset.seq = seq;
+    }
+  }
+
+  takeReply(seq, at, payload, refs) {
+    if (this.reply?.callId === refs.call_id || !payload.interrupted) this.voidReply();
+    if (payload.thinking) {
+      this.show(make("details", { class: "thinking" }, make("summary", {}, "Reasoning"), make("div", { class: "text", dir: "auto" }, payload.thinking)));
+    }
+    const content = makeContent(payload.content, this.id, { isMarkdown: true });
+    if (content.length) this.addBubble(payload.interrupted ? "assistant interrupted" : "assistant", seq, at, [...content, this.makeSources(payload)]);
+    for (const ran of payload.provider_calls ?? []) {
+      this.show(make("details", { class: "tool" }, make("summary", {}, make("code", {}, ran.tool), ` ${ran.error ? "failed, " : ""}run by the provider`),
+        make("pre", { tabIndex: 0 }, [ran.input, ran.output, ran.error].filter(Boolean).join("\n"))));
+    }
+    for (const asked of payload.tool_calls ?? []) this.setTool(asked.id, asked.name, asked.arguments, "");
+  }
+
+  makeSources({ citations }) {
+    const pages = new Map();
+    for (const { url, title } of citations ?? []) pages.set(url, pages.get(url) ?? title);
+    if (!pages.size) return null;
+    return make("div", { class: "sources" }, "Sources", make("ol", {}, ...[...pages].map(([url, title]) => make("li", {}, makeLink(url, title ?? url), title ? ` ${url}` : ""))));
+  }
+
+  addBubble(look, seq, at, content) {
+    const fork = makeButton("Fork from here", () => this.forkAt(seq), { class: "plain" });
+    const bubble = make("article", { class: look, "data-seq": seq, "aria-label": look.split(" ")[0] === "user" ? "User" : "Agent" }, ...content,
+      make("footer", {}, make("time", { dateTime: at }, new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })), make("span", {}, `#${seq}`), fork));
+    this.show(bubble);
+  }
+
+  note(seq, text, more, isBad = false) {
+    const look = `note${isBad ? " bad" : ""}`;
+    this.show(more
+      ? make("details", { class: look, "data-seq": seq }, make("summary", {}, text), make("div", { class: "text", dir: "auto" }, more))
+      : make("p", { class: look, "data-seq": seq }, text));
+  }
+
+  noteFork(seq, { event, session_id: id }) {
+    const text = event === "forked_from" ? "A fork of " : "Forked to ";
+    this.show(make("p", { class: "note", "data-seq": seq }, text, make("a", { href: `#/s/${encodeURIComponent(id)}` }, id)));
+  }
+
+  endRun({ seq, payload }) {
+    this.voidReply();
+    for (const card of this.log.querySelectorAll(".asks")) this.setTool(card.dataset.call, "", null, "ended");
+    if (payload.status !== "completed") this.note(seq, payload.error?.message ?? words(payload.status), null, payload.status !== "cancelled");
+    this.readStatus();
+    this.ended();
+  }
+
+  // ---- What a person does.
+
+  async act(path, body) {
+    try {
+      return await call("POST", `${this.path}/${path}`, body);
+    } catch (refusal) {
+      tell(refusal.message, !["idle", "request_mismatch"].includes(refusal.type));
+      return null;
+    }
+  }
+
+  async forkAt(seq) {
+    const made = await this.act("fork", seq === undefined ? {} : { at_seq: seq });
+    if (made) {
+      tell("Forked.");
+      location.hash = `#/s/${encodeURIComponent(made.session_id)}`;
+    }
+  }
+
+  async openReport() {
+    const { readBytes } = await import("./api.js");
+    try {
+      const page = URL.createObjectURL(await readBytes(`${this.path}/report`));
+      const link = make("a", { href: page, download: `${this.id}.html` });
+      link.click();
+      await pause(60_000);
+      URL.revokeObjectURL(page);
+    } catch (refusal) {
+      tell(refusal.message, true);
+    }
+  }
+
+  async submit(how) {
+    const text = this.text.value.trim();
+    const files = this.files;
+    if (!text && !files.length) return;
+    const steers = Boolean(this.requestId) && how !== "queue";
+    this.text.value = "";
+    this.setFiles([]);
+    this.fitText();
+    const id = makeId();
+    const bubble = make("article", { class: `user waiting${steers ? " steer" : ""}` }, [text, ...files.map((file) => file.name)].filter(Boolean).join("\n"));
+    this.waiting.set(id, bubble);
+    this.log.append(bubble);
+    this.log.scrollTop = this.log.scrollHeight;
+    try {
+      const blobs = await Promise.all(files.map((file) => this.upload(file)));
+      const content = blobs.length ? [...(text ? [{ type: "text", text }] : []), ...blobs.map(makeBlobPart)] : text;
+      if (steers) await call("POST", `${this.path}/steer`, { content }, { id });
+      else await call("POST", `${this.path}/messages`, { content, on_busy: "queue" }, { id });
+    } catch (refusal) {
+      if (steers && refusal.type === "idle") {
+        // The run has just ended: the correction becomes the next message.
+        this.forget(id);
+        this.text.value = text;
+        this.setFiles(files);
+        this.requestId = null;
+        this.submit();
+        return;
+      }
+      this.forget(id);
+      this.text.value ||= text;
+      this.setFiles([...files, ...this.files]);
+      this.show(make("p", { class: "note bad", role: "alert" }, refusal.message));
+    }
+  }
+
+  forget(id) {
+    this.waiting.get(id)?.remove();
+    this.waiting.delete(id);
+  }
+
+  async upload(file) {
+    const { blob } = await call("POST", `${this.path}/blobs?name=${encodeURIComponent(file.name.slice(-200))}`, file, { raw: true });
+    return blob;
+  }
+
+  attach(files) {
+    const all = [...this.files, ...[...files].filter((file) => file.size)];
+    if (all.length > MAX_FILES) tell(`A message has at most ${MAX_FILES} files.`, true);
+    this.setFiles(all.slice(0, MAX_FILES));
+  }
+
+  setFiles(files) {
+    for (const image of this.chosen.querySelectorAll("img")) URL.revokeObjectURL(image.src);
+    this.files = files;
+    this.chosen.hidden = !files.length;
+    this.chosen.replaceChildren(...files.map((file) => make("figure", {},
+      SHOWN.includes(file.type) && make("img", { alt: "", src: URL.createObjectURL(file) }),
+      make("figcaption", {}, `${file.name} (${formatBytes(file.size)})`),
+      makeButton("×", () => this.setFiles(this.files.filter((other) => other !== file)), { "aria-label": `Remove ${file.name}` }))));
+  }
+
+  fitText() {
+    this.text.style.height = "auto";
+    this.text.style.height = `${Math.min(this.text.scrollHeight + 2, 240)}px`;
+  }
+
+  toggleSeen() {
+    dispatchEvent(new CustomEvent("toggle-seen"));
+  }
+}
+
+function makeBlobPart(blob) {
+  const kind = blob.media_type.split("/")[0];
+  return { type: ["image", "audio"].includes(kind) ? kind : "file", blob };
+}
