@@ -46,7 +46,17 @@ RELOAD_SECONDS = 5.0
 QUOTA_SECONDS = 30.0
 """Seconds after which a caller at its quota may try again."""
 SESSION_FIELDS = frozenset(
-    {"agent", "metadata", "on_busy", "steering", "pin", "idle_timeout_seconds", "context_policy", "priority"}
+    {
+        "agent",
+        "external_tools",
+        "metadata",
+        "on_busy",
+        "steering",
+        "pin",
+        "idle_timeout_seconds",
+        "context_policy",
+        "priority",
+    }
 )
 """The fields of a configuration that any key may set beside an agent. The others are the agent's to fix."""
 TOOL_FIELDS = frozenset({"tools", "provider_tools", "require_approval", "approval_scope"})
