@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.common import MetricMeter
 from temporalio.service import RPCError
 
+from clew.serve import ui_streams
 from clew.serve.access import Key, Keys, RateLimiter
 from clew.serve.problems import (
     PROBLEMS,
@@ -161,6 +162,7 @@ def make_app(
             expose_headers=["Retry-After", "X-Request-Id"],
         )
     _add_health(app)
+    app.include_router(ui_streams.router)
     return app
 
 

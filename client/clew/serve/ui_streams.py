@@ -108,9 +108,7 @@ async def list_chat(caller: Authorized, chat_id: str) -> list[dict[str, Any]]:
     """List the messages of a chat, for the option `messages` of `useChat`."""
     session = caller.session(chat_id)
     pending = (await session.status()).pending_approvals
-    entries = session.read(from_seq=0)
-    async with aclosing(entries):
-        return await convert_thread(entries, pending, _make_blob_url(chat_id))
+    return await convert_thread(session.read(), pending, _make_blob_url(chat_id))
 
 
 async def _open(
