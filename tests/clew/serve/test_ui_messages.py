@@ -244,7 +244,7 @@ async def test_a_thread_has_the_messages_that_a_client_would_have() -> None:
         for entry in session.thread:
             yield entry
 
-    pending: Any = [call for call in session.state.run.tool_calls] if session.state.run else []
+    pending: Any = list(session.state.run.tool_calls) if session.state.run else []
     messages = await convert_thread(read(), pending)
     assert [(message["id"], message["role"]) for message in messages] == [
         ("r", "user"),
