@@ -174,6 +174,7 @@ class ReplyChunks:
         self._requested = {call.tool_call_id for call in calls if call.approval is not None}
         self._decided = {call.tool_call_id for call in calls if call.state in _DECIDED}
         self._denied: set[str] = set()
+        self._wanted: set[str] = set()
         # The client has everything up to the reply with its last call.
         self._last_known = calls[-1].tool_call_id if calls else None
         self._step: _Step | None = None
@@ -249,10 +250,11 @@ class ReplyChunks:
         yield {"type": "tool-approval-response", "approvalId": name, "approved": approved, **reason}
 
     def _request_approval(self, tool_call_id: str) -> Iterator[Chunk]:
-        # The event may come before the entry with the call, and again after it.
         if tool_call_id in self.open_calls and tool_call_id not in self._requested:
             self._requested.add(tool_call_id)
             yield {"type": "tool-approval-request", "approvalId": tool_call_id, "toolCallId": tool_call_id}
+        # The event may come before the entry with the call.
+        self._wanted.add(tool_call_id)
 
     def _take_reply(self, call_id: str, reply: payloads.AssistantMessage) -> Iterator[Chunk]:
         texts = {"reasoning": reply.thinking or "", "text": reply.text}
@@ -280,6 +282,8 @@ class ReplyChunks:
             self.open_calls.add(call["id"])
             shown = {"toolCallId": call["id"], "toolName": call["name"], "input": call["arguments"]}
             yield {"type": "tool-input-available", **shown}
+            if call["id"] in self._wanted:
+                yield from self._request_approval(call["id"])
 
     def _take_result(self, result: payloads.ToolMessage) -> Iterator[Chunk]:
         name = result.tool_call_id

@@ -27,9 +27,7 @@ from clew.session.events import (
     ApprovalRequired,
     EntryCommitted,
     ResultRequired,
-    SessionEvent,
     StatusChanged,
-    ToolFinished,
 )
 from clew.session.options import SessionOptions
 from clew_workflows.contract import ExternalToolSpec, SessionStatus
@@ -184,6 +182,7 @@ async def _follow(
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Make the chunks of a message until its request has an outcome, or waits for the client."""
     yield chunks.start()
+    somebody_is_wanted = False
     if request_id is not None:
         async with aclosing(session.request(request_id).events()) as events:
             async for event in events:
@@ -191,15 +190,22 @@ async def _follow(
                     yield chunk
                 if isinstance(event, EntryCommitted) and event.entry.kind == "run":
                     return
-                if await _waits_for_client(session, request_id, event, chunks.open_calls):
+                somebody_is_wanted |= isinstance(event, ApprovalRequired | ResultRequired)
+                # The result of another call may be the last that the client lacks.
+                may_wait = isinstance(event, ApprovalRequired | ResultRequired | StatusChanged | EntryCommitted)
+                if (
+                    somebody_is_wanted
+                    and may_wait
+                    and await _waits_for_client(session, request_id, chunks.open_calls)
+                ):
                     break
     for chunk in chunks.finish():
         yield chunk
 
 
-async def _waits_for_client(session: Session, request_id: str, event: SessionEvent, open_calls: set[str]) -> bool:
+async def _waits_for_client(session: Session, request_id: str, open_calls: set[str]) -> bool:
     """Whether a request waits for a decision, or for a tool of the client's, and for nothing else but others."""
-    if not open_calls or not isinstance(event, ApprovalRequired | ResultRequired | StatusChanged | ToolFinished):
+    if not open_calls:
         return False
     status = await session.status()
     own = {call.tool_call_id for call in (*status.pending_approvals, *_list_own_calls(status))}
