@@ -81,7 +81,9 @@ async def send_chat(
     session = await _open(caller, body.id, body.external_tools, agent=body.agent, model=body.model)
     blob_url = _make_blob_url(body.id)
     if newest.role == "assistant":
-        request_id = await _answer_calls(session, newest, caller.key.name)
+        request_id = None
+        if not newest.is_past_its_calls:
+            request_id = await _answer_calls(session, newest, caller.key.name)
         chunks = ReplyChunks(request_id or "", newest, blob_url)
     else:
         request_id = newest.id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from clew.serve.ui_messages import Chunk, apply_chunks
 from tests.support.ag_ui import check_order
 from tests.support.serving import Served, make_http, make_key, run_service
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import PATIENCE_SECONDS
 
 PAGE: dict[str, Any] = {
     "name": "show_map",
@@ -86,7 +88,7 @@ class Chat:
 
 async def read_chunks(http: httpx.AsyncClient, method: str, path: str, **options: Any) -> list[Chunk]:
     """Read a stream of chunks to its end."""
-    async with aconnect_sse(http, method, path, **options) as source:
+    async with asyncio.timeout(PATIENCE_SECONDS), aconnect_sse(http, method, path, **options) as source:
         source.response.raise_for_status()
         assert source.response.headers["x-vercel-ai-ui-message-stream"] == "v1"
         data = [event.data async for event in source.aiter_sse()]
