@@ -60,13 +60,15 @@ async def run_node(*arguments: str | Path) -> str:
 @pytest.mark.slow
 async def test_the_chat_from_npm(stack: Stack, packages: Path) -> None:
     """A reply, an approval, a tool of the client's, a stream that goes on, and the messages of a new page."""
-    model = stack.add_model(tell)
+    name = f"npm-{uuid.uuid4().hex}"
     async with run_service(stack.clew) as served:
-        await _prepare(stack, model)
-        seen = json.loads(await run_node(packages / "client.mjs", served.address, served.token, model))
+        await stack.clew.open(served.scope(name), model=stack.add_model(tell), tools=["guarded", "add"])
+        seen = json.loads(await run_node(packages / "client.mjs", served.address, served.token, name))
     assert seen["errors"] == []
     assert "".join(seen["hello"]) == "You said hello"
     assert seen["mapped"] == 'I read: {"shown":"Rome"}'
+    assert STORY.startswith(seen["partial"])
+    assert len(seen["partial"]) < len(STORY)
     assert seen["story"] == STORY
     assert seen["valid"]
     assert "tool-show_map" in seen["types"]
@@ -76,7 +78,7 @@ async def test_the_chat_from_npm(stack: Stack, packages: Path) -> None:
 @pytest.mark.slow
 async def test_a_page_of_use_chat(stack: Stack, packages: Path) -> None:
     """A person writes, approves, reloads the page within a reply, and misses nothing."""
-    model, name = stack.add_model(tell), f"page-{uuid.uuid4().hex}"
+    name = f"page-{uuid.uuid4().hex}"
     bundle = packages / "page.js"
     esbuild = packages / "node_modules" / "esbuild" / "bin" / "esbuild"
     await run_node(
@@ -84,11 +86,11 @@ async def test_a_page_of_use_chat(stack: Stack, packages: Path) -> None:
         "--define:process.env.NODE_ENV=\"production\"",
     )  # fmt: skip
     async with run_service(stack.clew) as served, open_browser() as browser:
-        await stack.clew.open(served.scope(name), model=model, tools=["guarded", "add"])
+        await stack.clew.open(served.scope(name), model=stack.add_model(tell), tools=["guarded", "add"])
 
         async def send_page(route: Route) -> None:
             listed = (await served.http.get(f"/v1/ui/chat/{name}/messages")).json()
-            chat = {"id": name, "token": served.token, "model": model, "messages": listed}
+            chat = {"id": name, "token": served.token, "messages": listed}
             script = f"window.chat = {json.dumps(chat)};\n{bundle.read_text()}"
             body = f'<!doctype html><meta charset="utf-8"><div id="root"></div><script>{script}</script>'
             await route.fulfill(body=body, content_type="text/html")

@@ -75,14 +75,14 @@ class Chat:
         self.chunks = await read_chunks(self._http, "POST", "/v1/ui/chat", json=body)
         if self.messages[-1]["role"] == "user":
             self.messages.append({"role": "assistant", "parts": []})
-        message = self.messages[-1]
+        message: dict[str, Any] = self.messages[-1]
         assert message.setdefault("id", self.chunks[0]["messageId"]) == self.chunks[0]["messageId"]
         apply_chunks(message, self.chunks)
         return message
 
     def find_call(self, name: str) -> dict[str, Any]:
         """Find the newest call of a tool."""
-        parts = [part for message in self.messages for part in message["parts"]]
+        parts: list[dict[str, Any]] = [part for message in self.messages for part in message["parts"]]
         return [part for part in parts if part["type"] == f"tool-{name}"][-1]
 
 

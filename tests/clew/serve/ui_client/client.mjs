@@ -9,7 +9,7 @@ import {
   validateUIMessages,
 } from "ai";
 
-const [address, token, model] = process.argv.slice(2);
+const [address, token, id] = process.argv.slice(2);
 const headers = { Authorization: `Bearer ${token}` };
 const external_tools = [
   { name: "show_map", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } },
@@ -20,7 +20,7 @@ function makeChat(id, messages = []) {
   const chat = new Chat({
     id,
     messages,
-    transport: new DefaultChatTransport({ api: `${address}/v1/ui/chat`, headers, body: { model, external_tools } }),
+    transport: new DefaultChatTransport({ api: `${address}/v1/ui/chat`, headers, body: { external_tools } }),
     sendAutomaticallyWhen: options =>
       lastAssistantMessageIsCompleteWithApprovalResponses(options) ||
       lastAssistantMessageIsCompleteWithToolCalls(options),
@@ -44,7 +44,7 @@ const read = message => message.parts.filter(part => part.type === "text").map(p
 const note = message => message.parts.forEach(part => types.add(part.type));
 const seen = {};
 
-const chat = makeChat(`npm-${crypto.randomUUID()}`);
+const chat = makeChat(id);
 await chat.sendMessage({ text: "hello" });
 seen.hello = read(chat.lastMessage);
 
@@ -61,8 +61,10 @@ await until(() => chat.status === "ready" && read(chat.lastMessage).length > 0);
 seen.mapped = read(chat.lastMessage).at(-1);
 note(chat.lastMessage);
 
+const before = chat.messages.length;
 const sending = chat.sendMessage({ text: "story" });
-await until(() => read(chat.lastMessage).join("").length > 0 && chat.lastMessage.role === "assistant");
+await until(() => chat.messages.length === before + 2 && read(chat.lastMessage).join("").length > 0);
+seen.partial = read(chat.lastMessage).join("");
 const partial = structuredClone(chat.messages);
 await chat.stop();
 await sending;

@@ -9,14 +9,14 @@ import {
 import { useState } from "react";
 import { createRoot } from "react-dom/client";
 
-const { id, token, model, messages } = window.chat;
+const { id, token, messages } = window.chat;
 const external_tools = [
   { name: "show_map", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } },
 ];
 const transport = new DefaultChatTransport({
   api: "/v1/ui/chat",
   headers: { Authorization: `Bearer ${token}` },
-  body: { model, external_tools },
+  body: { external_tools },
 });
 
 function Page() {
