@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from ag_ui.core import BaseEvent, RunAgentInput, RunErrorEvent, UserMessage
@@ -40,6 +41,8 @@ router = APIRouter(tags=["user interfaces"])
 
 UI_HEADERS: Mapping[str, str] = {"x-vercel-ai-ui-message-stream": "v1"}
 """What tells the version of the AI SDK's protocol."""
+ENDED_RECENTLY = timedelta(minutes=1)
+"""How long ago a request may have ended whose message is streamed again."""
 DONE = SentEvent("[DONE]")
 """The last event of the AI SDK's protocol."""
 
@@ -94,13 +97,25 @@ async def send_chat(
 
 @router.get("/v1/ui/chat/{chat_id}/stream", response_class=StreamingResponse, responses={204: {}})
 async def resume_chat(request: Request, caller: Authorized, chat_id: str) -> Response:
-    """Stream the assistant's message of the active request from its beginning; 204: no request is active."""
+    """Stream the assistant's message of the active request, or of one that has just ended, from its beginning.
+
+    204: there is none. A page reads the messages before it asks for the stream, and a request may end between.
+    """
     session = caller.session(chat_id)
-    request_id = (await session.status()).request_id
+    status = await session.status()
+    request_id = status.request_id or await _find_ended_request(session, status.rev)
     if request_id is None:
         return Response(status_code=204)
     chunks = ReplyChunks(request_id, None, _make_blob_url(chat_id))
     return await _stream_chat(request, caller, session, request_id, chunks)
+
+
+async def _find_ended_request(session: Session, rev: int) -> str | None:
+    """Find the request that has ended last, if it was less than a minute ago."""
+    async for entry in session.read(from_seq=max(rev - 1, 0)):
+        if entry.kind == "run" and (datetime.now(UTC) - datetime.fromisoformat(entry.at)) < ENDED_RECENTLY:
+            return entry.refs.get("request_id")
+    return None
 
 
 @router.get("/v1/ui/chat/{chat_id}/messages")

