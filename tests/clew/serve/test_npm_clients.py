@@ -115,6 +115,6 @@ async def test_the_mcp_client_from_npm(stack: Stack, packages: Path) -> None:
         seen = json.loads(await run_node(packages / "mcp.mjs", served.address, served.token))
     assert seen["tools"] == ["shop"]
     assert len(seen["asked"]) == 1
-    assert "guarded waits for an approval" in seen["progress"]
+    assert "guarded is done" in seen["progress"]
     assert (seen["result"]["status"], seen["result"]["answer"]) == ("completed", "I read: done")
     assert seen["status"] == "idle"
