@@ -6,7 +6,10 @@
 | `access` | keys, tenants, rate limits, and what a request may reach |
 | `problems` | the status and the body of each error |
 | `streams` | server-sent events |
+| `bodies`, `answers` | bodies of requests and of answers: the contract's types |
+| `document` | the OpenAPI document, and a page of it |
 | `sessions`, `blobs` | the routes `/v1/sessions/…` |
+| `running`, `tracing` | the process of `clew serve`: its end, its log and its traces |
 """
 
 from clew.serve.access import Key, Keys
