@@ -90,21 +90,22 @@ async def test_an_agent_is_a_tool(served: Served, mode: Any) -> None:
 async def test_an_approval_is_asked_of_the_client(served: Served, decision: types.ElicitResult, text: str) -> None:
     """The client's user decides, and the call goes on; its progress says what it does."""
     asked: list[str] = []
-    progress: list[str | None] = []
+    reports: list[tuple[float, float | None, str | None]] = []
 
     async def decide(_context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
         asked.append(params.message)
         return decision
 
-    async def note(_progress: float, _total: float | None, message: str | None) -> None:
-        progress.append(message)
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        reports.append((progress, total, message))
 
     async with connect(served, elicitation_callback=decide) as client:
         result = await client.call_tool("shop", {"message": "guard"}, progress_callback=note)
     assert result.structured_content["answer"] == text
     assert len(asked) == 1
     assert "guarded" in asked[0]
-    assert "the model answers" in progress
+    assert "the model answers" in [message for _, _, message in reports]
+    assert [progress for progress, _, _ in reports] == sorted(progress for progress, _, _ in reports)
 
 
 async def test_a_client_whose_user_does_not_decide_gets_the_session(served: Served) -> None:
@@ -153,7 +154,7 @@ async def test_a_cancelled_call_cancels_its_request(served: Served) -> None:
     session_id = make_id()
     began = asyncio.Event()
 
-    async def note(_progress: float, _total: float | None, _message: str | None) -> None:
+    async def note(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - by name
         began.set()
 
     async with connect(served) as client:
