@@ -41,6 +41,8 @@ router = APIRouter(tags=["user interfaces"])
 
 UI_HEADERS: Mapping[str, str] = {"x-vercel-ai-ui-message-stream": "v1"}
 """What tells the version of the AI SDK's protocol."""
+MAX_ENTRIES = 2_000
+"""Most entries of a thread whose messages are listed: the newest ones."""
 ENDED_RECENTLY = timedelta(minutes=1)
 """How long ago a request may have ended whose message is streamed again."""
 DONE = SentEvent("[DONE]")
@@ -120,10 +122,11 @@ async def _find_ended_request(session: Session, rev: int) -> str | None:
 
 @router.get("/v1/ui/chat/{chat_id}/messages")
 async def list_chat(caller: Authorized, chat_id: str) -> list[dict[str, Any]]:
-    """List the messages of a chat, for the option `messages` of `useChat`."""
+    """List the messages of a chat, for the option `messages` of `useChat`: those of its newest entries."""
     session = caller.session(chat_id)
-    pending = (await session.status()).pending_approvals
-    return await convert_thread(session.read(), pending, _make_blob_url(chat_id))
+    status = await session.status()
+    entries = session.read(from_seq=max(status.rev - MAX_ENTRIES, 0))
+    return await convert_thread(entries, status.pending_approvals, _make_blob_url(chat_id))
 
 
 async def _open(

@@ -154,7 +154,7 @@ async def test_a_cancelled_call_cancels_its_request(served: Served) -> None:
     session_id = make_id()
     began = asyncio.Event()
 
-    async def note(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - by name
+    async def note(progress: float, total: float | None, message: str | None) -> None:
         began.set()
 
     async with connect(served) as client:

@@ -101,6 +101,9 @@ async def test_a_chat_is_a_session(stack: Stack, served: Served) -> None:
         (chat.messages[0]["id"], ["hello"]),
         (chat.messages[1]["id"], ["You said hello"]),
     ]
+    await session.hibernate()
+    assert (await served.http.get(f"/v1/ui/chat/{chat.id}/messages")).json() == listed
+    assert read_texts(await chat.say("again")) == ["You said again"]
 
 
 @pytest.mark.parametrize("approved", [True, False])
