@@ -126,11 +126,6 @@ class Keys:
         path = Path(path)
         return cls(read_keys(path), path)
 
-    @property
-    def tenants(self) -> frozenset[str]:
-        """The tenants that have a key."""
-        return frozenset(key.tenant for key in self._keys)
-
     def find(self, token: str) -> Key | None:
         """Find the key of a token; None: there is none. The time that it takes does not depend on the token."""
         self._reload()
