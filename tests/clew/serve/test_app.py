@@ -204,7 +204,7 @@ async def test_a_client_that_leaves_is_no_failure(caplog: pytest.LogCaptureFixtu
         "headers": headers,
     }
     with caplog.at_level(logging.INFO, "clew.serve"):
-        await app(scope, receive, send)  # type: ignore[arg-type]
+        await app(scope, receive, send)
     (record,) = [record for record in caplog.records if record.name == "clew.serve.access"]
     assert record.fields["status"] == 499  # type: ignore[attr-defined]
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

