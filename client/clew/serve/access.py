@@ -51,7 +51,17 @@ RELOAD_SECONDS = 5.0
 QUOTA_SECONDS = 30.0
 """Seconds after which a caller at its quota may try again."""
 SESSION_FIELDS = frozenset(
-    {"agent", "metadata", "on_busy", "steering", "pin", "idle_timeout_seconds", "context_policy", "priority"}
+    {
+        "agent",
+        "external_tools",
+        "metadata",
+        "on_busy",
+        "steering",
+        "pin",
+        "idle_timeout_seconds",
+        "context_policy",
+        "priority",
+    }
 )
 """The fields of a configuration that any key may set beside an agent. The others are the agent's to fix."""
 TOOL_FIELDS = frozenset({"tools", "provider_tools", "require_approval", "approval_scope"})
@@ -119,11 +129,6 @@ class Keys:
         """
         path = Path(path)
         return cls(read_keys(path), path)
-
-    @property
-    def tenants(self) -> frozenset[str]:
-        """The tenants that have a key."""
-        return frozenset(key.tenant for key in self._keys)
 
     def find(self, token: str) -> Key | None:
         """Find the key of a token; None: there is none. The time that it takes does not depend on the token."""

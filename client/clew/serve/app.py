@@ -21,13 +21,14 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.common import MetricMeter
 from temporalio.service import RPCError
 
-from clew.serve import blobs, sessions
+from clew.serve import blobs, mcp_server, sessions, ui_streams
 from clew.serve.access import Key, Keys, RateLimiter
-from clew.serve.bodies import describe_bodies
+from clew.serve.document import add_page, describe_bodies
 from clew.serve.problems import (
     PROBLEMS,
     TOO_LARGE,
@@ -69,7 +70,7 @@ MEDIA_PATHS = ("/v1/responses", "/v1/conversations", "/v1/chat/completions", "/v
 _BLOB_PATH = re.compile(r"/v1/sessions/[^/]+/blobs")
 
 
-ROUTERS: Sequence[APIRouter] = (sessions.router, blobs.router)
+ROUTERS: Sequence[APIRouter] = (sessions.router, blobs.router, ui_streams.router, mcp_server.router)
 """The routers of the application, beside its health."""
 
 
@@ -171,7 +172,9 @@ def make_app(
     add_studio(app)
     for router in ROUTERS:
         app.include_router(router)
-    describe_bodies(app, ROUTERS)
+    if settings.describes_itself:
+        describe_bodies(app, ROUTERS)
+        add_page(app)
     return app
 
 
@@ -246,7 +249,7 @@ class Gate:
     def __init__(self, inner: ASGIApp, *, app: FastAPI, meter: MetricMeter) -> None:
         self._inner, self._app = inner, app
         self._requests = meter.create_histogram_float(
-            "clew_serve_request_seconds", "Time of a request until its response has ended.", "s"
+            "clew_serve_request_seconds", "Time of a request until its response has ended."
         )
         self._active = meter.create_gauge("clew_serve_active_requests", "Requests that are being answered.")
 
@@ -268,6 +271,9 @@ class Gate:
                 await passing.answer(passing.make_too_large())
             else:
                 await self._inner(scope, passing.receive, passing.send)
+        except ClientDisconnect:
+            # It has left while it sent its body.
+            pass
         except Exception as error:
             log.error("a request has failed: %s", type(error).__name__, extra={"fields": {"at": _locate(error)}})
             if passing.status is not None:
@@ -331,7 +337,7 @@ class _Passing:
     async def send(self, message: Message) -> None:
         """Send a part of the response, with the id of the request."""
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            self.status = int(message["status"])
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._id
             headers.setdefault("X-Content-Type-Options", "nosniff")

@@ -315,8 +315,9 @@ class Clew(SessionLists):
         parts = decrypt_token(self.temporal, token).split(".")
         try:
             payload = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-            return CheckpointSource(payload["session_id"], dict(payload["config"]))
-        except (LookupError, TypeError, ValueError, RecursionError):
+            config = SessionConfig.model_validate(payload["config"], strict=False)
+            return CheckpointSource(validate_session_id(payload["session_id"]), dump_input(config))
+        except (InvalidInput, LookupError, TypeError, ValueError, RecursionError):
             raise TokenMalformed("this is not a checkpoint's token, or it is not complete") from None
 
     async def check_worker(self) -> None:

@@ -32,9 +32,10 @@ async def test_every_command_stands_under_one_heading() -> None:
     assert listed == Counter(dict.fromkeys(get_command(app).commands, 1))  # type: ignore[attr-defined]
 
 
-SERVING = {("worker",), ("dev",), ("codec-server",)}
+SERVING = {("worker",), ("dev",), ("serve",), ("codec-server",)}
 """The commands that serve until they are stopped. `dev` prints an object a line, the others a log."""
 ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("serve-key",): ("a:b", "--tenant", "t"),
     ("setup-namespace",): (),
     ("sessions",): (),
     ("top",): (),

@@ -11,11 +11,13 @@ import pytest
 from fastapi import Request
 from pydantic import BaseModel
 
+from clew.errors import Busy, InvalidInput
+from clew.local.child import LOOPBACK, free_ports
 from clew.serve import Keys, ServeSettings, make_app
 from clew.serve.access import Authorized
 from clew.serve.app import find_body_limit
 from clew.serve.bodies import read_body
-from clew_workflows.contract.errors import Busy
+from clew.serve.running import make_runtime
 from tests.support.serving import make_key
 
 TOKEN, KEY = make_key("own", "acme", requests_per_minute=1000)
@@ -179,3 +181,51 @@ def test_paths_with_files_take_larger_bodies() -> None:
     assert find_body_limit("/v1/sessions/a/blobs", settings) == settings.max_blob_bytes
     assert find_body_limit("/v1/responses", settings) == settings.max_media_body_bytes
     assert find_body_limit("/v1/sessions/a/blobs/b/messages", settings) == settings.max_body_bytes
+
+
+async def test_a_client_that_leaves_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """It leaves while it sends its body: the log has 499, and no error."""
+    app = make_app(Keys([KEY]), clew=object(), settings=SETTINGS)  # type: ignore[arg-type]
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", f"Bearer {TOKEN}".encode())]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/sessions",
+        "query_string": b"",
+        "headers": headers,
+    }
+    with caplog.at_level(logging.INFO, "clew.serve"):
+        await app(scope, receive, send)
+    (record,) = [record for record in caplog.records if record.name == "clew.serve.access"]
+    assert record.fields["status"] == 499  # type: ignore[attr-defined]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert not sent
+
+
+async def test_metrics_have_the_route_and_no_ids() -> None:
+    """Prometheus reads the time of requests by method, route, status and key; a path that is not served has none."""
+    (port,) = free_ports(1)
+    runtime = make_runtime(f"{LOOPBACK}:{port}")
+    app = make_app(Keys([KEY]), clew=object(), settings=SETTINGS, meter=runtime.metric_meter)  # type: ignore[arg-type]
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test", headers=headers) as http:
+        assert (await http.put("/v1/sessions/secret", json={"sort": 1})).status_code == 400
+        assert (await http.get("/secret")).status_code == 404
+    async with httpx.AsyncClient() as http:
+        text = (await http.get(f"http://{LOOPBACK}:{port}/metrics")).text
+    lines = [line for line in text.splitlines() if line.startswith("clew_serve_request_seconds_count")]
+    assert any('route="/v1/sessions/{session_id}"' in line and 'status="400"' in line for line in lines)
+    assert any('route="none"' in line and 'status="404"' in line for line in lines)
+    assert "clew_serve_active_requests" in text
+    assert "secret" not in text
+    with pytest.raises(InvalidInput):
+        make_runtime(f"{LOOPBACK}:{port}")
