@@ -1,0 +1,523 @@
+"""What a request asks for: its messages, its functions and its options, from the body of either API. Pure."""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from pydantic import ValidationError
+
+from clew.content import Audio, File, Image, Media
+from clew.serve.openai import inputs, names
+from clew.serve.openai.frames import ECHO, REPEATED, make_echo
+from clew.serve.openai.refusals import InvalidParameter, UnsupportedValue, translate_validation_error
+from clew_workflows.contract.content import MAX_BLOB_BYTES
+from clew_workflows.contract.errors import TooLarge
+from clew_workflows.contract.policy import ContextPolicy
+
+Parts = list[str | Media | Mapping[str, Any]]
+"""The parts of a message, as `Session.message` takes them."""
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+_DIGEST = re.compile(r"(?:file-)?([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function, in a message of the conversation so far.
+
+    Attributes:
+        id: Its id, as the caller has it.
+        name: The function.
+        arguments: The arguments.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A message that a request has sent, or a part of the conversation that it only names.
+
+    Attributes:
+        role: The speaker.
+        content: The texts and the other parts.
+        calls: The calls of an assistant's message.
+        call_id: The call that a tool's message answers.
+        item: The id of its item, which names a session if this service has made it; None: it has none.
+    """
+
+    role: str
+    content: Parts = field(default_factory=list)
+    calls: tuple[Call, ...] = ()
+    call_id: str | None = None
+    item: str | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A person's decision about a call.
+
+    Attributes:
+        request: The id of the request for approval.
+        approve: Whether the call may run.
+        reason: The reason.
+    """
+
+    request: str
+    approve: bool
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a request asks for.
+
+    Attributes:
+        model: The agent or the model; None: that of the conversation.
+        instructions: The instructions.
+        history: The messages before the newest reply, and that reply.
+        content: The new message of the user.
+        results: The results of functions, behind the newest reply.
+        decisions: Decisions about calls.
+        functions: The caller's functions (`ExternalToolSpec`).
+        options: The options of model calls (`ModelOptions`).
+        output_schema: The JSON Schema that the answer must meet.
+        metadata: The caller's metadata.
+        echo: What the response repeats beside.
+    """
+
+    model: str | None
+    instructions: str | None
+    history: tuple[Said, ...]
+    content: Parts
+    results: tuple[Said, ...]
+    decisions: tuple[Decision, ...]
+    functions: tuple[dict[str, Any], ...]
+    options: dict[str, Any]
+    output_schema: dict[str, Any] | None
+    metadata: dict[str, str]
+    echo: dict[str, Any]
+    is_complete: bool = False
+
+    @property
+    def provider_model(self) -> str | None:
+        """The model, if it is one of a provider; None: it is an agent, or that of the conversation."""
+        return self.model if self.model and ":" in self.model else None
+
+    @property
+    def agent(self) -> str | None:
+        """The agent, if it is one."""
+        return self.model if self.model and ":" not in self.model else None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something that the conversation has not: a message, a result or a decision."""
+        return bool(self.content or self.results or self.decisions)
+
+    def make_message_options(self) -> dict[str, Any]:
+        """Make the options of `Session.message`, without the id and the model."""
+        metadata = dict(self.metadata)
+        if self.echo:
+            metadata[ECHO] = json.dumps(self.echo, separators=(",", ":"))
+        made: dict[str, Any] = {"metadata": metadata} if metadata else {}
+        if self.instructions:
+            made["context_policy"] = ContextPolicy(system_prompt=self.instructions)
+        if self.options:
+            made["model_options"] = self.options
+        if self.output_schema is not None:
+            made["output_schema"] = self.output_schema
+        return made
+
+    def find_place(self) -> str | None:
+        """Find the newest item, or the call of the newest result, that names a session; None: there is none."""
+        for said in reversed((*self.history, *self.results)):
+            for name in (said.call_id, said.item, *(call.id for call in said.calls)):
+                if name and names.decode(name, *_PLACES):
+                    return name
+        return None
+
+
+_PLACES = (
+    names.MESSAGE, names.REASONING, names.FUNCTION_CALL, names.SERVER_CALL, names.APPROVAL_REQUEST, names.SEARCH,
+    names.CODE, names.CALL,
+)  # fmt: skip
+
+
+# The Responses API.
+
+
+def read_response(body: inputs.ResponseCreate) -> Ask:
+    """Read what a request of the Responses API asks for.
+
+    Raises:
+        Problem: The input cannot be used.
+    """
+    said, decisions = read_items(body.input if body.input is not None else [])
+    text = body.text or inputs.TextOptions()
+    reasoning = body.reasoning or inputs.ReasoningOptions()
+    schema, schema_name = _read_format(text.format)
+    options = {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "max_output_tokens": body.max_output_tokens,
+        "tool_choice": _read_choice(body.tool_choice),
+        "reasoning_effort": reasoning.effort,
+        "verbosity": text.verbosity,
+        "service_tier": _read_tier(body.service_tier),
+    }
+    echo = make_echo(
+        background=bool(body.background),
+        previous=body.previous_response_id,
+        schema_name=schema_name,
+        store=body.store is not False,
+        summary=reasoning.summary or reasoning.generate_summary,
+        service_tier=body.service_tier,
+        repeated={name: getattr(body, name) for name in REPEATED},
+    )
+    functions = tuple(_make_function(tool.name, tool.description, tool.parameters) for tool in body.tools or ())
+    return _make_ask(
+        body.model, body.instructions, said, decisions, functions, options, schema, body.metadata, echo
+    )
+
+
+def read_items(given: str | Sequence[Any]) -> tuple[list[Said], list[Decision]]:
+    """Read the items of an input.
+
+    Raises:
+        Problem: An item is not valid, or of a type that is not served.
+    """
+    if isinstance(given, str):
+        return [Said("user", [given])], []
+    rows = [_complete_item(row) for row in given]
+    try:
+        read = inputs.items.validate_python(rows)
+    except ValidationError as error:
+        raise _refuse_items(error, rows) from None
+    said: list[Said] = []
+    decisions: list[Decision] = []
+    for number, item in enumerate(read):
+        match item:
+            case inputs.MessageItem():
+                said.append(Said(item.role, _read_content(item.content, f"input[{number}].content"), item=item.id))
+            case inputs.FunctionCallItem():
+                said.append(Said("assistant", calls=(_read_call(item, f"input[{number}]"),), item=item.id))
+            case inputs.FunctionOutputItem():
+                output = _read_content(item.output, f"input[{number}].output")
+                said.append(Said("tool", output, call_id=item.call_id, item=item.id))
+            case inputs.ApprovalItem():
+                decisions.append(Decision(item.approval_request_id, item.approve, item.reason))
+            case _:
+                said.append(Said("assistant", item=item.id))
+    return _join_replies(said), decisions
+
+
+def _complete_item(row: Any) -> Any:
+    """Complete an item: a message may leave out its type, and a reference, too."""
+    if not isinstance(row, dict) or row.get("type") is not None:
+        return row
+    return {**row, "type": "message" if "role" in row else "item_reference"}
+
+
+def _refuse_items(error: ValidationError, rows: Sequence[Any]) -> InvalidParameter:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    if first["type"] == "union_tag_invalid" and len(first["loc"]) == 1:
+        number = int(first["loc"][0])
+        kind = str(rows[number].get("type"))[:50]
+        return UnsupportedValue(f"items of the type '{kind}' are not served", param=f"input[{number}].type")
+    refusal = translate_validation_error(error)
+    refusal.param = f"input{refusal.param or ''}"
+    return refusal
+
+
+def _join_replies(said: Sequence[Said]) -> list[Said]:
+    """Join the parts of a reply: its text and its calls, which are items of their own, are one message."""
+    joined: list[Said] = []
+    for one in said:
+        before = joined[-1] if joined else None
+        if one.role == "assistant" and before and before.role == "assistant" and not (one.content and before.content):
+            content, calls = before.content or one.content, (*before.calls, *one.calls)
+            joined[-1] = replace(before, content=content, calls=calls, item=one.item or before.item)
+        else:
+            joined.append(one)
+    return joined
+
+
+def _read_call(item: inputs.FunctionCallItem, param: str) -> Call:
+    return Call(item.call_id, item.name, _read_arguments(item.arguments, f"{param}.arguments"))
+
+
+def _read_arguments(text: str, param: str) -> dict[str, Any]:
+    try:
+        arguments = json.loads(text or "{}")
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise InvalidParameter(f"'{param}' is no JSON object", param=param)
+    return arguments
+
+
+def _read_choice(choice: str | inputs.NamedFunction | None) -> str | None:
+    return choice.name if isinstance(choice, inputs.NamedFunction) else choice
+
+
+def _read_tier(tier: str | None) -> str | None:
+    """Read the tier of a provider's service; `auto` and `default` are what a provider has without one."""
+    return None if tier in (None, "auto", "default") else tier
+
+
+def _read_format(form: Any) -> tuple[dict[str, Any] | None, str | None]:
+    match form:
+        case inputs.JsonObjectFormat():
+            return {"type": "object"}, None
+        case inputs.JsonSchemaFormat():
+            return form.schema_, form.name
+        case inputs.ChatSchemaFormat():
+            return form.json_schema.schema_, form.json_schema.name
+    return None, None
+
+
+def _make_function(name: str, description: str | None, parameters: dict[str, Any] | None) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {}} if parameters is None else parameters
+    return {"name": name, "description": description or "", "parameters": schema}
+
+
+# Chat Completions.
+
+
+def read_chat(body: inputs.ChatCreate) -> Ask:
+    """Read what a request of Chat Completions asks for.
+
+    Raises:
+        Problem: A message cannot be used.
+    """
+    said = [_read_message(message, f"messages[{number}]") for number, message in enumerate(body.messages)]
+    schema, schema_name = _read_format(body.response_format)
+    choice = body.tool_choice
+    options = {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "max_output_tokens": body.max_completion_tokens or body.max_tokens,
+        "tool_choice": choice.function.name if isinstance(choice, inputs.ChosenFunction) else choice,
+        "reasoning_effort": body.reasoning_effort,
+        "verbosity": body.verbosity,
+        "service_tier": _read_tier(body.service_tier),
+        "stop": [body.stop] if isinstance(body.stop, str) else body.stop,
+        "seed": body.seed,
+    }
+    echo = make_echo(
+        background=False,
+        previous=None,
+        schema_name=schema_name,
+        store=True,
+        summary=None,
+        service_tier=body.service_tier,
+        repeated={name: getattr(body, name) for name in REPEATED},
+    )
+    functions = tuple(
+        _make_function(tool.function.name, tool.function.description, tool.function.parameters)
+        for tool in body.tools or ()
+    )
+    return _make_ask(body.model, None, said, [], functions, options, schema, body.metadata, echo)
+
+
+def _read_message(message: inputs.ChatMessage, param: str) -> Said:
+    calls = tuple(
+        Call(call.id, call.function.name, _read_arguments(call.function.arguments, f"{param}.tool_calls"))
+        for call in message.tool_calls or ()
+    )
+    if message.role == "tool" and message.tool_call_id is None:
+        raise InvalidParameter(f"'{param}.tool_call_id' is missing", param=f"{param}.tool_call_id")
+    content = _read_content(message.content or [], f"{param}.content")
+    return Said(message.role, content, calls, message.tool_call_id)
+
+
+# What both have.
+
+
+def _make_ask(
+    model: str | None,
+    instructions: str | None,
+    said: Sequence[Said],
+    decisions: Sequence[Decision],
+    functions: tuple[dict[str, Any], ...],
+    options: Mapping[str, Any],
+    schema: dict[str, Any] | None,
+    metadata: Mapping[str, str] | None,
+    echo: dict[str, Any],
+) -> Ask:
+    reserved = next((name for name in metadata or () if name.startswith("clew.")), None)
+    if reserved:
+        raise InvalidParameter("names of metadata that begin with 'clew.' are Clew's own", param="metadata")
+    prompts = [instructions, *(_join_text(one.content) for one in said if one.role in ("system", "developer"))]
+    spoken = [one for one in said if one.role not in ("system", "developer")]
+    news = len(spoken)
+    while news and spoken[news - 1].role != "assistant":
+        news -= 1
+    content: Parts = []
+    for one in spoken[news:]:
+        if one.role == "user":
+            content += one.content
+    return Ask(
+        model=model,
+        instructions="\n\n".join(filter(None, prompts)) or None,
+        history=tuple(spoken[:news]),
+        content=content,
+        results=tuple(one for one in spoken[news:] if one.role == "tool"),
+        decisions=tuple(decisions),
+        functions=functions,
+        options={name: value for name, value in options.items() if value is not None},
+        output_schema=schema,
+        metadata=dict(metadata or {}),
+        echo=echo,
+    )
+
+
+def make_snapshot(history: Sequence[Said], refs: Sequence[Mapping[str, str]] = ()) -> list[dict[str, Any]]:
+    """Make the messages of a snapshot. Calls get short ids, and each has its result right behind it.
+
+    Raises:
+        InvalidParameter: A result has no call before it, or a call has no result.
+    """
+    messages: list[dict[str, Any]] = []
+    short: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for number, said in enumerate(history):
+        if said.role != "tool" and missing:
+            break
+        message: dict[str, Any] = {"role": said.role, "content": simplify(said.content)}
+        if said.calls:
+            for call in said.calls:
+                short[call.id] = f"c{len(short)}"
+                missing[call.id] = call.name
+            message["tool_calls"] = [
+                {"id": short[call.id], "name": call.name, "arguments": call.arguments} for call in said.calls
+            ]
+        if said.role == "tool":
+            if said.call_id not in missing:
+                raise InvalidParameter(
+                    f"the result for the call '{str(said.call_id)[:100]}' does not follow a message with that call",
+                    param="input",
+                )
+            message |= {"tool_call_id": short[str(said.call_id)], "name": missing.pop(str(said.call_id))}
+        elif not said.content and not said.calls:
+            # A reasoning, or what a session had done itself: there is no text of it.
+            continue
+        if number < len(refs) and refs[number]:
+            message["refs"] = dict(refs[number])
+        messages.append(message)
+    if missing:
+        raise InvalidParameter(f"No tool output found for function call {next(iter(missing))[:100]}.", param="input")
+    return messages
+
+
+def simplify(content: Parts) -> str | Parts:
+    """Make a text of a content that has only texts."""
+    texts = [part for part in content if isinstance(part, str)]
+    return "\n".join(texts) if len(texts) == len(content) else content
+
+
+def _join_text(content: Parts) -> str:
+    return "\n".join(part for part in content if isinstance(part, str))
+
+
+# Parts of messages.
+
+
+def _read_content(content: str | Sequence[Any], param: str) -> Parts:
+    if isinstance(content, str):
+        return [content]
+    return [_read_part(part, f"{param}[{number}]") for number, part in enumerate(content)]
+
+
+def _read_part(part: Any, param: str) -> str | Media | Mapping[str, Any]:
+    match part:
+        case inputs.InputText() | inputs.OutputText() | inputs.ChatText():
+            return part.text
+        case inputs.Refusal() | inputs.ChatRefusal():
+            return part.refusal
+        case inputs.InputImage():
+            return _read_image(part.image_url, part.file_id, param)
+        case inputs.ChatImage():
+            return _read_image(part.image_url.url, None, param)
+        case inputs.InputFile():
+            return _read_file(part.file_data, part.file_id, part.filename, part.file_url, param)
+        case inputs.ChatFile():
+            return _read_file(part.file.file_data, part.file.file_id, part.file.filename, None, param)
+        case inputs.InputAudio() | inputs.ChatAudio():
+            audio = part.input_audio
+            return Audio.from_bytes(_decode(audio.data, param), {"mp3": "audio/mpeg", "wav": "audio/wav"}[audio.format])
+    raise AssertionError(part)
+
+
+def _read_image(url: str | None, file_id: str | None, param: str) -> Media | Mapping[str, Any]:
+    if file_id is not None and url is None:
+        return _name_blob("image", file_id, param)
+    if url is None or file_id is not None:
+        raise InvalidParameter(f"'{param}' has either an image_url or a file_id", param=param)
+    if url.startswith("data:"):
+        media_type, data = _read_data_url(url, param)
+        return Image.from_bytes(data, media_type)
+    return Image.from_url(url)
+
+
+def _read_file(
+    data: str | None, file_id: str | None, name: str | None, url: str | None, param: str
+) -> Media | Mapping[str, Any]:
+    if url is not None:
+        raise UnsupportedValue("files at addresses are not fetched: send file_data", param=f"{param}.file_url")
+    if file_id is not None and data is None:
+        return _name_blob("file", file_id, param)
+    if data is None or file_id is not None:
+        raise InvalidParameter(f"'{param}' has either file_data or a file_id", param=param)
+    if data.startswith("data:"):
+        media_type, read = _read_data_url(data, param)
+        return File.from_bytes(read, media_type, name)
+    return File.from_bytes(_decode(data, param), None, name)
+
+
+def _name_blob(kind: str, file_id: str, param: str) -> Mapping[str, Any]:
+    """Name a blob of the session by its digest. What else a part says of it is looked up before it is sent."""
+    named = _DIGEST.fullmatch(file_id)
+    if named is None:
+        raise UnsupportedValue(
+            "a file_id is the digest of a blob of the session: upload it by PUT /v1/sessions/{id}/blobs, or send the "
+            "bytes",
+            param=f"{param}.file_id",
+        )
+    return {"type": kind, "digest": named[1]}
+
+
+def _read_data_url(url: str, param: str) -> tuple[str | None, bytes]:
+    head, comma, data = url.removeprefix("data:").partition(",")
+    if not comma:
+        raise InvalidParameter(f"'{param}' has no complete data URL", param=param)
+    media_type = head.partition(";")[0].strip().lower() or None
+    if head.lower().endswith(";base64"):
+        return media_type, _decode(data, param)
+    return media_type, unquote_to_bytes(data)
+
+
+def _decode(data: str, param: str) -> bytes:
+    if len(data) // 4 * 3 > MAX_BLOB_BYTES + 2:
+        raise TooLarge(f"'{param}' has more than {MAX_BLOB_BYTES} bytes, the most that are stored")
+    try:
+        if _BASE64.fullmatch(data):
+            return b64decode(data)
+    except (binascii.Error, ValueError):
+        pass
+    raise InvalidParameter(f"'{param}' has bytes that are not in base64", param=param)
+
+
+def iterate_digests(content: Parts) -> Iterator[str]:
+    """Iterate over the digests of the blobs that a content names without their descriptions."""
+    for part in content:
+        if isinstance(part, Mapping) and "digest" in part:
+            yield part["digest"]
