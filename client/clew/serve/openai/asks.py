@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from clew.content import Audio, File, Image, Media
 from clew.serve.openai import inputs, names
 from clew.serve.openai.frames import ECHO, REPEATED, make_echo
-from clew.serve.openai.refusals import InvalidParameter, UnsupportedValue, translate_validation_error
+from clew.serve.openai.refusals import InvalidValue, UnsupportedValue, translate_validation_error
 from clew_workflows.contract.content import MAX_BLOB_BYTES
 from clew_workflows.contract.errors import TooLarge
 from clew_workflows.contract.policy import ContextPolicy
@@ -105,7 +105,6 @@ class Ask:
     output_schema: dict[str, Any] | None
     metadata: dict[str, str]
     echo: dict[str, Any]
-    is_complete: bool = False
 
     @property
     def provider_model(self) -> str | None:
@@ -183,9 +182,7 @@ def read_response(body: inputs.ResponseCreate) -> Ask:
         repeated={name: getattr(body, name) for name in REPEATED},
     )
     functions = tuple(_make_function(tool.name, tool.description, tool.parameters) for tool in body.tools or ())
-    return _make_ask(
-        body.model, body.instructions, said, decisions, functions, options, schema, body.metadata, echo
-    )
+    return _make_ask(body.model, body.instructions, said, decisions, functions, options, schema, body.metadata, echo)
 
 
 def read_items(given: str | Sequence[Any]) -> tuple[list[Said], list[Decision]]:
@@ -226,7 +223,7 @@ def _complete_item(row: Any) -> Any:
     return {**row, "type": "message" if "role" in row else "item_reference"}
 
 
-def _refuse_items(error: ValidationError, rows: Sequence[Any]) -> InvalidParameter:
+def _refuse_items(error: ValidationError, rows: Sequence[Any]) -> InvalidValue:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if first["type"] == "union_tag_invalid" and len(first["loc"]) == 1:
         number = int(first["loc"][0])
@@ -260,7 +257,7 @@ def _read_arguments(text: str, param: str) -> dict[str, Any]:
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
-        raise InvalidParameter(f"'{param}' is no JSON object", param=param)
+        raise InvalidValue(f"'{param}' is no JSON object", param=param)
     return arguments
 
 
@@ -334,7 +331,7 @@ def _read_message(message: inputs.ChatMessage, param: str) -> Said:
         for call in message.tool_calls or ()
     )
     if message.role == "tool" and message.tool_call_id is None:
-        raise InvalidParameter(f"'{param}.tool_call_id' is missing", param=f"{param}.tool_call_id")
+        raise InvalidValue(f"'{param}.tool_call_id' is missing", param=f"{param}.tool_call_id")
     content = _read_content(message.content or [], f"{param}.content")
     return Said(message.role, content, calls, message.tool_call_id)
 
@@ -355,7 +352,7 @@ def _make_ask(
 ) -> Ask:
     reserved = next((name for name in metadata or () if name.startswith("clew.")), None)
     if reserved:
-        raise InvalidParameter("names of metadata that begin with 'clew.' are Clew's own", param="metadata")
+        raise InvalidValue("names of metadata that begin with 'clew.' are Clew's own", param="metadata")
     prompts = [instructions, *(_join_text(one.content) for one in said if one.role in ("system", "developer"))]
     spoken = [one for one in said if one.role not in ("system", "developer")]
     news = len(spoken)
@@ -384,7 +381,7 @@ def make_snapshot(history: Sequence[Said], refs: Sequence[Mapping[str, str]] = (
     """Make the messages of a snapshot. Calls get short ids, and each has its result right behind it.
 
     Raises:
-        InvalidParameter: A result has no call before it, or a call has no result.
+        InvalidValue: A result has no call before it, or a call has no result.
     """
     messages: list[dict[str, Any]] = []
     short: dict[str, str] = {}
@@ -402,7 +399,7 @@ def make_snapshot(history: Sequence[Said], refs: Sequence[Mapping[str, str]] = (
             ]
         if said.role == "tool":
             if said.call_id not in missing:
-                raise InvalidParameter(
+                raise InvalidValue(
                     f"the result for the call '{str(said.call_id)[:100]}' does not follow a message with that call",
                     param="input",
                 )
@@ -414,7 +411,7 @@ def make_snapshot(history: Sequence[Said], refs: Sequence[Mapping[str, str]] = (
             message["refs"] = dict(refs[number])
         messages.append(message)
     if missing:
-        raise InvalidParameter(f"No tool output found for function call {next(iter(missing))[:100]}.", param="input")
+        raise InvalidValue(f"No tool output found for function call {next(iter(missing))[:100]}.", param="input")
     return messages
 
 
@@ -453,7 +450,9 @@ def _read_part(part: Any, param: str) -> str | Media | Mapping[str, Any]:
             return _read_file(part.file.file_data, part.file.file_id, part.file.filename, None, param)
         case inputs.InputAudio() | inputs.ChatAudio():
             audio = part.input_audio
-            return Audio.from_bytes(_decode(audio.data, param), {"mp3": "audio/mpeg", "wav": "audio/wav"}[audio.format])
+            return Audio.from_bytes(
+                _decode(audio.data, param), {"mp3": "audio/mpeg", "wav": "audio/wav"}[audio.format]
+            )
     raise AssertionError(part)
 
 
@@ -461,7 +460,7 @@ def _read_image(url: str | None, file_id: str | None, param: str) -> Media | Map
     if file_id is not None and url is None:
         return _name_blob("image", file_id, param)
     if url is None or file_id is not None:
-        raise InvalidParameter(f"'{param}' has either an image_url or a file_id", param=param)
+        raise InvalidValue(f"'{param}' has either an image_url or a file_id", param=param)
     if url.startswith("data:"):
         media_type, data = _read_data_url(url, param)
         return Image.from_bytes(data, media_type)
@@ -476,7 +475,7 @@ def _read_file(
     if file_id is not None and data is None:
         return _name_blob("file", file_id, param)
     if data is None or file_id is not None:
-        raise InvalidParameter(f"'{param}' has either file_data or a file_id", param=param)
+        raise InvalidValue(f"'{param}' has either file_data or a file_id", param=param)
     if data.startswith("data:"):
         media_type, read = _read_data_url(data, param)
         return File.from_bytes(read, media_type, name)
@@ -498,7 +497,7 @@ def _name_blob(kind: str, file_id: str, param: str) -> Mapping[str, Any]:
 def _read_data_url(url: str, param: str) -> tuple[str | None, bytes]:
     head, comma, data = url.removeprefix("data:").partition(",")
     if not comma:
-        raise InvalidParameter(f"'{param}' has no complete data URL", param=param)
+        raise InvalidValue(f"'{param}' has no complete data URL", param=param)
     media_type = head.partition(";")[0].strip().lower() or None
     if head.lower().endswith(";base64"):
         return media_type, _decode(data, param)
@@ -513,7 +512,7 @@ def _decode(data: str, param: str) -> bytes:
             return b64decode(data)
     except (binascii.Error, ValueError):
         pass
-    raise InvalidParameter(f"'{param}' has bytes that are not in base64", param=param)
+    raise InvalidValue(f"'{param}' has bytes that are not in base64", param=param)
 
 
 def iterate_digests(content: Parts) -> Iterator[str]:

@@ -149,6 +149,10 @@ class ResponseEvents:
         self._may_approve = may_approve
         self._stop_reason: str | None = None
 
+    def describe(self, status: str) -> dict[str, Any]:
+        """Describe the response while it has not ended."""
+        return make_response(self.frame, status, self._output)
+
     def begin(self) -> Iterator[Event]:
         """Make the events that every stream begins with."""
         for kind in ("response.created", "response.in_progress"):
@@ -333,9 +337,7 @@ class ResponseEvents:
                 yield from self._add(made)
         self._reply = None
         functions = self.frame.function_names
-        self._calls = {
-            call["id"]: _OpenCall(call, call["name"] in functions) for call in committed.tool_calls or ()
-        }
+        self._calls = {call["id"]: _OpenCall(call, call["name"] in functions) for call in committed.tool_calls or ()}
         for opened in self._calls.values():
             if opened.is_function:
                 yield from self._add_function_call(opened.call)

@@ -17,7 +17,14 @@ ECHO = "clew.response"
 """The metadata of a message that keeps what a response repeats of its request, and no model reads: JSON."""
 
 # Keys of the echo.
-_BACKGROUND, _PREVIOUS, _FORMAT, _STORE, _SUMMARY, _TIER = "background", "previous", "format", "store", "summary", "tier"
+_BACKGROUND, _PREVIOUS, _FORMAT, _STORE, _SUMMARY, _TIER = (
+    "background",
+    "previous",
+    "format",
+    "store",
+    "summary",
+    "tier",
+)
 REPEATED = ("user", "safety_identifier", "prompt_cache_key")
 """Fields of a request that its response repeats, and that have no other effect."""
 
@@ -200,7 +207,11 @@ def make_usage(usage: Usage) -> dict[str, Any]:
 def make_error(error: OutcomeError | None, reason: str) -> dict[str, str]:
     """Make the error of a failed response. Its message begins with the contract's word."""
     word = error.type if error else reason
-    codes = {"rate_limited": "rate_limit_exceeded", "bad_request": "invalid_prompt", "content_refused": "invalid_prompt"}
+    codes = {
+        "rate_limited": "rate_limit_exceeded",
+        "bad_request": "invalid_prompt",
+        "content_refused": "invalid_prompt",
+    }
     return {"code": codes.get(word, "server_error"), "message": f"{word}: {error.message}" if error else word}
 
 

@@ -31,7 +31,7 @@ _CODES = {
 _PATH_PARTS = 12
 
 
-class InvalidParameter(Problem):
+class InvalidValue(Problem):
     """A field of the request cannot be used.
 
     Attributes:
@@ -41,25 +41,25 @@ class InvalidParameter(Problem):
     type = "invalid_value"
 
 
-class MissingParameter(InvalidParameter):
+class MissingParameter(InvalidValue):
     """The request lacks a field."""
 
     type = "missing_required_parameter"
 
 
-class UnknownParameter(InvalidParameter):
+class UnknownParameter(InvalidValue):
     """The API has no such field."""
 
     type = "unknown_parameter"
 
 
-class UnsupportedParameter(InvalidParameter):
+class UnsupportedParameter(InvalidValue):
     """The API has the field, and Clew does not serve it."""
 
     type = "unsupported_parameter"
 
 
-class UnsupportedValue(InvalidParameter):
+class UnsupportedValue(InvalidValue):
     """Clew serves the field, and not with this value."""
 
     type = "unsupported_value"
@@ -72,7 +72,28 @@ class NotStored(Problem):
     status = HTTPStatus.NOT_FOUND
 
 
-def translate_validation_error(error: ValidationError) -> InvalidParameter:
+class RequestEnded(Problem):
+    """A request has ended without an answer. The session has retried what can be retried.
+
+    Attributes:
+        type: The API's code.
+        status: Its status.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.type = code
+        self.status = _ENDINGS.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+_ENDINGS = {
+    "rate_limit_exceeded": HTTPStatus.TOO_MANY_REQUESTS,
+    "invalid_prompt": HTTPStatus.BAD_REQUEST,
+    "cancelled": HTTPStatus.CONFLICT,
+}
+
+
+def translate_validation_error(error: ValidationError) -> InvalidValue:
     """Translate what is wrong with a request's body. The message does not repeat a value."""
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
     # What a union tried is no part of the path.
@@ -83,21 +104,23 @@ def translate_validation_error(error: ValidationError) -> InvalidParameter:
             return UnknownParameter(f"Unknown parameter: '{param}'.", param=param)
         case "missing":
             return MissingParameter(f"Missing required parameter: '{param}'.", param=param)
-    return InvalidParameter(f"Invalid value for '{param}': {problem['msg'][:200]}.", param=param)
+    return InvalidValue(f"Invalid value for '{param}': {problem['msg'][:200]}.", param=param)
 
 
 def make_error_body(error: ClewError, tenant: str | None = None) -> dict[str, Any]:
     """Make the body of an error."""
     body: dict[str, Any] = make_body(error, tenant=tenant)["error"]
     status, word = find_status(error), find_word(error)
-    kind = _TYPES.get(status, "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error")
+    kind = _TYPES.get(
+        status, "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+    )
     return {"error": {**body, "type": kind, "code": _CODES.get(word, word)}}
 
 
 def make_error_headers(error: ClewError) -> dict[str, str]:
     """Make the headers of an error. The official clients repeat each 409 and each 5xx unless a header says otherwise."""
     status, headers = find_status(error), make_headers(error)
-    if status == HTTPStatus.CONFLICT or status == HTTPStatus.INTERNAL_SERVER_ERROR:
+    if isinstance(error, RequestEnded) or status in (HTTPStatus.CONFLICT, HTTPStatus.INTERNAL_SERVER_ERROR):
         headers["x-should-retry"] = "true" if isinstance(error, Busy) else "false"
     return headers
 
@@ -125,7 +148,7 @@ class OpenAIRoute(APIRoute):
             except RequestValidationError as error:
                 first = error.errors()[0]
                 param = ".".join(str(part)[:50] for part in first["loc"][1:][:_PATH_PARTS])
-                refusal = InvalidParameter(f"{param or 'the request'}: {first['msg'][:200]}", param=param or None)
+                refusal = InvalidValue(f"{param or 'the request'}: {first['msg'][:200]}", param=param or None)
                 return make_error_response(request, refusal)
             except HTTPException as error:
                 problem = PROBLEMS.get(error.status_code, Problem)(str(error.detail))
