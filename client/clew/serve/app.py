@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.common import MetricMeter
 from temporalio.service import RPCError
 
+from clew.serve import openai
 from clew.serve.access import Key, Keys, RateLimiter
 from clew.serve.problems import (
     PROBLEMS,
@@ -157,10 +158,12 @@ def make_app(
             CORSMiddleware,
             allow_origins=list(settings.cors_origins),
             allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
-            expose_headers=["Retry-After", "X-Request-Id"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Clew-Session"],
+            expose_headers=["Retry-After", "X-Clew-Session", "X-Request-Id"],
         )
     _add_health(app)
+    for router in openai.ROUTERS:
+        app.include_router(router)
     return app
 
 

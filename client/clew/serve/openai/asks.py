@@ -182,7 +182,17 @@ def read_response(body: inputs.ResponseCreate) -> Ask:
         repeated={name: getattr(body, name) for name in REPEATED},
     )
     functions = tuple(_make_function(tool.name, tool.description, tool.parameters) for tool in body.tools or ())
-    return _make_ask(body.model, body.instructions, said, decisions, functions, options, schema, body.metadata, echo)
+    return _make_ask(
+        said,
+        model=body.model,
+        instructions=body.instructions,
+        decisions=decisions,
+        functions=functions,
+        options=options,
+        schema=schema,
+        metadata=body.metadata,
+        echo=echo,
+    )
 
 
 def read_items(given: str | Sequence[Any]) -> tuple[list[Said], list[Decision]]:
@@ -322,7 +332,17 @@ def read_chat(body: inputs.ChatCreate) -> Ask:
         _make_function(tool.function.name, tool.function.description, tool.function.parameters)
         for tool in body.tools or ()
     )
-    return _make_ask(body.model, None, said, [], functions, options, schema, body.metadata, echo)
+    return _make_ask(
+        said,
+        model=body.model,
+        instructions=None,
+        decisions=[],
+        functions=functions,
+        options=options,
+        schema=schema,
+        metadata=body.metadata,
+        echo=echo,
+    )
 
 
 def _read_message(message: inputs.ChatMessage, param: str) -> Said:
@@ -340,9 +360,10 @@ def _read_message(message: inputs.ChatMessage, param: str) -> Said:
 
 
 def _make_ask(
+    said: Sequence[Said],
+    *,
     model: str | None,
     instructions: str | None,
-    said: Sequence[Said],
     decisions: Sequence[Decision],
     functions: tuple[dict[str, Any], ...],
     options: Mapping[str, Any],

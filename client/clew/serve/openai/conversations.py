@@ -70,6 +70,7 @@ async def delete_conversation(caller: Authorized, conversation_id: str) -> Respo
 async def list_items(
     caller: Authorized,
     conversation_id: str,
+    *,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     order: Literal["asc", "desc"] = "desc",

@@ -41,7 +41,7 @@ Event = dict[str, Any]
 
 
 def split_text(text: str, start: int, *, is_complete: bool) -> Iterator[str]:
-    """Split a text into words, from a place on where a word begins. Of a text that grows the last word is left out."""
+    """Split a text into words, from the beginning of one on. Of a text that grows the last word is left out."""
     while start < len(text):
         match = _PIECE.match(text, start)
         if match is None or (match.end() == len(text) and not is_complete):

@@ -20,7 +20,7 @@ _TYPES = {
     HTTPStatus.FORBIDDEN: "permission_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
-"""The types of errors, by status; others of the caller's are `invalid_request_error`, the service's `server_error`."""
+"""The types of errors by their statuses. Others are `invalid_request_error` or, the service's, `server_error`."""
 _CODES = {
     "busy": "conversation_locked",
     "unauthorized": "invalid_api_key",
@@ -118,7 +118,7 @@ def make_error_body(error: ClewError, tenant: str | None = None) -> dict[str, An
 
 
 def make_error_headers(error: ClewError) -> dict[str, str]:
-    """Make the headers of an error. The official clients repeat each 409 and each 5xx unless a header says otherwise."""
+    """Make the headers of an error. The official clients repeat each 409 and 5xx unless a header says otherwise."""
     status, headers = find_status(error), make_headers(error)
     if isinstance(error, RequestEnded) or status in (HTTPStatus.CONFLICT, HTTPStatus.INTERNAL_SERVER_ERROR):
         headers["x-should-retry"] = "true" if isinstance(error, Busy) else "false"

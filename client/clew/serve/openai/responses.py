@@ -25,7 +25,6 @@ from clew.serve.openai.turns import Place, Turn
 from clew.serve.streams import stream_events
 from clew_workflows.contract.errors import Idle, RequestMismatch
 from clew_workflows.contract.payloads import AssistantMessage, ToolMessage, UserMessage
-from clew_workflows.thread.entries import Entry
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=OpenAIRoute)
 
@@ -81,6 +80,7 @@ async def get_response(
     caller: Authorized,
     request: Request,
     response_id: str,
+    *,
     streams: Annotated[bool, Query(alias="stream")] = False,
     starting_after: Annotated[int | None, Query(ge=0)] = None,
     include: Annotated[list[str] | None, Query()] = None,  # noqa: ARG001 - what there is, is always included
@@ -127,6 +127,7 @@ async def delete_response(caller: Authorized, response_id: str) -> Response:
 async def list_input_items(
     caller: Authorized,
     response_id: str,
+    *,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     order: Literal["asc", "desc"] = "desc",
@@ -143,7 +144,7 @@ def _list_inputs(turn: Turn, entries: Any) -> list[dict[str, Any]]:
     calls = turn.begun.read(AssistantMessage).call_ids if turn.begun else []
     for entry in entries:
         match entry.body:
-            case UserMessage() as message if _is_input(turn, entry, message):
+            case UserMessage() as message if _is_input(turn, message):
                 sent.append(items.make_input_message(names.name_seq(session_id, entry.seq), message.content))
             case ToolMessage() as result if result.tool_call_id in calls:
                 if result.name in turn.frame.function_names:
@@ -151,7 +152,7 @@ def _list_inputs(turn: Turn, entries: Any) -> list[dict[str, Any]]:
     return sent
 
 
-def _is_input(turn: Turn, entry: Entry, message: UserMessage) -> bool:
+def _is_input(turn: Turn, message: UserMessage) -> bool:
     """Whether a message of a user is the one that began a response: what is steered in is not."""
     if message.source is not None and message.source not in ("steer", "message"):
         return False

@@ -104,6 +104,7 @@ async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) 
     Raises:
         ClewError: It is refused. A refused message leaves no trace.
     """
+    wish = _Wish(caller, ask, key)
     if place is None:
         return await _begin_session(caller, ask, names.make_session_id(key), key)
     try:
@@ -113,13 +114,13 @@ async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) 
             raise
         return await _begin_session(caller, ask, place.session_id, key)
     if ask.results or ask.decisions:
-        return await _go_on(caller, session, status, ask, place)
+        return await _go_on(session, status, ask, place.session_id)
     if not ask.content:
         raise MissingParameter("there is no new message: the last one is the assistant's", param="input")
     if place.previous is None:
-        _refuse_waiting(place.session_id, status, ask)
-        return await _send(caller, session, status, ask, place, key)
-    return await _follow_up(caller, session, status, ask, place, key)
+        _refuse_waiting(place.session_id, status)
+        return await _send(wish, session, status, place.session_id)
+    return await _follow_up(wish, session, status, place.previous)
 
 
 async def find_place(caller: Caller, ask: Ask) -> Place | None:
@@ -189,18 +190,32 @@ async def resume(caller: Caller, session_id: str) -> tuple[Session, SessionStatu
     return session, await session.status()
 
 
-async def _send(
-    caller: Caller, session: Session, status: SessionStatus, ask: Ask, place: Place, key: str | None
-) -> Turn:
+@dataclass(frozen=True)
+class _Wish:
+    """What a caller asks for.
+
+    Attributes:
+        caller: The caller.
+        ask: What the request asks for.
+        key: The caller's key for repetitions.
+    """
+
+    caller: Caller
+    ask: Ask
+    key: str | None
+
+
+async def _send(wish: _Wish, session: Session, status: SessionStatus, session_id: str) -> Turn:
     """Send a message to a session, after the changes of its configuration that the request needs."""
+    ask = wish.ask
     changes, model = _find_changes(status, ask)
-    caller.check_config({**changes, "model": changes.get("model") or model})
+    wish.caller.check_config({**changes, "model": changes.get("model") or model})
     if changes:
         if status.status not in ("idle", "preparing"):
-            raise Busy(f"session {place.session_id!r} serves another request")
+            raise Busy(f"session {session_id!r} serves another request")
         await session.configure(**changes)
     # A model that the session has no longer, or not yet, is the request's own.
-    return await _send_message(session, ask, place.session_id, key, model=model, shown=_find_model(status, ask))
+    return await _send_message(session, ask, session_id, wish.key, model=model, shown=_find_model(status, ask))
 
 
 def _find_changes(status: SessionStatus, ask: Ask) -> tuple[dict[str, Any], str | None]:
@@ -273,28 +288,24 @@ async def _read_blob_page(session: Session, digest: str) -> BlobPage:
 # Follow an earlier response.
 
 
-async def _follow_up(
-    caller: Caller, session: Session, status: SessionStatus, ask: Ask, place: Place, key: str | None
-) -> Turn:
+async def _follow_up(wish: _Wish, session: Session, status: SessionStatus, previous: ResponseName) -> Turn:
     """Send a message behind a response: in its session if it is the newest there, else in a fork."""
-    assert place.previous is not None
-    previous = place.previous
+    session_id, key = previous.session_id, wish.key
     ended = await _find_end(session, previous)
     if ended is None:
-        _refuse_waiting(place.session_id, status, ask)
+        _refuse_waiting(session_id, status)
         raise Busy(f"response {previous.id!r} is still in progress")
     if status.status in ("idle", "preparing") and not await session.entries(
         from_seq=ended.seq + 1, kind="ai_message", limit=1
     ):
         try:
-            return await _send(caller, session, status, ask, place, key)
+            return await _send(wish, session, status, session_id)
         except Busy:
-            # Another request has come first: both follow the same response.
-            pass
+            pass  # Another request has come first: both follow the same response.
     elif key and await session.entries(request_id=names.make_request_id(key), limit=1):
         # The request is a repetition: it was served here.
-        return await _send(caller, session, status, ask, place, key)
-    return await _fork(caller, session, ask, ended.seq, key)
+        return await _send(wish, session, status, session_id)
+    return await _fork(wish, session, ended.seq)
 
 
 async def _find_end(session: Session, response: ResponseName) -> Entry | None:
@@ -309,19 +320,19 @@ async def _find_end(session: Session, response: ResponseName) -> Entry | None:
     return next((entry for entry in reversed(entries) if entry.kind == "run"), None)
 
 
-async def _fork(caller: Caller, session: Session, ask: Ask, at_seq: int, key: str | None) -> Turn:
-    session_id = names.make_session_id(key)
-    scoped = caller.scope(session_id)
-    await caller.check_room(scoped)
+async def _fork(wish: _Wish, session: Session, at_seq: int) -> Turn:
+    session_id = names.make_session_id(wish.key)
+    scoped = wish.caller.scope(session_id)
+    await wish.caller.check_room(scoped)
     forked = await session.fork(at_seq, scoped)
     status = await forked.status()
-    return await _send(caller, forked, status, ask, Place(session_id), key)
+    return await _send(wish, forked, status, session_id)
 
 
 # Go on with a response that waits for its caller.
 
 
-def _refuse_waiting(session_id: str, status: SessionStatus, ask: Ask) -> None:
+def _refuse_waiting(session_id: str, status: SessionStatus) -> None:
     """Refuse a message to a session that waits for results or decisions of its caller.
 
     Raises:
@@ -337,9 +348,8 @@ def _refuse_waiting(session_id: str, status: SessionStatus, ask: Ask) -> None:
         raise InvalidValue(f"No decision found for approval request {name}.", param="input")
 
 
-async def _go_on(caller: Caller, session: Session, status: SessionStatus, ask: Ask, place: Place) -> Turn:
+async def _go_on(session: Session, status: SessionStatus, ask: Ask, session_id: str) -> Turn:
     """Submit results and decisions, and go on with the request that waits for them."""
-    session_id = place.session_id
     results = {_read_call_name(session_id, str(said.call_id)): said for said in ask.results}
     decisions = {_read_approval_name(session_id, decision.request): decision for decision in ask.decisions}
     answered = next(iter((*results, *decisions)))
@@ -431,8 +441,8 @@ def _check_same(frame: Frame, status: SessionStatus, ask: Ask) -> None:
             if name == "model" and value in (status.model, status.config.get("model")):
                 continue
             raise UnsupportedValue(
-                f"'{name}' differs from that of the response which waits for these results. Its request goes on as it "
-                "began.",
+                f"'{name}' differs from that of the response which waits for these results: its request goes on as "
+                "it began",
                 param=name,
             )
 
