@@ -418,7 +418,7 @@ export interface ConfigPayload {
   strategy: string;
   /** The system prompt. */
   system_prompt: string | null;
-  /** The schemas of the tools, as the worker resolved them. */
+  /** The schemas of the tools, as the worker resolved them, and of those that callers have defined. */
   tools: Array<ToolSpec>;
   /** The tools whose calls wait for a person's decision. */
   require_approval: Array<string>;
@@ -450,9 +450,11 @@ export interface ConfigPayload {
   priority?: number;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
   approval_scope?: "call" | "round";
-  /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result` and `view_blob`. */
+  /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result`, `view_blob` and `external_tools`. */
   tool_names?: Array<string>;
-  /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent. */
+  /** The tools that callers have defined (`ExternalToolSpec`); absent: none. */
+  external_tools?: Array<Record<string, unknown>>;
+  /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent; without `external_tools`, which all are theirs. */
   own?: Record<string, unknown>;
   /** The fields that differ from the `config` entry before, without `own`; absent in the first one. */
   changes?: Array<string>;
@@ -480,6 +482,8 @@ export interface ConfigureInput {
   system_prompt?: string | null;
   /** All tools that the model may call from then on. A worker resolves their schemas anew, also if the session is pinned. */
   tools?: Array<string> | null;
+  /** Tools that the caller defines, beside `tools`. Their calls wait for `submit_tool_result`. None may have the name of a tool that the session has from its workers. */
+  external_tools?: Array<ExternalToolSpec> | null;
   /** The tools that the model's provider runs itself. A provider that has none of a name does not get it. */
   provider_tools?: Array<"web_search" | "web_fetch" | "code_execution" | "image_generation"> | null;
   /** The tools whose calls wait for a person's decision, beside those that always do. */
@@ -743,6 +747,20 @@ export interface Expand {
   meta?: Record<string, unknown> | null;
   /** Names the operation. */
   type: "expand";
+}
+
+/** A tool that the caller defines. Its calls wait until `submit_tool_result` submits their results. */
+export interface ExternalToolSpec {
+  /** The name: 1 to 64 letters, digits, `_` and `-`. `read_result`, `view_blob` and names that begin with `mcp__` are taken. */
+  name: string;
+  /** What the tool does, for the model. */
+  description?: string;
+  /** The JSON Schema of the arguments, an object. The session validates the arguments of each call. */
+  parameters: Record<string, unknown>;
+  /** The time that a call waits, in seconds. After that the model reads that it timed out. */
+  timeout_seconds?: number;
+  /** Whether a person must approve each call; `round`: before any call of its reply begins. */
+  requires_approval?: boolean | "round";
 }
 
 /** A document or another file. */
@@ -1556,6 +1574,8 @@ export interface SessionConfig {
   system_prompt?: string | null;
   /** The names of the tools that the model may call, each once. */
   tools?: Array<string>;
+  /** Tools that the caller defines, beside `tools`. Their calls wait for `submit_tool_result`. None may have the name of a tool that the session has from its workers. */
+  external_tools?: Array<ExternalToolSpec>;
   /** The tools that the model's provider runs itself. A provider that has none of a name does not get it. */
   provider_tools?: Array<"web_search" | "web_fetch" | "code_execution" | "image_generation">;
   /** The tools whose calls wait for a person's decision, beside those that always do. */

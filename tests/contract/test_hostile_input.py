@@ -277,6 +277,20 @@ async def test_a_data_url_is_refused_and_leaves_nothing(stack: Stack) -> None:
     assert "data URL" in noted.payload["reason"]
 
 
+def _make_hostile_tools() -> list[dict[str, Any]]:
+    """Make tools of a caller's own whose schemas are not valid, or costly to compile."""
+    schemas: list[dict[str, Any]] = [
+        {"type": "string"},
+        {"type": "object", "minProperties": "x"},
+        {"type": "object", "properties": {"a": {"pattern": "("}}},
+        {"type": "object", "properties": {"a": {"pattern": "(a{1,99}){1,99}"}}},
+        {"type": "object", "properties": {f"p{n}": {"pattern": f"a{n}"} for n in range(101)}},
+        {"type": "object", "$ref": "https://example.com/schema"},
+        {"type": "object", "$ref": "#"},
+    ]
+    return [{"name": "order", "parameters": schema} for schema in schemas]
+
+
 async def test_options_of_models_out_of_bounds_are_refused_and_leave_nothing(stack: Stack) -> None:
     """As an update, where nothing has checked them before the session: their values, their sizes and their depth."""
     session = await stack.open()
@@ -300,6 +314,7 @@ async def test_options_of_models_out_of_bounds_are_refused_and_leave_nothing(sta
     ]
     updates += [("configure", {"model_options": options}) for options in wrong]
     updates += [("configure", {"provider_tools": tools}) for tools in (["search"], "web_search", [3])]
+    updates += [("configure", {"external_tools": [tool]}) for tool in _make_hostile_tools()]
     for name, argument in updates:
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await handle.execute_update(name, argument)

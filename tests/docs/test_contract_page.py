@@ -15,7 +15,6 @@ from temporalio.common import RawValue
 
 from clew.contract import SessionConfig
 from clew.errors import REFUSALS, ContextOverflow, InvalidInput
-from clew_activities.model import prepare
 from clew_activities.providers.errors import ProviderError
 from clew_activities.tools import stored_results
 from clew_workflows.contract import names, schemas
@@ -228,7 +227,7 @@ def test_termination_reasons_are_those_that_requests_end_with(wanted: tuple[str,
     [
         (names.MAX_MESSAGE_BYTES, "An input has at most {} bytes"),
         (ingress.MAX_DEPTH, "and {} levels of nesting"),
-        (prepare.MAX_SCHEMA_BYTES, "The schemas of all tools together have at most {}"),
+        (names.MAX_TOOLS_BYTES, "The schemas of all tools together have at most {}"),
         (names.WAIT_SECONDS, "has waited for {} seconds or longer"),
         (requests.MAX_OUTCOMES, "the newest {} requests"),
         (inputs.MAX_RECEIPTS, "{} inputs and"),

@@ -12,12 +12,17 @@ from clew.contract import (
     SessionConfig,
 )
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
-from clew_activities.model import prepare
 from clew_activities.providers import reply
 from clew_activities.tools.mcp.transports import MAX_MESSAGE_BYTES as MAX_MCP_BYTES
 from clew_activities.tools.stored_results import MAX_STORED_BYTES
 from clew_workflows.contract.config import MAX_SUBAGENT_DEPTH
-from clew_workflows.contract.names import MAX_METADATA_BYTES, MAX_METADATA_NAMES, MAX_WAITERS, WAIT_SECONDS
+from clew_workflows.contract.names import (
+    MAX_METADATA_BYTES,
+    MAX_METADATA_NAMES,
+    MAX_TOOLS_BYTES,
+    MAX_WAITERS,
+    WAIT_SECONDS,
+)
 from clew_workflows.contract.schemas import MAX_DEPTH, MAX_SCHEMA_BYTES, MAX_SUBSCHEMAS
 from clew_workflows.host.execution import _HOOK_RETRIES
 from clew_workflows.host.tasks import FULL, PRESSING, SPENT
@@ -51,7 +56,7 @@ ROWS = {
     "metadata": f"{MAX_METADATA_NAMES} names, {MAX_METADATA_BYTES // KIB} KiB",
     "a JSON Schema": f"{MAX_SCHEMA_BYTES // KIB} KiB, {MAX_DEPTH} levels, {separate(MAX_SUBSCHEMAS)} subschemas",
     "the patterns in the schema of a tool's arguments": f"{MAX_PATTERNS}, each {MAX_PATTERN_BYTES // 1_000_000} MB",
-    "the schemas of a session's tools": f"128 tools, {prepare.MAX_SCHEMA_BYTES // KIB} KiB",
+    "the schemas of a session's tools": f"128 tools, {MAX_TOOLS_BYTES // KIB} KiB",
     "inputs, queued messages, context operations that wait": f"{MAX_WAITING} and {MAX_WAITING_BYTES // KIB} KiB",
     "callers that wait for requests of one session": f"{MAX_WAITERS}",
     "updates of one session at the same time": f"{MAX_AWAITING + MAX_SENDING} of one client",

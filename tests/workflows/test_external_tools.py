@@ -8,9 +8,10 @@ import pytest
 
 from clew import Session
 from clew.contract import PendingExternalCall
-from clew.errors import AlreadyAnswered, CallEnded, TooLarge, UnknownToolCall
+from clew.errors import AlreadyAnswered, CallEnded, InvalidInput, TooLarge, UnknownToolCall
 from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
+from clew.tools import external_tool
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.hostile_input import assert_unharmed
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
@@ -134,3 +135,62 @@ async def test_waiting_calls_survive_a_rollover(stack: Stack) -> None:
         assert (await request.result()).status == "completed"
         texts = [entry.payload["content"] for entry in await session.entries() if entry.payload.get("role") == "tool"]
         assert sorted(texts) == ["error: tool 'order_later' timed out: no result came within 1.5 seconds", "sent"]
+
+
+WEATHER = {
+    "name": "weather",
+    "description": "The weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+ROME = ToolCall("weather", {"city": "Rome"})
+
+
+async def test_a_caller_defines_tools_of_its_own(stack: Stack) -> None:
+    """The workers do not have them. Wrong arguments are an error that the model reads, and nothing waits for them."""
+    script = call_once(ROME, ToolCall("weather", {"town": "Rome"}, "c1"))
+    session = await stack.open(script, tools=["add"], external_tools=[WEATHER])
+    request = await session.message("go")
+    (call,) = await wait_for_calls(session)
+    assert (call.name, call.arguments) == ("weather", {"city": "Rome"})
+    assert [tool["name"] for tool in (await session.context()).tool_spec[:2]] == ["add", "weather"]
+    await session.submit_tool_result(call.tool_call_id, {"degrees": 21})
+    assert await request.answer() == '{"degrees":21} | error: invalid arguments: city: it is missing'
+    await assert_unharmed(stack, session.id)
+
+
+async def test_a_callers_tools_are_changed_and_clashes_refused(stack: Stack) -> None:
+    """A schema that is not valid, and the name of a tool of the workers, are refused where they are."""
+    session = await stack.open(call_once(ToolCall("clock", {})), tools=["add"], external_tools=[WEATHER])
+    clock = external_tool("clock", "The time on the page.", {"type": "object"})
+    await session.configure(external_tools=[clock])
+    for tool, field in (
+        (WEATHER | {"parameters": {"type": "object", "maxProperties": -1}}, "external_tools.0.parameters"),
+        (WEATHER | {"name": "add"}, "external_tools.0.name"),
+    ):
+        with pytest.raises(InvalidInput, match=field):
+            await session.configure(external_tools=[tool])
+    with pytest.raises(InvalidInput, match=r"external_tools\.0\.parameters"):
+        await stack.open(external_tools=[WEATHER | {"parameters": {"type": "object", "required": 3}}])
+    request = await session.message("go")
+    (call,) = await wait_for_calls(session)
+    assert call.name == "clock"
+    await session.submit_tool_result(call.tool_call_id, "noon")
+    assert await request.answer() == "noon"
+    await assert_unharmed(stack, session.id)
+
+
+async def test_a_callers_tools_go_on_with_the_session(stack: Stack) -> None:
+    """After a hibernation, in a fork, and in a session that is made of a checkpoint."""
+    session = await stack.open(call_once(ROME), external_tools=[WEATHER])
+    await session.ask("hello")
+    token = await session.checkpoint()
+    fork = await session.fork(session_id=make_id())
+    restored = await stack.clew.restore(token, make_id())
+    await session.hibernate()
+    woken = await stack.clew.open(session.id)
+    for other in (fork, restored, woken):
+        request = await other.message("go")
+        (call,) = await wait_for_calls(other)
+        await other.submit_tool_result(call.tool_call_id, "warm")
+        assert await request.answer() == "warm"
+        await assert_unharmed(stack, other.id)

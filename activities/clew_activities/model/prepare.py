@@ -29,7 +29,8 @@ from clew_activities.tools.mcp.tools import McpTools, UnknownMcpTool
 from clew_activities.tools.registry import Deployment, Registry, resolve_tool
 from clew_activities.tools.stored_results import read_result, view_blob
 from clew_workflows.contract import SessionConfig
-from clew_workflows.contract.messages import canonicalize
+from clew_workflows.contract.config import measure_specs
+from clew_workflows.contract.names import MAX_TOOLS_BYTES
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import EncodingName, load_encoding
 from clew_workflows.protocol import (
@@ -46,8 +47,6 @@ from clew_workflows.protocol import (
 
 log = logging.getLogger("clew.worker")
 
-MAX_SCHEMA_BYTES = 262_144
-"""Largest size of the schemas of a session's tools together, in bytes, so that each page of a context holds them."""
 MAX_NAMES = 10
 """Most names of tools that a message lists."""
 MAX_WARNINGS = 1000
@@ -176,10 +175,10 @@ class PrepareActivities:
         local = {name: (tools[name],) for name in names if name in tools}
         selected = [tool for name in names for tool in remote.tools.get(name, local.get(name, ()))]
         resolved = tuple({tool.name: resolve_tool(tool) for tool in selected}.values())
-        size = sum(len(canonicalize(tool.spec)) for tool in resolved)
-        if size > MAX_SCHEMA_BYTES:
+        size = measure_specs(tool.spec for tool in resolved)
+        if size > MAX_TOOLS_BYTES:
             message = (
-                f"the tools' schemas have {size} bytes together, at most {MAX_SCHEMA_BYTES} are allowed. To name "
+                f"the tools' schemas have {size} bytes together, at most {MAX_TOOLS_BYTES} are allowed. To name "
                 f"fewer tools: {_describe_repair(_list_tool_options(()))}"
             )
             return prepared.model_copy(update={"problem": Failure(type="too_large", message=message)})

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from clew.agents import Agent
-from clew.tools import ToolDefinition
+from clew.tools import ExternalTool, ToolDefinition
 from clew_workflows.contract import ApprovalScope, ContextPolicy, Limits, ModelOptions, OnBusy
-from clew_workflows.contract.config import ProviderTool, Steering
+from clew_workflows.contract.config import ExternalToolSpec, ProviderTool, Steering
 
 
 class MessageOptions(TypedDict, total=False):
@@ -75,6 +75,8 @@ class ConfigChanges(TypedDict, total=False):
         fallbacks: Models that a run tries, in this order, while its model has an outage.
         system_prompt: The system prompt.
         tools: The tools that the model may call, or their names. The workers must have them.
+        external_tools: Tools of the caller's own, made by `external_tool` or as JSON (`ExternalToolSpec`). Workers
+            need not have them: their calls wait for `Session.submit_tool_result`.
         provider_tools: The tools that the model's provider runs itself: `web_search`, `web_fetch`, `code_execution`,
             `image_generation`.
         require_approval: The tools whose calls wait for approval, or their names.
@@ -94,6 +96,7 @@ class ConfigChanges(TypedDict, total=False):
     fallbacks: Sequence[str] | None
     system_prompt: str | None
     tools: Sequence[str | ToolDefinition] | None
+    external_tools: Sequence[ExternalTool | ExternalToolSpec | Mapping[str, Any]] | None
     provider_tools: Sequence[ProviderTool] | None
     require_approval: Sequence[str | ToolDefinition] | None
     approval_scope: ApprovalScope | None

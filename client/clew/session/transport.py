@@ -28,7 +28,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.agents import Agent
-from clew.tools import ToolDefinition
+from clew.tools import ExternalTool, ToolDefinition
 from clew_workflows.contract.errors import (
     Busy,
     ClewError,
@@ -70,6 +70,8 @@ def make_input(model: type[M], fields: Mapping[str, Any]) -> M:
         InvalidOperation: The context operation is malformed.
     """
     values = {name: value for name, value in fields.items() if value is not None}
+    if isinstance(tools := values.get("external_tools"), list | tuple):
+        values["external_tools"] = [_describe(tool) if isinstance(tool, ExternalTool) else tool for tool in tools]
     try:
         # Validate the JSON form, which the session receives: lists become tuples, mappings become objects.
         return model.model_validate_json(json.dumps(values, default=_make_plain))
@@ -77,6 +79,12 @@ def make_input(model: type[M], fields: Mapping[str, Any]) -> M:
         raise translate_validation_error(model, error) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"cannot be written as JSON: {error}") from None
+
+
+def _describe(tool: ExternalTool) -> dict[str, Any]:
+    """Describe a tool of the caller's own, which no worker need have (`ExternalToolSpec`)."""
+    settings = {"timeout_seconds": tool.timeout_seconds, "requires_approval": tool.requires_approval}
+    return {**tool.spec, **settings}
 
 
 def dump_input(model: BaseModel) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from temporalio.testing import ActivityEnvironment
 from clew import Agent, Tool, tool
 from clew_activities.archive import Archive, Store
 from clew_activities.model.model_table import find_prices
-from clew_activities.model.prepare import MAX_SCHEMA_BYTES, PrepareActivities
+from clew_activities.model.prepare import PrepareActivities
 from clew_activities.providers import load_providers
 from clew_activities.tools.registry import make_registry
 from clew_activities.tools.stored_results import read_result, view_blob
 from clew_workflows import contract
 from clew_workflows.contract.messages import canonicalize
+from clew_workflows.contract.names import MAX_TOOLS_BYTES
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import DescribeModel, ModelProfile, Prepare, Prepared, RolloverThresholds
 
@@ -45,7 +46,7 @@ def wordier() -> None: ...
 
 
 for some in (wordy, wordier):
-    some.spec["description"] = "x" * (MAX_SCHEMA_BYTES // 2)
+    some.spec["description"] = "x" * (MAX_TOOLS_BYTES // 2)
 
 
 async def prepare(*tools: str, model: str = "local:tiny", own: Tool[..., Any] = add, **fields: Any) -> Prepared:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from clew.contract import (
     ConfigureInput,
     ContextPolicy,
+    ExternalToolSpec,
     Limits,
     MessageInput,
     ModelOptions,
@@ -21,6 +22,7 @@ from clew.contract import (
 )
 from clew.errors import InvalidInput
 from clew.session.transport import make_input
+from clew.tools import external_tool
 from clew_workflows.contract.config import (
     MAX_PROVIDER_OPTIONS_BYTES,
     ReasoningEffort,
@@ -56,6 +58,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "pin": st.booleans(),
     "system_prompt": st.none() | st.text(max_size=3),
     "tools": st.lists(st.sampled_from(["add", "look"]), unique=True).map(tuple),
+    "external_tools": st.lists(st.sampled_from(["order", "pay"]), unique=True).map(
+        lambda names: tuple(ExternalToolSpec(name=name, parameters={"type": "object"}) for name in names)
+    ),
     "provider_tools": st.lists(st.sampled_from(["web_search", "web_fetch"]), unique=True).map(tuple),
     "require_approval": st.lists(st.sampled_from(["add", "look"]), unique=True).map(tuple),
     "max_iterations": st.integers(1, 9),
@@ -223,3 +228,51 @@ def test_a_tool_that_no_provider_runs_is_refused(tools: Any) -> None:
         SessionConfig.model_validate_json(json.dumps({"model": "openai:gpt-4o", "provider_tools": tools}))
     with pytest.raises(InvalidInput):
         make_input(ConfigureInput, {"provider_tools": tools})
+
+
+# Tools that a caller defines.
+
+
+OBJECT: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}}
+WRONG_TOOLS: dict[str, list[dict[str, Any]]] = {
+    "no name": [{"parameters": OBJECT}],
+    "no parameters": [{"name": "weather"}],
+    "another character": [{"name": "the weather", "parameters": OBJECT}],
+    "a long name": [{"name": "x" * 65, "parameters": OBJECT}],
+    "a name of Clew's": [{"name": "read_result", "parameters": OBJECT}],
+    "a name of an MCP tool": [{"name": "mcp__files__read", "parameters": OBJECT}],
+    "twice": [{"name": "weather", "parameters": OBJECT}] * 2,
+    "no object": [{"name": "weather", "parameters": {"type": "string"}}],
+    "no type": [{"name": "weather", "parameters": {}}],
+    "an unknown type": [{"name": "weather", "parameters": OBJECT | {"properties": {"a": {"type": "text"}}}}],
+    "a schema elsewhere": [{"name": "weather", "parameters": OBJECT | {"$ref": "https://example.com"}}],
+    "no time": [{"name": "weather", "parameters": OBJECT, "timeout_seconds": 0}],
+    "too long a time": [{"name": "weather", "parameters": OBJECT, "timeout_seconds": 31 * 86400}],
+    "an unknown field": [{"name": "weather", "parameters": OBJECT, "retries": 1}],
+    "too many": [{"name": f"tool{number}", "parameters": OBJECT} for number in range(129)],
+    "too large": [
+        {"name": f"tool{number}", "description": "x" * 100_000, "parameters": OBJECT} for number in range(3)
+    ],
+}
+
+
+@pytest.mark.parametrize("tools", WRONG_TOOLS.values(), ids=WRONG_TOOLS)
+def test_external_tools_out_of_bounds_are_refused(tools: list[dict[str, Any]]) -> None:
+    """In a start and in a change, before anything is sent; the message names the field."""
+    with pytest.raises(InvalidInput, match="external_tools"):
+        make_input(ConfigureInput, {"external_tools": tools})
+    with pytest.raises(InvalidInput, match="external_tools"):
+        make_input(SessionConfig, {"model": "openai:gpt-4o", "external_tools": tools})
+
+
+def test_a_tool_object_is_an_external_tool() -> None:
+    """One made by `external_tool` brings its schema and its settings; a name alone is none."""
+    tool = external_tool("order", "Order it.", OBJECT, timeout_seconds=60, requires_approval="round")
+    made = make_input(ConfigureInput, {"external_tools": [tool]})
+    assert made.external_tools == (
+        ExternalToolSpec(
+            name="order", description="Order it.", parameters=OBJECT, timeout_seconds=60, requires_approval="round"
+        ),
+    )
+    with pytest.raises(InvalidInput, match=r"external_tools\.0"):
+        make_input(ConfigureInput, {"external_tools": ["order"]})

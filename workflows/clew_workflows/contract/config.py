@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from clew_workflows.contract.content import MAX_BLOB_BYTES, MAX_MESSAGE_BLOB_BYTES
-from clew_workflows.contract.messages import canonicalize
+from clew_workflows.contract.messages import ToolSpec, canonicalize
 from clew_workflows.contract.names import (
+    BUILT_IN_TOOLS,
     MAX_MESSAGE_BYTES,
     MAX_TOOL_RESULT_BYTES,
+    MAX_TOOLS,
+    MAX_TOOLS_BYTES,
+    MCP_PREFIX,
     WORKFLOW_TYPE,
     AgentName,
     Id,
@@ -23,7 +28,7 @@ from clew_workflows.contract.names import (
 )
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import EncodingName
-from clew_workflows.contract.validation import Input
+from clew_workflows.contract.validation import Input, validate_schema
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """The levels of reasoning, from none to the most."""
@@ -101,10 +106,74 @@ class Limits(Input):
     max_cost_usd: float | None = Field(default=None, gt=0)
 
 
+# Tools that a caller defines.
+
+
+MAX_WAIT_SECONDS = 30 * 86400
+"""Longest time that a call of an external tool waits, in seconds: the longest time of a request."""
+
+
+def _check_parameters(schema: dict[str, Any]) -> dict[str, Any]:
+    if schema.get("type") != "object":
+        raise PydanticCustomError("json_schema", "the parameters are a JSON Schema with the type 'object'")
+    return validate_schema(schema)
+
+
+def _check_tool_name(name: str) -> str:
+    if name in BUILT_IN_TOOLS or name.startswith(MCP_PREFIX):
+        raise PydanticCustomError("tool_name", "{name} is a name of Clew's own: take another one", {"name": name})
+    return name
+
+
+class ExternalToolSpec(Input):
+    """A tool that the caller defines. Its calls wait until `submit_tool_result` submits their results.
+
+    Attributes:
+        name: The name: 1 to 64 letters, digits, `_` and `-`. `read_result`, `view_blob` and names that begin with
+            `mcp__` are taken.
+        description: What the tool does, for the model.
+        parameters: The JSON Schema of the arguments, an object. The session validates the arguments of each call.
+        timeout_seconds: The time that a call waits, in seconds. After that the model reads that it timed out.
+        requires_approval: Whether a person must approve each call; `round`: before any call of its reply begins.
+    """
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$"), AfterValidator(_check_tool_name)]
+    description: str = ""
+    parameters: Annotated[dict[str, Any], AfterValidator(_check_parameters)]
+    timeout_seconds: float = Field(default=86400, gt=0, le=MAX_WAIT_SECONDS)
+    requires_approval: bool | Literal["round"] = False
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The part that models read."""
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
+
+
+def _check_external_tools(tools: tuple[ExternalToolSpec, ...]) -> tuple[ExternalToolSpec, ...]:
+    names = [tool.name for tool in tools]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise PydanticCustomError("tool_name", "the name {name} is there twice", {"name": repeated})
+    if (size := measure_specs(tool.spec for tool in tools)) > MAX_TOOLS_BYTES:
+        raise PydanticCustomError(
+            "too_large",
+            "the schemas have {size} bytes together, at most {limit} are accepted",
+            {"size": size, "limit": MAX_TOOLS_BYTES},
+        )
+    return tools
+
+
+def measure_specs(specs: Iterable[ToolSpec]) -> int:
+    """Measure the schemas of tools together, in bytes."""
+    return sum(len(canonicalize(spec)) for spec in specs)
+
+
 OnBusy = Literal["reject", "queue", "interrupt", "steer"]
 Steering = Literal["terminal", "step"]
 ToolNames = Annotated[
-    tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(max_length=128)
+    tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(max_length=MAX_TOOLS)
+]
+ExternalTools = Annotated[
+    tuple[ExternalToolSpec, ...], Field(max_length=MAX_TOOLS), AfterValidator(_check_external_tools)
 ]
 ProviderTools = Annotated[tuple[ProviderTool, ...], Field(max_length=8)]
 Fallbacks = Annotated[tuple[ModelName, ...], Field(max_length=8)]
@@ -123,6 +192,8 @@ class ChangeableConfig(BaseModel, frozen=True, extra="forbid", strict=True, allo
             `model` again.
         system_prompt: The system prompt; at most 65 536 bytes.
         tools: The names of the tools that the model may call, each once.
+        external_tools: Tools that the caller defines, beside `tools`. Their calls wait for `submit_tool_result`. None
+            may have the name of a tool that the session has from its workers.
         provider_tools: The tools that the model's provider runs itself. A provider that has none of a name does not
             get it.
         require_approval: The tools whose calls wait for a person's decision, beside those that always do.
@@ -142,6 +213,7 @@ class ChangeableConfig(BaseModel, frozen=True, extra="forbid", strict=True, allo
     fallbacks: Fallbacks | None = None
     system_prompt: str | None = None
     tools: ToolNames | None = None
+    external_tools: ExternalTools | None = None
     provider_tools: ProviderTools | None = None
     require_approval: ToolNames | None = None
     approval_scope: ApprovalScope | None = None
@@ -191,6 +263,7 @@ class SessionConfig(ChangeableConfig, frozen=True):
     # The defaults of the settings that have one.
     fallbacks: Fallbacks = ()
     tools: ToolNames = ()
+    external_tools: ExternalTools = ()
     provider_tools: ProviderTools = ()
     require_approval: ToolNames = ()
     approval_scope: ApprovalScope = "call"

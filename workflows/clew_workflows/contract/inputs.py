@@ -32,21 +32,18 @@ from clew_workflows.contract.names import (
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import StoredResult
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.contract.schemas import check_schema
-from clew_workflows.contract.validation import INVALID_OPERATION, Input, MessageContent, ResultContent
+from clew_workflows.contract.validation import (
+    INVALID_OPERATION,
+    Input,
+    MessageContent,
+    ResultContent,
+    validate_schema,
+)
 
 # Messages, and inputs of a run.
 
 
-def _validate_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    try:
-        check_schema(schema)
-    except ValueError as error:
-        raise PydanticCustomError("json_schema", "{reason}", {"reason": str(error)}) from None
-    return schema
-
-
-OutputSchema = Annotated[dict[str, Any], AfterValidator(_validate_schema)]
+OutputSchema = Annotated[dict[str, Any], AfterValidator(validate_schema)]
 """A JSON Schema (draft 2020-12) within the bounds of `clew_workflows.contract.schemas`."""
 
 

@@ -19,6 +19,10 @@ MAX_TOOL_RESULT_BYTES = 65_536
 """Largest part of a tool result in a message, in bytes of UTF-8."""
 MAX_SYSTEM_PROMPT_BYTES = 65_536
 """Largest system prompt, in bytes of UTF-8."""
+MAX_TOOLS = 128
+"""Most tools that a configuration names, and most that a caller defines."""
+MAX_TOOLS_BYTES = 262_144
+"""Largest size of the schemas of a session's tools together, in bytes, so that each page of a context holds them."""
 MAX_METADATA_NAMES = 64
 """Most names of metadata."""
 MAX_METADATA_BYTES = 8_192
@@ -151,6 +155,8 @@ def name_caller_queue(task_queue: str) -> str:
 # Providers accept letters, digits, `_` and `-` in the name of a tool, and at most 64 of them.
 
 
+MCP_PREFIX = "mcp__"
+"""The beginning of the names of all tools of MCP servers."""
 ALL_TOOLS = "*"
 """The name that stands for all tools of a server."""
 MAX_SERVER_CHARACTERS = 32
@@ -209,4 +215,4 @@ def is_selected(configured: str, tools: Iterable[str]) -> bool:
 
 
 def _make_prefix(server: str) -> str:
-    return f"mcp__{server}__"
+    return f"{MCP_PREFIX}{server}__"

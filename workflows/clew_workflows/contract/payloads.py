@@ -835,9 +835,10 @@ class ConfigPayload(Payload):
         fallbacks: The models that a run tries while its model has an outage.
         strategy: The loop of a run: `react`.
         system_prompt: The system prompt.
-        tools: The schemas of the tools, as the worker resolved them.
+        tools: The schemas of the tools, as the worker resolved them, and of those that callers have defined.
         tool_names: The names of the tools as the configuration has them; absent: those of the schemas, without
-            `read_result` and `view_blob`.
+            `read_result`, `view_blob` and `external_tools`.
+        external_tools: The tools that callers have defined (`ExternalToolSpec`); absent: none.
         provider_tools: The tools that the model's provider runs itself.
         require_approval: The tools whose calls wait for a person's decision.
         approval_scope: Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply
@@ -853,7 +854,8 @@ class ConfigPayload(Payload):
         idle_timeout_seconds: The session hibernates after this many seconds without work.
         metadata: The session's metadata.
         priority: Which calls the workers take first: 1 the first, 5 the last.
-        own: What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent.
+        own: What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent;
+            without `external_tools`, which all are theirs.
         changes: The fields that differ from the `config` entry before, without `own`; absent in the first one.
         tokens: The tokens of the system prompt and of the tool schemas.
     """
@@ -882,6 +884,7 @@ class ConfigPayload(Payload):
     priority: int = 3
     approval_scope: ApprovalScope = "call"
     tool_names: list[str] | None = None
+    external_tools: SkipValidation[list[Json]] | None = None
     own: Json | None = None
     changes: list[str] | None = None
     tokens: ConfigTokens | None = None
@@ -908,7 +911,10 @@ class ConfigPayload(Payload):
     @property
     def configured_tools(self) -> list[str]:
         """The names of the tools as the configuration has them. One of them may stand for several tools, or none."""
-        return list_configured_names(self.tools) if self.tool_names is None else self.tool_names
+        if self.tool_names is not None:
+            return self.tool_names
+        external = {tool["name"] for tool in self.external_tools or ()}
+        return list_configured_names(tool for tool in self.tools if tool["name"] not in external)
 
     @property
     def config(self) -> SessionConfig:

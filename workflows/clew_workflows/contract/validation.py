@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic_core import PydanticCustomError
@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from clew_workflows.contract.content import MAX_PARTS, Part, has_no_source
 from clew_workflows.contract.errors import InvalidInput, InvalidOperation, Refusal
 from clew_workflows.contract.messages import MIN_DATA_CHARACTERS, find_data_url
+from clew_workflows.contract.schemas import check_schema
 
 
 class Input(BaseModel):
@@ -50,6 +51,15 @@ def _check_sources(parts: list[Part]) -> list[Part]:
                 {"number": number, "what": "both a blob and a url" if "blob" in part else "neither a blob nor a url"},
             )
     return parts
+
+
+def validate_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Check that a JSON Schema is within the bounds of `clew_workflows.contract.schemas`."""
+    try:
+        check_schema(schema)
+    except ValueError as error:
+        raise PydanticCustomError("json_schema", "{reason}", {"reason": str(error)}) from None
+    return schema
 
 
 MessageText = Annotated[str, AfterValidator(_refuse_data)]

@@ -52,7 +52,7 @@ from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.validation import translate_validation_error
 from clew_workflows.encryption.codec import FOREIGN_FIELD, PLAIN_FIELD, SEAL_FIELD, UNDECODABLE
 from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES, Handler, Query
-from clew_workflows.session import carried
+from clew_workflows.session import carried, tool_rounds
 from clew_workflows.session.commands import Command
 from clew_workflows.session.media import check_kinds, list_contents
 from clew_workflows.temporal_faults.wrapped_converter import get_own_converter
@@ -217,6 +217,7 @@ def decode_start(
         raise UnsupportedStrategy(f"unknown strategy {config.strategy[:50]!r}: the strategy is 'react'")
     _check_prompts(config.system_prompt, config.context_policy)
     _check_names(config.tools, config.require_approval)
+    tool_rounds.check_external_tools(config.external_tools)
     return start
 
 
@@ -276,6 +277,7 @@ def _check_command(command: Command) -> Command:
         case ConfigureInput():
             _check_prompts(command.system_prompt, command.context_policy)
             _check_names(command.tools or (), command.require_approval or ())
+            tool_rounds.check_external_tools(command.external_tools or ())
     return command
 
 

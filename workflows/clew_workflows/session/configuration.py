@@ -9,9 +9,16 @@ from typing import Any, Literal
 from pydantic_core import to_json
 
 from clew_workflows.contract import ConfigureInput, ContextPolicy, SessionConfig
-from clew_workflows.contract.errors import Refusal, TooLarge, UnknownTool
+from clew_workflows.contract.config import measure_specs
+from clew_workflows.contract.errors import InvalidInput, Refusal, TooLarge, UnknownTool
 from clew_workflows.contract.messages import canonicalize
-from clew_workflows.contract.names import BUILT_IN_TOOLS, MAX_METADATA_BYTES, MAX_METADATA_NAMES, is_selected
+from clew_workflows.contract.names import (
+    BUILT_IN_TOOLS,
+    MAX_METADATA_BYTES,
+    MAX_METADATA_NAMES,
+    MAX_TOOLS_BYTES,
+    is_selected,
+)
 from clew_workflows.contract.payloads import ConfigPayload
 from clew_workflows.contract.policy import resolve
 from clew_workflows.protocol import Failure, Prepared, ResolvedAgent, ResolvedTool
@@ -42,12 +49,12 @@ def adopt_preparation(state: State, answer: Prepared) -> State:
     elif known.keeps_agent:
         # Without all tools, the answer would lose the schemas of the others.
         tools = (known.tools or ()) if answer.problem else _keep_schemas(known.tools or (), tools)
-    adopted, problem = _resolve_policy(replace(known, agent=answer.agent or known.agent), answer)
-    problem = answer.problem or problem
+    resolved = replace(known, agent=answer.agent or known.agent, tools=tools)
+    adopted, problem = _resolve_policy(resolved, answer)
+    problem = answer.problem or problem or _find_external_problem(adopted)
     same_policy = adopted.policy == known.policy or adopted.model != known.model
     settings = replace(
         adopted,
-        tools=tools,
         # A new policy may fit the model: forget what it has refused under the old one.
         learned=adopted.learned if same_policy else {},
         problem=problem,
@@ -84,6 +91,39 @@ def _resolve_policy(settings: Settings, answer: Prepared) -> tuple[Settings, Fai
         return adopted, Failure(type=refusal.type, message=refusal.message)
 
 
+def _find_external_problem(settings: Settings) -> Failure | None:
+    try:
+        check_external_tools(settings)
+        return None
+    except Refusal as refusal:
+        return Failure(type=refusal.type, message=refusal.message)
+
+
+def check_external_tools(settings: Settings) -> None:
+    """Check the tools that callers have defined against those of the workers, as far as a worker has resolved them.
+
+    Raises:
+        InvalidInput: A tool has the name of one of the workers' tools: the model could not tell which it calls.
+        TooLarge: The schemas of all tools have over 256 KiB together.
+    """
+    own = settings.config.external_tools
+    if not own:
+        return
+    taken = {*settings.config.tools, *(tool.spec["name"] for tool in settings.tools or ())}
+    for number, tool in enumerate(own):
+        if tool.name in taken:
+            raise InvalidInput(
+                f"external_tools.{number}.name: the session has a tool {tool.name!r} from its workers: take another "
+                "name"
+            )
+    size = measure_specs(tool.spec for tool in settings.offered_tools)
+    if size > MAX_TOOLS_BYTES:
+        raise TooLarge(
+            f"external_tools: the schemas of all tools of the session would have {size} bytes together, at most "
+            f"{MAX_TOOLS_BYTES} are accepted"
+        )
+
+
 def _resolve(settings: Settings) -> Settings:
     policy = resolve(session=settings.own_policy, agent=find_agent_policy(settings))
     find_projector(policy.projector)
@@ -104,9 +144,9 @@ def configure(state: State, change: ConfigureInput) -> tuple[Decision, Status]:
 
     Raises:
         InvalidInput: The policy, merged with that of a waiting change, names an unknown projector or contradicts
-            itself.
+            itself, or an external tool has the name of a tool that the session has from its workers.
         InvalidTokenBudget: The policy leaves no budget.
-        TooLarge: The metadata, with that of the agent, is too large.
+        TooLarge: The metadata, with that of the agent, is too large, or the schemas of all tools are.
         UnknownTool: `require_approval` names a tool that the session does not have.
     """
     waiting = state.deferred.config
@@ -124,9 +164,10 @@ def change_settings(settings: Settings, change: ConfigureInput) -> Settings:
     """Return the settings with a change of configuration in them. Under another agent the preparation checks it.
 
     Raises:
-        InvalidInput: The policy names an unknown projector or contradicts itself.
+        InvalidInput: The policy names an unknown projector or contradicts itself, or an external tool has the name of
+            a tool that the session has from its workers.
         InvalidTokenBudget: The policy leaves no budget.
-        TooLarge: The metadata, with that of the agent, is too large.
+        TooLarge: The metadata, with that of the agent, is too large, or the schemas of all tools are.
         UnknownTool: `require_approval` names a tool that the session does not have.
     """
     own, own_policy = settings.own, settings.own_policy
@@ -136,6 +177,8 @@ def change_settings(settings: Settings, change: ConfigureInput) -> Settings:
         changed["model_options"] = own.model_options.overlay(change.model_options)
     if change.limits:
         changed["limits"] = own.limits.overlay(change.limits)
+    if change.external_tools is not None:
+        changed["external_tools"] = change.external_tools
     if change.context_policy:
         own_policy = (own_policy or ContextPolicy()).overlay(change.context_policy)
     after = replace(
@@ -150,6 +193,9 @@ def change_settings(settings: Settings, change: ConfigureInput) -> Settings:
     after = _resolve(after)
     if not after.agent_due or after.own.agent is None:
         check_config(after.config)
+    if change.tools is not None or change.external_tools is not None:
+        # Other tools of the workers are checked when one has resolved them.
+        check_external_tools(replace(after, tools=()) if change.tools is not None else after)
     return after
 
 
@@ -175,10 +221,11 @@ def check_approvals(config: SessionConfig) -> None:
     Raises:
         UnknownTool: `require_approval` names such a tool.
     """
-    names = (*config.tools, *BUILT_IN_TOOLS)
+    external = [tool.name for tool in config.external_tools]
+    names = (*config.tools, *external, *BUILT_IN_TOOLS)
     unknown = [name for name in config.require_approval if not is_selected(name, names)]
     if unknown:
-        tools = ", ".join(config.tools) or "none"
+        tools = ", ".join((*config.tools, *external)) or "none"
         raise UnknownTool(
             f"require_approval names {', '.join(map(repr, unknown))}, which are no tools of the session: its tools "
             f"are {tools}"
@@ -193,6 +240,8 @@ def split_config(payload: ConfigPayload) -> tuple[SessionConfig, ContextPolicy |
     if payload.own is None:
         return payload.config, None, None
     fields = {name: value for name, value in payload.own.items() if name != "context_policy"}
+    if payload.external_tools:
+        fields["external_tools"] = payload.external_tools
     own = SessionConfig.model_validate_json(to_json(fields))
     changes = payload.own.get("context_policy")
     own_policy = None if changes is None else ContextPolicy.model_validate(changes, strict=False)
@@ -234,7 +283,9 @@ def drop_config(state: State, _at: Moment, reason: str) -> Decision:
 def _configure(state: State, change: ConfigureInput) -> Decision:
     changed = replace(state, settings=change_settings(state.settings, change))
     settings = changed.settings
-    if changed.preparation == state.preparation and change.tools is None and change.agent is None:
+    # New external tools may be the end of a problem: a worker says whether there is another one.
+    is_resolved = change.external_tools is None or settings.problem is None
+    if changed.preparation == state.preparation and change.tools is None and change.agent is None and is_resolved:
         return Decision(changed, (drafts.draft_config(settings),))
     if change.tools is not None and settings.keeps_agent:
         # The schemas of the named tools are resolved anew, like those of tools that the session never had.

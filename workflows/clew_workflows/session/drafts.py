@@ -156,12 +156,14 @@ def make_late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
 
 def make_config(settings: Settings) -> ConfigPayload:
     """Make the configuration in force. It is complete, so that no later default can change old contexts."""
-    specs, names = [tool.spec for tool in settings.tools or ()], list(settings.config.tools)
-    fields = dump_configuration(settings) | {
+    own_specs, names = [tool.spec for tool in settings.tools or ()], list(settings.config.tools)
+    configuration = dump_configuration(settings)
+    fields = configuration | {
         "agent": settings.agent and make_agent_version(settings.agent).as_dict(),
         "model": settings.model,
-        "tools": specs,
-        "tool_names": names if names != list_configured_names(specs) else None,
+        "tools": [tool.spec for tool in settings.offered_tools],
+        "external_tools": configuration["external_tools"] or None,
+        "tool_names": names if names != list_configured_names(own_specs) else None,
         "own": _dump_own(settings) if settings.own.agent else None,
     }
     return ConfigPayload.from_json(fields)
@@ -169,7 +171,7 @@ def make_config(settings: Settings) -> ConfigPayload:
 
 def draft_config(settings: Settings) -> Draft:
     """Draft a `config` entry, with the tokens of the tools' schemas if a worker has counted them."""
-    payload, tools = make_config(settings), settings.tools or ()
+    payload, tools = make_config(settings), settings.offered_tools
     counts = [tool.tokens for tool in tools if tool.tokens is not None]
     if len(counts) == len(tools):
         # The prompt's tokens are counted when the entry is committed.
@@ -185,7 +187,7 @@ def make_agent_version(agent: ResolvedAgent) -> AgentVersion:
 def _dump_own(settings: Settings) -> dict[str, Any]:
     """Dump what callers have set, their changes of the policy included."""
     own = settings.own
-    fields = own.model_dump(mode="json", exclude_unset=True)
+    fields = own.model_dump(mode="json", exclude_unset=True, exclude={"external_tools"})
     value = {name: value for name, value in fields.items() if value is not None}
     policy = own.context_policy.overlay(settings.own_policy) if own.context_policy else settings.own_policy
     if policy and policy.model_fields_set:
@@ -205,8 +207,11 @@ def dump_configuration(settings: Settings) -> dict[str, Any]:
 
 def make_unresolved_tools(config: ConfigPayload) -> tuple[ResolvedTool, ...]:
     """Make tools from the schemas in a `config` entry. A worker resolves them again before one is called."""
+    external = {tool["name"] for tool in config.external_tools or ()}
     return tuple(
-        ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1, idempotent=False) for spec in config.tools
+        ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1, idempotent=False)
+        for spec in config.tools
+        if spec["name"] not in external
     )
 
 

@@ -211,7 +211,7 @@ def _select_tools(settings: Settings, names: tuple[str, ...]) -> tuple[str, ...]
     """
     if settings.tools is None:
         return names
-    known = [tool.spec["name"] for tool in settings.tools]
+    known = [tool.spec["name"] for tool in settings.offered_tools]
     if unknown := [name for name in names if name not in known]:
         raise UnknownTool(
             f"tools: {', '.join(map(repr, unknown))[:1000]} are no tools of the session: its tools are "
@@ -224,7 +224,7 @@ def _check_tool_choice(settings: Settings, choice: str | None, tools: tuple[str,
     """Refuse a choice of a tool that the request does not have, once a worker has said which tools there are."""
     if settings.tools is None:
         return
-    names = [tool.spec["name"] for tool in settings.tools] if tools is None else tools
+    names = [tool.spec["name"] for tool in settings.offered_tools] if tools is None else tools
     if choice not in names:
         raise InvalidInput(
             f"model_options.tool_choice: {choice!r} is no tool of the request: one of "

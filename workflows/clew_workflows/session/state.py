@@ -14,6 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import from_json, to_json
 
 from clew_workflows.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig, Task
+from clew_workflows.contract.config import ExternalToolSpec
 from clew_workflows.contract.content import Content, get_opening
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.lists import cut_title
@@ -674,7 +675,7 @@ class Settings:
         agent_due: The agent that `own` names has not been resolved, also where the session is pinned.
         due: The configuration has been changed and its `config` entry not been committed.
         problem: Why a worker could not resolve the configuration.
-        tools: The tools as a worker has resolved them; None until one has.
+        tools: The tools of the workers, as one has resolved them; None until one has.
         deployment: The deployment of the worker that has resolved the configuration; None until one has.
         hooks: The points for which the workers have hooks.
         limited: The providers whose rate the workers limit: their calls have task queues of their own.
@@ -710,6 +711,11 @@ class Settings:
         """The configuration in force: the agent's, with the fields that callers have set."""
         return self.agent.config.overlay(self.own) if self.agent else self.own
 
+    @cached_property
+    def offered_tools(self) -> tuple[ResolvedTool, ...]:
+        """The tools that the model may call: the workers', and those that callers have defined."""
+        return (*(self.tools or ()), *map(_make_external_tool, self.config.external_tools))
+
     @property
     def model(self) -> str:
         """The model of the configuration; empty until a worker has resolved the agent whose model it is."""
@@ -724,6 +730,16 @@ class Settings:
     def has_encoding(self) -> bool:
         """Whether the encoding is chosen: by the caller, or by the first worker that has answered."""
         return self.tools is not None or "encoding" in self.own.model_fields_set
+
+
+def _make_external_tool(tool: ExternalToolSpec) -> ResolvedTool:
+    return ResolvedTool(
+        spec=tool.spec,
+        route=ExternalRoute(type="external"),
+        timeout_seconds=tool.timeout_seconds,
+        max_attempts=1,
+        requires_approval=tool.requires_approval,
+    )
 
 
 @dataclass(frozen=True, slots=True)

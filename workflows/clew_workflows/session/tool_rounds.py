@@ -16,7 +16,9 @@ import jsonschema_rs
 from pydantic_core import from_json
 
 from clew_workflows.contract import LateResultInput
+from clew_workflows.contract.config import ExternalToolSpec
 from clew_workflows.contract.content import MAX_MESSAGE_BLOB_BYTES, get_text, read_parts
+from clew_workflows.contract.errors import InvalidInput
 from clew_workflows.contract.messages import canonicalize, find_data_url, replace_data, truncate_result
 from clew_workflows.contract.names import selects
 from clew_workflows.contract.schemas import MAX_ARGUMENT_STEPS, StepCounter
@@ -85,6 +87,26 @@ def make_validator(schema: dict[str, Any]) -> jsonschema_rs.Draft202012Validator
     except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
         hint = "a pattern is not valid, or too large: " if 'is not a "regex"' in str(error) else ""
         raise ValueError(f"{hint}{error}") from None
+
+
+def check_external_tools(tools: Sequence[ExternalToolSpec]) -> None:
+    """Check that the parameters of the tools that a caller defines are valid JSON Schema.
+
+    Raises:
+        InvalidInput: Those of a tool are not, or all together have over 100 regular expressions.
+    """
+    patterns = 0
+    for number, tool in enumerate(tools):
+        path = f"external_tools.{number}.parameters"
+        patterns += _count_patterns(tool.parameters)
+        if patterns > MAX_PATTERNS:
+            raise InvalidInput(
+                f"{path}: with it there are over {MAX_PATTERNS} patterns, which are all that is accepted"
+            )
+        try:
+            make_validator(tool.parameters)
+        except ValueError as error:
+            raise InvalidInput(f"{path}: not valid JSON Schema: {str(error)[:300]}") from None
 
 
 class _ArgumentSchema:
@@ -206,7 +228,7 @@ def open_calls(state: State, run: Run, reply: ModelReply) -> list[tuple[Requeste
     tools, allowed = reply.tool_calls, run.request.tools
     known = {
         resolved.spec["name"]: resolved
-        for resolved in state.settings.tools or ()
+        for resolved in state.settings.offered_tools
         if allowed is None or resolved.spec["name"] in allowed
     }
     calls: list[tuple[RequestedCall, ToolAnswered | None]] = []
@@ -255,7 +277,7 @@ def _find_problem(known: Mapping[str, ResolvedTool], tool: RequestedTool, checks
 
 def get_tool(state: State, name: str) -> ResolvedTool:
     """Return a tool of the session; there must be one of this name."""
-    return next(tool for tool in state.settings.tools or () if tool.spec["name"] == name)
+    return next(tool for tool in state.settings.offered_tools if tool.spec["name"] == name)
 
 
 def list_outside(state: State) -> tuple[RequestedCall, ...]:
