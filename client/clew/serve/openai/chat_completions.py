@@ -43,7 +43,7 @@ async def create_completion(
     if body.stream:
         options = body.stream_options or inputs.ChatStreamOptions()
         chunks = Chunks(turn.frame, include_usage=bool(options.include_usage))
-        response = await stream_events(request, _stream(turn, chunks), encode_error=_encode_error)
+        response: Response = await stream_events(request, _stream(turn, chunks), encode_error=_encode_error)
     else:
         done = await answer_or_leave(request, run(turn, turn.make_events(may_approve=False)))
         if isinstance(done, Response):

@@ -166,7 +166,7 @@ class ResponseEvents:
             case ThinkingAdded() | TextAdded():
                 yield from self._grow(event)
             case Restarted():
-                self._restart(event)
+                self._begin_reply(event.call_id, event.attempt)
             case ApprovalRequired():
                 yield from self.wait_for(approvals=[event.tool_call_id])
             case ResultRequired():
@@ -195,7 +195,7 @@ class ResponseEvents:
     # Replies.
 
     def _grow(self, added: TextAdded | ThinkingAdded) -> Iterator[Event]:
-        reply = self._begin_reply(added.call_id)
+        reply = self._begin_reply(added.call_id, added.attempt)
         known = reply.thinking if isinstance(added, ThinkingAdded) else reply.text
         if added.offset > len(known):
             return  # A part is missing: the entry has it.
@@ -210,14 +210,14 @@ class ResponseEvents:
             yield from self._close_reasoning(reply)
             yield from self._send(reply, "text", text, is_complete=False)
 
-    def _begin_reply(self, call_id: str) -> _Reply:
+    def _begin_reply(self, call_id: str, attempt: int) -> _Reply:
+        """Begin a reply, or one of its attempts: the text so far is void."""
         if self._reply is None or self._reply.call_id != call_id:
             self._reply = _Reply(call_id, self._number, self._number)
-        return self._reply
-
-    def _restart(self, event: Restarted) -> None:
-        reply = self._begin_reply(event.call_id)
-        reply.attempt, reply.thinking, reply.text, reply.resumes = event.attempt, "", "", True
+        reply = self._reply
+        if attempt > reply.attempt:
+            reply.attempt, reply.thinking, reply.text, reply.resumes = attempt, "", "", True
+        return reply
 
     def _send(self, reply: _Reply, what: str, text: str, *, is_complete: bool) -> Iterator[Event]:
         """Send what is new of a reply's text or reasoning."""
@@ -318,7 +318,7 @@ class ResponseEvents:
 
     def _take_reply(self, entry: Entry, committed: AssistantMessage) -> Iterator[Event]:
         call_id = entry.refs.get("call_id", "")
-        reply = self._begin_reply(call_id)
+        reply = self._begin_reply(call_id, committed.recipe.attempt if committed.recipe else 1)
         if committed.recipe:
             self._usage = self._usage.plus(committed.recipe.call_usage)
             self._stop_reason = committed.recipe.stop_reason
@@ -330,6 +330,7 @@ class ResponseEvents:
             yield from self._send(reply, "text", reply.text, is_complete=True)
         elif reply.message_item and not reply.message_item.is_closed:
             yield from self._give_up(reply, reply.message_item)
+        self._go_on(reply, None)
         if item := reply.message_item:
             yield from self._finish_message(item, committed)
         for number, provided in enumerate(committed.provider_calls or (), 1):
@@ -452,7 +453,9 @@ class ResponseEvents:
     def _drop_reply(self) -> Iterator[Event]:
         """End the items of a reply that has not been committed."""
         reply, self._reply = self._reply, None
-        for item in (reply.reasoning_item, reply.message_item) if reply else ():
+        if reply is None:
+            return
+        for item in (reply.reasoning_item, reply.message_item):
             if item and not item.is_closed:
                 item.is_closed = True
                 yield self._emit_done(item, _make_void(item, is_text=item is reply.message_item))

@@ -115,7 +115,7 @@ CHAT: Mapping[str, tuple[Support, str]] = {
 }
 """The fields of `POST /v1/chat/completions`."""
 
-_NEUTRAL = (None, False, 0, 0.0, {}, [])
+_NEUTRAL: tuple[Any, ...] = (None, False, 0, 0.0, {}, [])
 """Values of refused fields that say what is the case anyway. Some clients always send them."""
 
 

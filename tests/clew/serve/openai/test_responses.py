@@ -16,7 +16,7 @@ from tests.support.serving import Served, run_service
 from tests.support.stack import Stack, get_last_message
 
 STORY = "Once upon a time there was a thread that led out of the labyrinth. " * 3
-WEATHER: dict[str, Any] = {
+WEATHER: Any = {
     "type": "function",
     "name": "get_weather",
     "description": "Tell the weather.",
