@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from clew.local import Reply, ToolCall
 from tests.support.openai_api import check, connect
+from tests.support.openai_scripts import echo
 from tests.support.scripts import PausedModel
 from tests.support.serving import Served, run_service
 from tests.support.stack import Stack, get_last_message
@@ -45,11 +46,6 @@ async def served(stack: Stack) -> AsyncIterator[Served]:
 async def client(served: Served) -> AsyncIterator[openai.AsyncOpenAI]:
     async with connect(served) as client:
         yield client
-
-
-def echo(body: dict[str, Any]) -> Reply:
-    """Reply with the roles and the texts that the model has read."""
-    return Reply(" | ".join(f"{message['role']}: {message['content']}" for message in body["messages"]))
 
 
 async def test_a_response_has_the_answer(client: openai.AsyncOpenAI, stack: Stack) -> None:
