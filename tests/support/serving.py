@@ -81,7 +81,7 @@ async def run_service(
     token, own = make_key("own", tenant, **{"requests_per_minute": 100_000, **fields})
     other, strange = make_key("strange", f"s-{uuid.uuid4().hex[:12]}", requests_per_minute=100_000)
     app = make_app(Keys([own, strange, *keys]), clew=clew, settings=settings or ServeSettings())
-    async with web.serve(app) as host:
+    async with web.serve(app, clew) as host:
         address = f"http://{host}"
         async with make_http(address, token) as http, make_http(address, other) as stranger:
             yield Served(app, address, tenant, token, http, stranger)

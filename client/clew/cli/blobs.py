@@ -6,10 +6,9 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import AsyncIterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 import typer
 from rich import box
@@ -21,11 +20,10 @@ from clew.cli import attachments, show
 from clew.cli.command import Invocation, command
 from clew.cli.options import SessionId
 from clew.cli.reach import Misconfigured
+from clew.session.blobs import NamedBlob, read_named
 from clew.session.session import Session
-from clew_workflows.contract.content import Blob, Content, get_blob, list_media
+from clew_workflows.contract.content import Blob
 from clew_workflows.contract.errors import InvalidInput, UnknownBlob
-from clew_workflows.contract.payloads import MessagePayload, OperationPayload
-from clew_workflows.thread.entries import Entry
 
 DIGITS = 64
 """Hexadecimal digits of a digest."""
@@ -33,20 +31,6 @@ MIN_DIGITS = 4
 """Fewest digits that name a blob."""
 SHOWN_DIGITS = 12
 _PREFIX = re.compile(rf"[0-9a-f]{{{MIN_DIGITS},{DIGITS}}}")
-
-
-class NamedBlob(TypedDict):
-    """A blob that the thread names.
-
-    Attributes:
-        blob: Its description.
-        type: The kind of the part.
-        seq: The first entry that names it.
-    """
-
-    blob: Blob
-    type: str
-    seq: int
 
 
 @command(json_help="Print JSON, which is always printed.")
@@ -119,37 +103,11 @@ def list_(invocation: Invocation, session: SessionId) -> None:
     """List the blobs that a session's thread names, each with the first entry that names it."""
 
     async def read(reached: Session) -> list[NamedBlob]:
-        return [named async for named in _read_blobs(reached)]
+        return [named async for named in read_named(reached.read())]
 
     named = invocation.ask_any(session, read)
     rows = [{**each["blob"], "type": each["type"], "seq": each["seq"]} for each in named]
     invocation.print({"blobs": rows}, lambda to: _print_blobs(to, named))
-
-
-async def _read_blobs(session: Session) -> AsyncIterable[NamedBlob]:
-    """Read the blobs that the thread names: each digest once, in the order of the thread."""
-    known: set[str] = set()
-    async for entry in session.read():
-        for named in list_named(entry):
-            if named["blob"]["digest"] not in known:
-                known.add(named["blob"]["digest"])
-                yield named
-
-
-def list_named(entry: Entry) -> Iterator[NamedBlob]:
-    """List the blobs that an entry names: in its message, or in the messages of its snapshot."""
-    contents: list[Content] = []
-    # A later release may have written what this one cannot read.
-    with suppress(ValueError):
-        match entry.body:
-            case MessagePayload(content=content):
-                contents = [content]
-            case OperationPayload(snapshot=snapshot) if snapshot:
-                contents = [message["content"] for message in snapshot.messages]
-    # Arguments of tools are a model's own: what looks like a part there names nothing.
-    for part in (part for content in contents for part in list_media(content)):
-        if blob := get_blob(part):
-            yield NamedBlob(blob=blob, type=part["type"], seq=entry.seq)
 
 
 async def _find_digest(session: Session, prefix: str) -> str:
@@ -160,7 +118,9 @@ async def _find_digest(session: Session, prefix: str) -> str:
         UnknownBlob: None does.
     """
     matching = [
-        named["blob"]["digest"] async for named in _read_blobs(session) if named["blob"]["digest"].startswith(prefix)
+        named["blob"]["digest"]
+        async for named in read_named(session.read())
+        if named["blob"]["digest"].startswith(prefix)
     ]
     if not matching:
         raise UnknownBlob(f"the thread of session {session.id!r} names no blob whose digest begins with {prefix}")

@@ -36,6 +36,8 @@ log = logging.getLogger("clew.serve")
 
 CALLER_ID = r"^[A-Za-z0-9_.-]{1,128}$"
 """The pattern of the session ids that callers choose."""
+MAX_CHOSEN_CHARACTERS = 160
+"""Longest workflow id of a new session: the ids of its subagents begin with it, and a longer one would be hashed."""
 TENANT = "tenant"
 """The name of the tenant in a session's metadata."""
 TOKEN_PREFIX = "clew_"
@@ -53,7 +55,9 @@ TOOL_FIELDS = frozenset({"tools", "provider_tools", "require_approval", "approva
 """The fields of a configuration that choose tools."""
 
 TenantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-_ID = re.compile(CALLER_ID)
+_CHOSEN = re.compile(CALLER_ID)
+# Those of subagents are longer.
+_KNOWN = re.compile(r"[A-Za-z0-9_.-]{1,198}")
 
 
 class Key(BaseModel):
@@ -231,14 +235,26 @@ class Caller:
         return f"{self.tenant}:"
 
     def scope(self, session_id: str) -> str:
-        """Make the workflow id of a session of this tenant.
+        """Make the workflow id of a session of this tenant, which may be a subagent.
+
+        Raises:
+            InvalidInput: The text cannot be the id of a session.
+        """
+        if not _KNOWN.fullmatch(session_id):
+            raise InvalidInput("session_id: it has 1 to 128 characters of letters, digits, '.', '_' and '-'")
+        return self.prefix + session_id
+
+    def scope_new(self, session_id: str) -> str:
+        """Make the workflow id of a session that this request may start.
 
         Raises:
             InvalidInput: The text is not an id that a caller may choose.
         """
-        if not _ID.fullmatch(session_id):
-            raise InvalidInput("session_id: it has 1 to 128 characters of letters, digits, '.', '_' and '-'")
-        return self.prefix + session_id
+        scoped = self.scope(session_id)
+        if not _CHOSEN.fullmatch(session_id) or len(scoped) > MAX_CHOSEN_CHARACTERS:
+            room = min(MAX_CHOSEN_CHARACTERS - len(self.prefix), 128)
+            raise InvalidInput(f"session_id: it has at most {room} characters of letters, digits, '.', '_' and '-'")
+        return scoped
 
     def unscope(self, scoped: str) -> str:
         """Make the id that callers know of a session's workflow id."""
@@ -248,7 +264,7 @@ class Caller:
         """Make a handle of a session of this tenant, without checking that the session exists.
 
         Raises:
-            InvalidInput: The text is not an id that a caller may choose.
+            InvalidInput: The text cannot be the id of a session.
         """
         return self.clew.session(self.scope(session_id))
 
@@ -261,10 +277,11 @@ class Caller:
             NotFound: There is no such session, and neither an agent nor a model to start it with.
             QuotaExceeded: The tenant has as many open sessions as the key permits.
         """
-        scoped = self.scope(session_id)
+        has_model = config.get("agent") is not None or config.get("model") is not None
+        scoped = self.scope_new(session_id) if has_model else self.scope(session_id)
         self.check_config(config)
         await self.check_room(scoped)
-        if config.get("agent") is not None or config.get("model") is not None:
+        if has_model:
             config["metadata"] = self.add_tenant(config.get("metadata"))
         return await self.clew.open(scoped, **config)
 
@@ -272,15 +289,16 @@ class Caller:
         """Add the tenant to metadata of a session. It is the fairness key, whatever the caller has written."""
         return {**(metadata or {}), TENANT: self.tenant}
 
-    def check_config(self, config: Mapping[str, Any]) -> None:
+    def check_config(self, config: Mapping[str, Any], *, changes: bool = False) -> None:
         """Check that the key permits the fields of a configuration.
+
+        `changes`: they change a session that exists, which has an agent perhaps.
 
         Raises:
             Forbidden: It does not.
         """
         if self.key.operator:
             return
-        fields = {name for name, value in config.items() if value is not None}
         agent = config.get("agent")
         agent = agent if agent is None or isinstance(agent, str) else agent.name
         if agent is not None and self.key.agents is not None and agent not in self.key.agents:
@@ -288,7 +306,9 @@ class Caller:
         self.check_models(config.get("model"), *(config.get("fallbacks") or ()))
         if self.key.agents is None:
             return
-        fixed = fields - SESSION_FIELDS - {"model", "fallbacks"} if agent is not None else fields & TOOL_FIELDS
+        fields = {name for name, value in config.items() if value is not None}
+        has_agent = agent is not None or changes
+        fixed = fields - SESSION_FIELDS - {"model", "fallbacks"} if has_agent else fields & TOOL_FIELDS
         if fixed:
             raise Forbidden(
                 f"the key {self.key.name!r} may not set {', '.join(sorted(fixed))}: the agent fixes it",

@@ -8,13 +8,13 @@ import re
 import secrets
 import time
 import traceback
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Annotated, Any, Self
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
@@ -25,8 +25,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.common import MetricMeter
 from temporalio.service import RPCError
 
-from clew.serve import openai
+from clew.serve import blobs, openai, sessions
 from clew.serve.access import Key, Keys, RateLimiter
+from clew.serve.bodies import describe_bodies
 from clew.serve.problems import (
     PROBLEMS,
     TOO_LARGE,
@@ -65,6 +66,10 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 MEDIA_PATHS = ("/v1/responses", "/v1/conversations", "/v1/chat/completions", "/v1/ui/", "/v1/ag-ui/")
 """What the paths begin with whose bodies may have images and files in base64."""
 _BLOB_PATH = re.compile(r"/v1/sessions/[^/]+/blobs")
+
+
+ROUTERS: Sequence[APIRouter] = (sessions.router, blobs.router, *openai.ROUTERS)
+"""The routers of the application, beside its health."""
 
 
 class ServeSettings(BaseModel):
@@ -162,8 +167,9 @@ def make_app(
             expose_headers=["Retry-After", "X-Clew-Session", "X-Request-Id"],
         )
     _add_health(app)
-    for router in openai.ROUTERS:
+    for router in ROUTERS:
         app.include_router(router)
+    describe_bodies(app, ROUTERS)
     return app
 
 

@@ -13,11 +13,14 @@ import urllib.error
 import urllib.request
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
+
+from typing_extensions import TypedDict
 
 from clew.content import AnyContent, ContentPart, File, Image, Media, clean_name, guess_text_type
 from clew.session.handle import SessionHandle
@@ -32,7 +35,7 @@ from clew_workflows.contract import (
     PutBlobInput,
     StartUploadInput,
 )
-from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob, Content, Part
+from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob, Content, Part, get_blob, list_media
 from clew_workflows.contract.errors import (
     ArchiveDamaged,
     ArchiveUnavailable,
@@ -43,7 +46,9 @@ from clew_workflows.contract.errors import (
 )
 from clew_workflows.contract.names import MAX_CHUNK_BYTES
 from clew_workflows.contract.outputs import BlobPage, BlobReceipt, UploadReceipt
+from clew_workflows.contract.payloads import MessagePayload, OperationPayload
 from clew_workflows.encryption import find_sealer
+from clew_workflows.thread.entries import Entry
 
 AT_ONCE = 4
 """Chunks that a session's handle sends at the same time; others wait."""
@@ -293,3 +298,46 @@ def _send_bytes(upload: UploadReceipt, data: bytes) -> None:
     except (urllib.error.URLError, OSError) as error:
         cause = getattr(error, "reason", error)
         raise ArchiveUnavailable(f"the store at {address.hostname} took no upload: {cause}") from None
+
+
+# The blobs that a thread names.
+
+
+class NamedBlob(TypedDict):
+    """A blob that the thread names.
+
+    Attributes:
+        blob: Its description.
+        type: The kind of the part.
+        seq: The first entry that names it.
+    """
+
+    blob: Blob
+    type: str
+    seq: int
+
+
+async def read_named(entries: AsyncIterable[Entry]) -> AsyncGenerator[NamedBlob, None]:
+    """Read the blobs that entries name: each digest once, in the order of the thread."""
+    known: set[str] = set()
+    async for entry in entries:
+        for named in list_named(entry):
+            if named["blob"]["digest"] not in known:
+                known.add(named["blob"]["digest"])
+                yield named
+
+
+def list_named(entry: Entry) -> Iterator[NamedBlob]:
+    """List the blobs that an entry names: in its message, or in the messages of its snapshot."""
+    contents: list[Content] = []
+    # A later release may have written what this one cannot read.
+    with suppress(ValueError):
+        match entry.body:
+            case MessagePayload(content=content):
+                contents = [content]
+            case OperationPayload(snapshot=snapshot) if snapshot:
+                contents = [message["content"] for message in snapshot.messages]
+    # Arguments of tools are a model's own: what looks like a part there names nothing.
+    for part in (part for content in contents for part in list_media(content)):
+        if blob := get_blob(part):
+            yield NamedBlob(blob=blob, type=part["type"], seq=entry.seq)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import shlex
 import time
+from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 from pydantic import TypeAdapter, ValidationError
@@ -48,6 +51,7 @@ from clew_workflows.contract.errors import (
     NotFound,
     ServerUnreachable,
     Starting,
+    TokenMalformed,
     WorkerUnavailable,
 )
 from clew_workflows.contract.outputs import DeleteReceipt, RestoreReceipt
@@ -69,6 +73,19 @@ COMPARISON_SECONDS = 2.0
 
 log = logging.getLogger("clew")
 _session_id: TypeAdapter[str] = TypeAdapter(SessionId)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSource:
+    """What a checkpoint was made of.
+
+    Attributes:
+        session_id: The session.
+        config: Its configuration.
+    """
+
+    session_id: str
+    config: Mapping[str, Any]
 
 
 class Clew(SessionLists):
@@ -285,6 +302,22 @@ class Clew(SessionLists):
         about = session_id or "new"
         answer = await run_service(self.temporal, self.task_queue, RESTORE_WORKFLOW, command, about)
         return self.session(RestoreReceipt.model_validate(answer).session_id)
+
+    def describe_checkpoint(self, token: str) -> CheckpointSource:
+        """Read which session a checkpoint was made of, and its configuration, without verifying the signature.
+
+        `restore` verifies it: of a token that it accepts, this is true.
+
+        Raises:
+            TokenMalformed: The text is not a complete token.
+            UnknownKey: It is encrypted with a key that this process does not have.
+        """
+        parts = decrypt_token(self.temporal, token).split(".")
+        try:
+            payload = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+            return CheckpointSource(payload["session_id"], dict(payload["config"]))
+        except (LookupError, TypeError, ValueError, RecursionError):
+            raise TokenMalformed("this is not a checkpoint's token, or it is not complete") from None
 
     async def check_worker(self) -> None:
         """Check that a worker polls the task queue.
