@@ -130,6 +130,9 @@ async def find_place(caller: Caller, ask: Ask) -> Place | None:
     if not parts or len(parts) < 2:
         return None
     session_id, within = parts[0], parts[1]
+    if ask.results:
+        # The session knows what its calls wait for.
+        return Place(session_id)
     session = caller.session(session_id)
     try:
         if within.startswith("#"):

@@ -93,9 +93,9 @@ async def test_a_stream_has_the_events_of_the_api(client: openai.AsyncOpenAI, st
     ]
     assert [event.sequence_number for event in events] == list(range(len(events)))
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
-    assert "".join(deltas) == STORY.strip()
+    assert "".join(deltas) == STORY
     assert events[-1].type == "response.completed"
-    assert events[-1].response.output_text == STORY.strip()
+    assert events[-1].response.output_text == STORY
 
 
 async def test_the_clients_stream_helper(client: openai.AsyncOpenAI, stack: Stack) -> None:
@@ -103,7 +103,7 @@ async def test_the_clients_stream_helper(client: openai.AsyncOpenAI, stack: Stac
     model = stack.add_model(lambda _body: Reply(STORY))
     async with client.responses.stream(model=model, input="Hi") as stream:
         final = await stream.get_final_response()
-    assert final.output_text == STORY.strip()
+    assert final.output_text == STORY
 
 
 async def test_a_stream_goes_on_from_any_event(client: openai.AsyncOpenAI, stack: Stack) -> None:
