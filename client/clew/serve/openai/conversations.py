@@ -20,24 +20,38 @@ from clew.session import Session
 from clew_workflows.contract.errors import Busy
 from clew_workflows.contract.payloads import ConfigPayload, MessagePayload, OperationPayload, UserMessage
 
+AGENT = "clew.agent"
+"""The metadata of a new conversation that names its agent."""
+
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=OpenAIRoute)
 
 
 @router.post("", operation_id="createConversation")
 async def create_conversation(caller: Authorized, request: Request, key: IdempotencyKey = None) -> Response:
-    """Create a conversation. Its first response sets its agent or its model."""
+    """Create a conversation, with the agent that its metadata names, or the only one of the key.
+
+    Without an agent its first response sets its model.
+    """
     body = read_plain_body(inputs.ConversationCreate, await read_object(request))
     session_id = names.make_session_id(key)
-    scoped = caller.scope(session_id)
-    await caller.check_room(scoped)
     said = _read_items(body.items or [])
-    # No key has a model of this name: no caller can use it.
-    session = await caller.clew.open(
-        scoped,
-        model=turns.NO_MODEL,
-        metadata=caller.add_tenant(body.metadata),
-        idle_timeout_seconds=turns.IDLE_SECONDS,
-    )
+    metadata = dict(body.metadata or {})
+    only = caller.key.agents[0] if caller.key.agents and len(caller.key.agents) == 1 else None
+    agent = metadata.get(AGENT) or only
+    if agent is not None:
+        session = await caller.open(
+            session_id, agent=agent, metadata=metadata, idle_timeout_seconds=turns.IDLE_SECONDS
+        )
+    else:
+        scoped = caller.scope(session_id)
+        await caller.check_room(scoped)
+        # No worker has a model of this name, and so no key need permit it.
+        session = await caller.clew.open(
+            scoped,
+            model=turns.NO_MODEL,
+            metadata=caller.add_tenant(metadata),
+            idle_timeout_seconds=turns.IDLE_SECONDS,
+        )
     if said:
         await session.replace_context(asks.make_snapshot(said), op_id="items")
     return JSONResponse(_make_conversation(session_id, body.metadata or {}, time.time()))

@@ -227,6 +227,13 @@ def _find_changes(status: SessionStatus, ask: Ask) -> tuple[dict[str, Any], str 
     changes: dict[str, Any] = {}
     model = None
     if ask.agent and ask.agent != config.get("agent"):
+        if not config.get("agent"):
+            # Its own model would stand in for the agent's.
+            raise UnsupportedValue(
+                f"the conversation has no agent: create it with the metadata {{'clew.agent': {ask.agent!r}}}, or "
+                "leave 'conversation' out",
+                param="model",
+            )
         changes["agent"] = ask.agent
     elif ask.provider_model and config.get("model") == NO_MODEL:
         changes["model"] = ask.provider_model

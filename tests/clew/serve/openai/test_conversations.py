@@ -88,6 +88,22 @@ async def test_metadata_and_deletion(client: openai.AsyncOpenAI, stack: Stack) -
         await client.responses.create(model=stack.add_model("fine"), input="Hi", conversation=made.id)
 
 
+async def test_a_conversation_without_an_agent_takes_none(client: openai.AsyncOpenAI, stack: Stack) -> None:
+    """A conversation that began without an agent has a model; a response that names an agent is refused."""
+    made = await client.conversations.create()
+    with pytest.raises(openai.BadRequestError, match=r"clew\.agent"):
+        await client.responses.create(model="cleaner", input="Hi", conversation=made.id)
+    with pytest.raises(openai.BadRequestError, match="model"):
+        await client.responses.create(input="Hi", conversation=made.id)
+    first = await client.responses.create(model=stack.add_model("one"), input="Hi", conversation=made.id)
+    other = stack.add_model("two")
+    second = check(await client.responses.create(model=other, input="Hi", conversation=made.id))
+    third = check(await client.responses.create(input="Hi", conversation=made.id))
+    assert [answer.output_text for answer in (first, second, third)] == ["one", "two", "one"]
+    assert (second.model, third.model) == (other, first.model)
+    assert check(await client.responses.retrieve(second.id)).model == other
+
+
 async def test_an_agent_with_tools_and_an_approval(stack: Stack) -> None:
     """An agent's own tools are calls of a server's; one that needs approval waits for the caller's decision."""
 
@@ -105,7 +121,7 @@ async def test_an_agent_with_tools_and_an_approval(stack: Stack) -> None:
         run_service(clew) as served,
         connect(served) as client,
     ):
-        conversation = await client.conversations.create()
+        conversation = await client.conversations.create(metadata={"clew.agent": "cleaner"})
         first = check(await client.responses.create(model="cleaner", input="Go", conversation=conversation.id))
         assert first.model == "cleaner"
         call, request = first.output[1:]
