@@ -138,7 +138,8 @@ async def test_llm(stack: Stack, tmp_path: Path) -> None:
         named = {"model_id": "clew", "model_name": model, "api_base": f"{served.address}/v1", "api_key_name": "clew"}
         (tmp_path / "extra-openai-models.yaml").write_text(json.dumps([named]))
         (tmp_path / "keys.json").write_text(json.dumps({"clew": served.token}))
-        environ = {**os.environ, "LLM_USER_PATH": str(tmp_path)}
+        # The local model of the tests is a plugin whose own dependencies are not installed.
+        environ = {**os.environ, "LLM_USER_PATH": str(tmp_path), "LLM_LOAD_PLUGINS": ""}
 
         async def run(*args: str) -> str:
             process = await asyncio.create_subprocess_exec(
