@@ -48,9 +48,22 @@ RELOAD_SECONDS = 5.0
 QUOTA_SECONDS = 30.0
 """Seconds after which a caller at its quota may try again."""
 SESSION_FIELDS = frozenset(
-    {"agent", "metadata", "on_busy", "steering", "pin", "idle_timeout_seconds", "context_policy", "priority"}
+    {
+        "agent",
+        "context_policy",
+        "external_tools",
+        "idle_timeout_seconds",
+        "metadata",
+        "on_busy",
+        "pin",
+        "priority",
+        "steering",
+    }
 )
-"""The fields of a configuration that any key may set beside an agent. The others are the agent's to fix."""
+"""The fields of a configuration that any key may set beside an agent. The others are the agent's to fix.
+
+`external_tools` run nothing of the workers': the caller itself answers their calls.
+"""
 TOOL_FIELDS = frozenset({"tools", "provider_tools", "require_approval", "approval_scope"})
 """The fields of a configuration that choose tools."""
 

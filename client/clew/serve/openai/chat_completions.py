@@ -7,7 +7,7 @@ own, in which the earlier messages are context. The results of functions go on w
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Annotated
 
@@ -43,7 +43,9 @@ async def create_completion(
     if body.stream:
         options = body.stream_options or inputs.ChatStreamOptions()
         chunks = Chunks(turn.frame, include_usage=bool(options.include_usage))
-        response: Response = await stream_events(request, _stream(turn, chunks), encode_error=_encode_error)
+        response: Response = await stream_events(
+            request, _stream(turn, chunks), encode_error=_make_error_encoder(caller.tenant)
+        )
     else:
         done = await answer_or_leave(request, run(turn, turn.make_events(may_approve=False)))
         if isinstance(done, Response):
@@ -72,5 +74,8 @@ async def _stream(turn: Turn, chunks: Chunks) -> AsyncGenerator[SentEvent, None]
     yield SentEvent("[DONE]")
 
 
-def _encode_error(error: ClewError) -> SentEvent:
-    return SentEvent(json.dumps(make_error_body(error)))
+def _make_error_encoder(tenant: str) -> Callable[[ClewError], SentEvent]:
+    def encode(error: ClewError) -> SentEvent:
+        return SentEvent(json.dumps(make_error_body(error, tenant)))
+
+    return encode

@@ -126,6 +126,7 @@ class ResponseEvents:
             begins with its request.
         may_approve: Whether the caller decides about calls that wait for approval. Otherwise the response waits until
             somebody else has decided.
+        hides: What the session's name has before the caller's one, in messages of errors.
 
     Attributes:
         frame: What the response repeats of its request.
@@ -133,8 +134,11 @@ class ResponseEvents:
         response: The response so far.
     """
 
-    def __init__(self, frame: Frame, begun: AssistantMessage | None = None, *, may_approve: bool = True) -> None:
+    def __init__(
+        self, frame: Frame, begun: AssistantMessage | None = None, *, may_approve: bool = True, hides: str = ""
+    ) -> None:
         self.frame = frame
+        self._hides = hides
         self.is_over = False
         self.response = make_response(frame, "in_progress")
         self._number = 0
@@ -440,7 +444,9 @@ class ResponseEvents:
             case "cancelled", _:
                 yield from self._finish("cancelled")
             case _, reason:
-                yield from self._finish("failed", error=make_error(outcome.error, reason))
+                error = make_error(outcome.error, reason)
+                message = error["message"].replace(self._hides, "") if self._hides else error["message"]
+                yield from self._finish("failed", error={**error, "message": message})
 
     def _finish(self, status: str, **fields: Any) -> Iterator[Event]:
         yield from self._drop_reply()

@@ -15,7 +15,7 @@ from clew.serve.openai.refusals import InvalidValue, OpenAIRoute, UnsupportedVal
 from clew.serve.openai.serving import (
     IdempotencyKey,
     answer_or_leave,
-    encode_stream_error,
+    make_error_encoder,
     make_page,
     read_object,
     run,
@@ -37,7 +37,7 @@ async def create_response(caller: Authorized, request: Request, key: Idempotency
     turn = await turns.begin(caller, ask, await _find_place(caller, body, ask), key)
     events = turn.make_events()
     if body.stream:
-        return await stream_events(request, stream(turn, events), encode_error=encode_stream_error)
+        return await stream_events(request, stream(turn, events), encode_error=make_error_encoder(caller.tenant))
     if body.background:
         return JSONResponse(events.describe("in_progress"))
     done = await answer_or_leave(request, run(turn, events))
@@ -57,7 +57,7 @@ async def _find_place(caller: Caller, body: inputs.ResponseCreate, ask: asks.Ask
     if body.previous_response_id is not None:
         _refuse_history(ask)
         previous = ResponseName.read(body.previous_response_id)
-        return Place(previous.session_id, previous)
+        return Place(previous.session_id, previous, is_named=True)
     return await turns.find_place(caller, ask)
 
 
@@ -90,7 +90,7 @@ async def get_response(
     turn, entries = await turns.find(caller, response_id)
     if streams:
         sent = stream(turn, turn.make_events(), starting_after)
-        return await stream_events(request, sent, encode_error=encode_stream_error)
+        return await stream_events(request, sent, encode_error=make_error_encoder(caller.tenant))
     return JSONResponse(await turns.read_response(turn, entries))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -85,11 +85,15 @@ def encode_event(event: Event) -> SentEvent:
     return make_json_event(event, event=event["type"])
 
 
-def encode_stream_error(error: ClewError) -> SentEvent:
-    """Encode the last event of a stream that has failed."""
-    body = make_error_body(error)["error"]
-    fields = {"code": body["code"], "message": body["message"], "param": body["param"], "sequence_number": 0}
-    return encode_event({"type": "error", **fields})
+def make_error_encoder(tenant: str) -> Callable[[ClewError], SentEvent]:
+    """Make what encodes the last event of a stream that has failed, for a caller of a tenant."""
+
+    def encode(error: ClewError) -> SentEvent:
+        body = make_error_body(error, tenant)["error"]
+        fields = {name: body[name] for name in ("code", "message", "param")}
+        return encode_event({"type": "error", **fields, "sequence_number": 0})
+
+    return encode
 
 
 def make_page(

@@ -71,7 +71,8 @@ class Turn:
     def make_events(self, *, may_approve: bool = True) -> ResponseEvents:
         """Make what makes the events of the response."""
         begun = self.begun.read(AssistantMessage) if self.begun else None
-        return ResponseEvents(self.frame, begun, may_approve=may_approve)
+        prefix = self.session.id.removesuffix(self.frame.name.session_id)
+        return ResponseEvents(self.frame, begun, may_approve=may_approve, hides=prefix)
 
 
 # Begin a response.
@@ -85,11 +86,13 @@ class Place:
         session_id: The session.
         previous: The response that it follows; None: the newest.
         creates: A session that does not exist is made.
+        is_named: The request names the response by its id. Otherwise it has items of it.
     """
 
     session_id: str
     previous: ResponseName | None = None
     creates: bool = False
+    is_named: bool = False
 
 
 async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) -> Turn:
@@ -120,7 +123,7 @@ async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) 
     if place.previous is None:
         _refuse_waiting(place.session_id, status)
         return await _send(wish, session, status, place.session_id)
-    return await _follow_up(wish, session, status, place.previous)
+    return await _follow_up(wish, session, status, place.previous, is_named=place.is_named)
 
 
 async def find_place(caller: Caller, ask: Ask) -> Place | None:
@@ -298,10 +301,12 @@ async def _read_blob_page(session: Session, digest: str) -> BlobPage:
 # Follow an earlier response.
 
 
-async def _follow_up(wish: _Wish, session: Session, status: SessionStatus, previous: ResponseName) -> Turn:
+async def _follow_up(
+    wish: _Wish, session: Session, status: SessionStatus, previous: ResponseName, *, is_named: bool
+) -> Turn:
     """Send a message behind a response: in its session if it is the newest there, else in a fork."""
     session_id, key = previous.session_id, wish.key
-    ended = await _find_end(session, previous)
+    ended = await _find_end(session, previous, is_named=is_named)
     if ended is None:
         _refuse_waiting(session_id, status)
         raise Busy(f"response {previous.id!r} is still in progress")
@@ -318,14 +323,14 @@ async def _follow_up(wish: _Wish, session: Session, status: SessionStatus, previ
     return await _fork(wish, session, ended.seq)
 
 
-async def _find_end(session: Session, response: ResponseName) -> Entry | None:
+async def _find_end(session: Session, response: ResponseName, *, is_named: bool) -> Entry | None:
     """Find the entry that ends the request of a response; None: it has not ended.
 
     Raises:
-        NotStored: There is no such response, or it is not stored.
+        NotStored: There is no such response, or it is named and not stored.
     """
     entries = await session.entries(request_id=response.request_id)
-    if not entries or not _read_frame_of(response, entries, ()).is_stored:
+    if not entries or (is_named and not _read_frame_of(response, entries, ()).is_stored):
         raise NotStored(f"Previous response with id '{response.id}' not found.", param="previous_response_id")
     return next((entry for entry in reversed(entries) if entry.kind == "run"), None)
 

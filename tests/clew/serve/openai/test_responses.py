@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -9,13 +11,16 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from clew import Agent
 from clew.local import Reply, ToolCall
+from tests.support.media import make_png
 from tests.support.openai_api import check, connect
-from tests.support.openai_scripts import echo
+from tests.support.openai_scripts import call_weather, echo
 from tests.support.scripts import PausedModel
 from tests.support.serving import Served, run_service
-from tests.support.stack import Stack, get_last_message
+from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 
+PNG = make_png()
 STORY = "Once upon a time there was a thread that led out of the labyrinth. " * 3
 WEATHER: Any = {
     "type": "function",
@@ -226,8 +231,9 @@ async def test_a_function_is_called(client: openai.AsyncOpenAI, stack: Stack) ->
 
 
 @pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("store", [False, True])
 async def test_the_items_of_an_input_name_the_conversation(
-    client: openai.AsyncOpenAI, stack: Stack, *, streams: bool
+    client: openai.AsyncOpenAI, stack: Stack, *, streams: bool, store: bool
 ) -> None:
     """A client that sends all items each time goes on in the same session, and the model reads nothing twice."""
 
@@ -238,8 +244,8 @@ async def test_the_items_of_an_input_name_the_conversation(
 
     async def send(items: Sequence[Any]) -> Any:
         if not streams:
-            return await client.responses.create(model=model, input=list(items), tools=[WEATHER])
-        async with client.responses.stream(model=model, input=list(items), tools=[WEATHER]) as stream:
+            return await client.responses.create(model=model, input=list(items), tools=[WEATHER], store=store)
+        async with client.responses.stream(model=model, input=list(items), tools=[WEATHER], store=store) as stream:
             return await stream.get_final_response()
 
     model = stack.add_model(script)
@@ -254,6 +260,54 @@ async def test_the_items_of_an_input_name_the_conversation(
     assert third.conversation.id == first.conversation.id
     assert third.output_text.count("Weather?") == 2
     assert third.output_text.endswith("user: Thanks")
+
+
+async def test_parts_of_a_message(client: openai.AsyncOpenAI, stack: Stack) -> None:
+    """An image and a file are stored as blobs, and the items of the input name them by their digests."""
+    model = stack.add_model("seen")
+    image = f"data:image/png;base64,{b64encode(PNG).decode()}"
+    content: Any = [
+        {"type": "input_text", "text": "What is this?"},
+        {"type": "input_image", "image_url": image, "detail": "auto"},
+        {"type": "input_file", "filename": "notes.txt", "file_data": b64encode(b"a note").decode()},
+    ]
+    made = check(await client.responses.create(model=model, input=[{"role": "user", "content": content}]))
+    assert made.output_text == "seen"
+    (item,) = [check(item) async for item in client.responses.input_items.list(made.id)]
+    assert item.type == "message"
+    text, shown, file = item.content
+    assert (text.type, shown.type, file.type) == ("input_text", "input_image", "input_file")
+    digest = hashlib.sha256(PNG).hexdigest()
+    assert getattr(shown, "file_id", None) == digest
+    again: Any = [{"role": "user", "content": [{"type": "input_image", "file_id": digest, "detail": "auto"}]}]
+    more = check(await client.responses.create(model=model, input=again, previous_response_id=made.id))
+    assert more.output_text == "seen"
+    bad: Any = [{"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,???"}]}]
+    with pytest.raises(openai.BadRequestError):
+        await client.responses.create(model=model, input=bad)
+
+
+async def test_a_key_with_agents_may_bring_functions(stack: Stack) -> None:
+    """A key that may use one agent brings functions of its own, and no other model."""
+    agent = Agent("forecaster", model=stack.add_model(call_weather))
+    clew = make_client(stack)
+    async with (
+        run_deployment(stack, clew, agent),
+        run_service(clew, agents=("forecaster",)) as served,
+        connect(served) as client,
+    ):
+        first = check(await client.responses.create(model="forecaster", input="Weather?", tools=[WEATHER]))
+        (call,) = first.output
+        assert call.type == "function_call"
+        result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "sun"}
+        second = await client.responses.create(model="forecaster", input=[result], previous_response_id=first.id)
+        assert second.output_text == "I read: sun"
+        conversation = await client.conversations.create()
+        third = await client.responses.create(model="forecaster", input="Hi", conversation=conversation.id)
+        assert third.output_text == "I read: Hi"
+        for fields in ({"model": "scripted:other"}, {"model": "scripted:other", "conversation": conversation.id}):
+            with pytest.raises(openai.PermissionDeniedError):
+                await client.responses.create(input="Hi", **fields)
 
 
 async def test_a_repeated_request_has_one_effect(client: openai.AsyncOpenAI, stack: Stack) -> None:
