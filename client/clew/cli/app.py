@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clew.cli import blobs, control, listing, offline, reading, report, serving, talk
+from clew.cli import blobs, control, listing, offline, reading, report, serve, serving, talk
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Talk": (talk.ask, talk.chat),
@@ -55,7 +55,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         offline.export,
         offline.import_,
     ),
-    "Serve": (serving.worker, serving.dev, serving.codec_server),
+    "Serve": (serving.worker, serving.dev, serve.serve, serve.serve_key, serving.codec_server),
     "Operate": (listing.setup_namespace, offline.evaluate, offline.audit, offline.recover, offline.rekey),
 }
 """The commands by their groups, in the order of the help."""

@@ -31,6 +31,7 @@ _TAKEN_OPTIONS = {
     "evaluate": frozenset[str](),
     "export": _ALL_OPTIONS - {"--task-queue"},
     "rekey": frozenset({"--namespace"}),
+    "serve-key": frozenset[str](),
     "setup-namespace": _ALL_OPTIONS - {"--task-queue"},
     "top": _ALL_OPTIONS - {"--task-queue"},
     "worker": frozenset({"--task-queue"}),

@@ -153,7 +153,7 @@ def make_app(
         redoc_url=None,
     )
     app.state.keys, app.state.settings, app.state.clew = keys, settings, clew
-    app.state.limiter, app.state.drain, app.state.active_requests = RateLimiter(), Drain(), 0
+    app.state.limiter, app.state.drain = RateLimiter(), Drain()
     app.add_exception_handler(ClewError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
@@ -255,7 +255,7 @@ class Gate:
             return
         passing = _Passing(scope, receive, send, self._app.state.settings)
         drain: Drain = self._app.state.drain
-        self._count(1)
+        self._count(drain, 1)
         try:
             if drain.has_begun and not scope["path"].startswith("/health/"):
                 refusal = Draining(
@@ -273,12 +273,12 @@ class Gate:
                 raise Internal("the service has failed") from None
             await passing.answer(Internal("the service has failed: its log has more"))
         finally:
-            self._count(-1)
+            self._count(drain, -1)
             self._report(passing)
 
-    def _count(self, change: int) -> None:
-        self._app.state.active_requests += change
-        self._active.set(self._app.state.active_requests)
+    def _count(self, drain: Drain, change: int) -> None:
+        drain.count(change)
+        self._active.set(drain.active)
 
     def _report(self, passing: _Passing) -> None:
         fields = passing.list_fields()

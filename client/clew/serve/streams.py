@@ -66,10 +66,16 @@ class SentEvent:
 
 
 class Drain:
-    """Whether the process is about to end. Streams wait for it beside their events."""
+    """Whether the process is about to end. Streams wait for it beside their events.
+
+    Attributes:
+        active: Requests that are being answered.
+    """
 
     def __init__(self) -> None:
-        self._begun = asyncio.Event()
+        self.active = 0
+        self._begun, self._idle = asyncio.Event(), asyncio.Event()
+        self._idle.set()
 
     @property
     def has_begun(self) -> bool:
@@ -83,6 +89,18 @@ class Drain:
     async def wait(self) -> None:
         """Wait until it has begun."""
         await self._begun.wait()
+
+    def count(self, change: int) -> None:
+        """Count a request that begins or ends."""
+        self.active += change
+        if self.active:
+            self._idle.clear()
+        else:
+            self._idle.set()
+
+    async def wait_until_idle(self) -> None:
+        """Wait until no request is being answered."""
+        await self._idle.wait()
 
 
 def encode_error(error: ClewError) -> SentEvent:

@@ -1,1 +1,8 @@
-"""The tests of the service over HTTP."""
+"""Tests of the service over HTTP.
+
+Tested in other modules:
+
+`answers`: test_sessions
+`blobs`: test_sessions
+`tracing`: test_running
+"""

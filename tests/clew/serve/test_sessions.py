@@ -125,8 +125,8 @@ async def test_approvals(served: Served, stack: Stack) -> None:
     decision = {"decision": "approve", "arguments": {"a": 40, "b": 2}, "by": "ada"}
     assert (await call(served, "POST", route, decision))["decision"] == "approve"
     again = await call(served, "POST", route, decision, 409)
-    assert again["error"]["code"] in ("already_resolved", "unknown_approval")
-    assert (await call(served, "GET", f"{path}/requests/r1?wait=60"))["answer"] == "42"
+    assert again["error"]["code"] == "already_resolved"
+    assert (await call(served, "GET", f"{path}/requests/r1?wait=60"))["answer"].endswith("\n42")
     wrong = await call(served, "POST", f"{path}/approvals/none", {"decision": "deny"}, 404)
     assert wrong["error"]["code"] == "unknown_approval"
 
@@ -227,7 +227,7 @@ async def test_events_continue_after_a_lost_connection(served: Served, stack: St
 
 
 async def test_configuration(served: Served, stack: Stack) -> None:
-    """A changed field is in force, and the tenant stays in the metadata; an unknown field is refused with its name."""
+    """A changed field is in force, the tenant stays in the metadata, and an unknown field is refused by its name."""
     path = await open_chat(served, "configured", stack.add_model("fine"))
     await call(served, "PATCH", path, {"metadata": {"tenant": "other", "team": "a"}, "system_prompt": "Be brief."})
     status = await call(served, "GET", path)

@@ -1,0 +1,45 @@
+"""The tables of the page on `clew serve`: its routes, and the status of each error."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+
+from fastapi.routing import APIRoute
+
+from clew.serve.app import ROUTERS
+from clew.serve.bodies import find_model
+from clew.serve.problems import STATUSES, Problem, find_word
+from clew_workflows.contract.errors import ClewError, Refusal
+from docs.generate.tables import table
+
+
+@cache
+def blocks() -> dict[str, str]:
+    """The text of each block, by name."""
+    return {
+        "routes": table(("route", "body", "meaning"), _list_routes()),
+        "statuses": table(("status", "code"), _list_statuses()),
+    }
+
+
+def _list_routes() -> Iterator[list[str]]:
+    for router in ROUTERS:
+        for route in router.routes:
+            if isinstance(route, APIRoute) and route.include_in_schema:
+                model = find_model(route.dependant)
+                summary = (route.endpoint.__doc__ or "").strip().partition("\n")[0]
+                for method in sorted(route.methods):
+                    yield [f"`{method} {route.path}`", f"`{model.__name__}`" if model else "", summary]
+
+
+def _list_statuses() -> Iterator[list[str]]:
+    words: dict[int, set[str]] = defaultdict(set)
+    for cls, status in STATUSES.items():
+        if cls not in (ClewError, Refusal):
+            words[status].add(find_word(cls.__new__(cls)))
+    for problem in Problem.__subclasses__():
+        words[problem.status].add(problem.type)
+    for status in sorted(words):
+        yield [str(status), ", ".join(f"`{word}`" for word in sorted(words[status]))]
