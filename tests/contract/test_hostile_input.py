@@ -283,7 +283,7 @@ def _make_hostile_tools() -> list[dict[str, Any]]:
         {"type": "string"},
         {"type": "object", "minProperties": "x"},
         {"type": "object", "properties": {"a": {"pattern": "("}}},
-        {"type": "object", "properties": {"a": {"pattern": "(a{1,99}){1,99}"}}},
+        {"type": "object", "properties": {"a": {"pattern": "(a{1,999}){1,999}"}}},
         {"type": "object", "properties": {f"p{n}": {"pattern": f"a{n}"} for n in range(101)}},
         {"type": "object", "$ref": "https://example.com/schema"},
         {"type": "object", "$ref": "#"},

@@ -37,8 +37,8 @@ def test_the_declarations_in_json_are_those_in_python(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(declarations)
     loaded = load_tools([str(tmp_path / "tools.json")])
     namespace = {"external_tool": external_tool, "remote_tool": remote_tool}
-    for tool in ("external_tool", "remote_tool"):
-        exec(read_block("python", f"{tool}("), namespace)
+    for tool in ("order = external_tool(", "remote_tool("):
+        exec(read_block("python", tool), namespace)
     assert vars(loaded["order"]) == vars(namespace["order"])
     weather = namespace["weather"]
     assert isinstance(weather, RemoteTool)

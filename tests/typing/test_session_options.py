@@ -113,4 +113,10 @@ def test_keyword_arguments_are_those_of_the_contract(
 def test_an_agent_has_the_fields_of_a_configuration() -> None:
     """All but those that only a session has."""
     fields = {field.name for field in dataclasses.fields(Agent)} - {"name", "version"}
-    assert fields == SessionConfig.model_fields.keys() - {"agent", "pin", "strategy", "encoding"}
+    assert fields == SessionConfig.model_fields.keys() - {
+        "agent",
+        "pin",
+        "strategy",
+        "encoding",
+        "external_tools",
+    }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 
 from clew import Session
 from clew.contract import PendingExternalCall
@@ -152,7 +154,7 @@ async def test_a_caller_defines_tools_of_its_own(stack: Stack) -> None:
     request = await session.message("go")
     (call,) = await wait_for_calls(session)
     assert (call.name, call.arguments) == ("weather", {"city": "Rome"})
-    assert [tool["name"] for tool in (await session.context()).tool_spec[:2]] == ["add", "weather"]
+    assert [tool["name"] for tool in (await session.context()).tool_spec] == ["add", "read_result", "weather"]
     await session.submit_tool_result(call.tool_call_id, {"degrees": 21})
     assert await request.answer() == '{"degrees":21} | error: invalid arguments: city: it is missing'
     await assert_unharmed(stack, session.id)
@@ -169,8 +171,12 @@ async def test_a_callers_tools_are_changed_and_clashes_refused(stack: Stack) -> 
     ):
         with pytest.raises(InvalidInput, match=field):
             await session.configure(external_tools=[tool])
-    with pytest.raises(InvalidInput, match=r"external_tools\.0\.parameters"):
-        await stack.open(external_tools=[WEATHER | {"parameters": {"type": "object", "required": 3}}])
+    wrong = await stack.open(external_tools=[WEATHER | {"parameters": {"type": "object", "required": 3}}])
+    with pytest.raises(WorkflowFailureError) as failed:
+        await stack.clew.temporal.get_workflow_handle(wrong.id).result()
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == "invalid_input"
+    assert "external_tools.0.parameters" in failed.value.cause.message
     request = await session.message("go")
     (call,) = await wait_for_calls(session)
     assert call.name == "clock"

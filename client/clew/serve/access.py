@@ -50,20 +50,17 @@ QUOTA_SECONDS = 30.0
 SESSION_FIELDS = frozenset(
     {
         "agent",
-        "context_policy",
         "external_tools",
-        "idle_timeout_seconds",
         "metadata",
         "on_busy",
-        "pin",
-        "priority",
         "steering",
+        "pin",
+        "idle_timeout_seconds",
+        "context_policy",
+        "priority",
     }
 )
-"""The fields of a configuration that any key may set beside an agent. The others are the agent's to fix.
-
-`external_tools` run nothing of the workers': the caller itself answers their calls.
-"""
+"""The fields of a configuration that any key may set beside an agent. The others are the agent's to fix."""
 TOOL_FIELDS = frozenset({"tools", "provider_tools", "require_approval", "approval_scope"})
 """The fields of a configuration that choose tools."""
 

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.common import MetricMeter
 from temporalio.service import RPCError
 
-from clew.serve import blobs, openai, sessions
+from clew.serve import blobs, mcp_server, openai, sessions, ui_streams
 from clew.serve.access import Key, Keys, RateLimiter
 from clew.serve.bodies import describe_bodies
 from clew.serve.problems import (
@@ -68,7 +68,13 @@ MEDIA_PATHS = ("/v1/responses", "/v1/conversations", "/v1/chat/completions", "/v
 _BLOB_PATH = re.compile(r"/v1/sessions/[^/]+/blobs")
 
 
-ROUTERS: Sequence[APIRouter] = (sessions.router, blobs.router, *openai.ROUTERS)
+ROUTERS: Sequence[APIRouter] = (
+    sessions.router,
+    blobs.router,
+    ui_streams.router,
+    mcp_server.router,
+    *openai.ROUTERS,
+)
 """The routers of the application, beside its health."""
 
 

@@ -31,6 +31,15 @@ def begin(*tools: ExternalToolSpec, **config: Any) -> SessionHarness:
     return SessionHarness(external_tools=tools or (define(),), **config)
 
 
+def begin_under(agent: str | None) -> SessionHarness:
+    """A session with a tool of its caller's own, whose other tools are an agent's; None: it has no agent."""
+    if agent is None:
+        return begin()
+    session = SessionHarness(external_tools=(define(),), prepare=False, agent=agent)
+    session.answer_preparation(agent=make_agent(agent, tools=("add", "look")))
+    return session
+
+
 def list_offered(session: SessionHarness) -> list[str]:
     """List the names of the tools that the next model call reads."""
     return [tool["name"] for tool in session.context().tool_spec]
@@ -160,8 +169,7 @@ def test_the_next_workflow_run_has_them() -> None:
 @pytest.mark.parametrize("agent", [None, "support"])
 def test_a_fork_has_those_of_its_entry(agent: str | None) -> None:
     """Not those that the parent has got since, with an agent and without."""
-    session = SessionHarness(external_tools=(define(),), prepare=False, **({"agent": agent} if agent else {}))
-    session.answer_preparation(agent=make_agent(agent, tools=("add", "look")) if agent else None)
+    session = begin_under(agent)
     session.ask()
     session.reply("fine")
     at_seq = session.thread.last_seq
@@ -175,8 +183,7 @@ def test_a_fork_has_those_of_its_entry(agent: str | None) -> None:
 @pytest.mark.parametrize("agent", [None, "support"])
 def test_an_entry_holds_the_configuration_with_them(agent: str | None) -> None:
     """It is read back as callers have set it: the names of their tools are none of the workers'."""
-    session = SessionHarness(external_tools=(define(),), prepare=False, **({"agent": agent} if agent else {}))
-    session.answer_preparation(agent=make_agent(agent, tools=("add", "look")) if agent else None)
+    session = begin_under(agent)
     payload = session.thread[0].read(ConfigPayload)
     assert (payload.configured_tools, payload.config.external_tools) == (["add", "look"], (define(),))
     assert "external_tools" not in (payload.own or {})

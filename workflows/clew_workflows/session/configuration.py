@@ -49,8 +49,8 @@ def adopt_preparation(state: State, answer: Prepared) -> State:
     elif known.keeps_agent:
         # Without all tools, the answer would lose the schemas of the others.
         tools = (known.tools or ()) if answer.problem else _keep_schemas(known.tools or (), tools)
-    resolved = replace(known, agent=answer.agent or known.agent, tools=tools)
-    adopted, problem = _resolve_policy(resolved, answer)
+    adopted, problem = _resolve_policy(replace(known, agent=answer.agent or known.agent), answer)
+    adopted = replace(adopted, tools=tools)
     problem = answer.problem or problem or _find_external_problem(adopted)
     same_policy = adopted.policy == known.policy or adopted.model != known.model
     settings = replace(

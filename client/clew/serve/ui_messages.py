@@ -1,0 +1,458 @@
+"""Convert between a session and the messages of the AI SDK's user interfaces (`useChat`). Pure.
+
+A request is one message of the assistant, each of its model calls a step of it. `ReplyChunks` makes the chunks of
+such a message from the events of the request. A message that a client has already, and continues, gets what it lacks.
+
+Source: https://ai-sdk.dev/docs/ai-sdk-ui/stream-protocol, version 1 of the UI message stream
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from ag_ui.core import AudioPart, ContentPart, DocumentPart, ImagePart, TextPart, UrlSource
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import from_json
+
+from clew.ag_ui.parts import FILE_NAME, BlobUrl, read_content
+from clew.content import AnyContent
+from clew.session.events import (
+    ApprovalRequired,
+    EntryCommitted,
+    Restarted,
+    Retrying,
+    SessionEvent,
+    TextAdded,
+    ThinkingAdded,
+    ToolProgressed,
+)
+from clew_workflows.contract import payloads
+from clew_workflows.contract.content import Content, Part
+from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.messages import list_cited_pages
+from clew_workflows.contract.names import Id
+from clew_workflows.contract.outputs import PendingCall
+from clew_workflows.thread.entries import Entry
+
+Chunk: TypeAlias = dict[str, Any]
+"""A chunk of the stream (`UIMessageChunk`)."""
+_REPLY = "-reply"
+_ANSWERED = ("output-available", "output-error", "output-denied")
+"""The states of a tool call that has its result."""
+_DECIDED = ("approval-responded", *_ANSWERED)
+"""The states of a tool call that waits for no decision."""
+
+
+# Messages that a client sends.
+
+
+class UiMessage(BaseModel):
+    """A message of a chat (`UIMessage`).
+
+    Attributes:
+        id: The id of the message.
+        role: Whose message it is.
+        parts: The parts.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    id: Id
+    role: Literal["system", "user", "assistant"]
+    parts: list[dict[str, Any]] = Field(max_length=10_000)
+
+    def list_calls(self) -> list[UiCall]:
+        """List the tool calls of the message, without those that a provider ran itself."""
+        return [
+            UiCall.model_validate(part)
+            for part in self.parts
+            if "toolCallId" in part and not part.get("providerExecuted")
+        ]
+
+
+class UiApproval(BaseModel):
+    """A person's decision about a tool call.
+
+    Attributes:
+        approved: Whether the tool may run; None: it is not decided.
+        reason: The reason.
+    """
+
+    approved: bool | None = None
+    reason: str | None = None
+
+
+class UiCall(BaseModel):
+    """A tool call of a message.
+
+    Attributes:
+        tool_call_id: The call.
+        state: What has happened to it.
+        output: The result that a tool of the client has returned.
+        error: Why a tool of the client has failed.
+        approval: The person's decision.
+    """
+
+    tool_call_id: Id = Field(alias="toolCallId")
+    state: str = ""
+    output: Any = None
+    error: str | None = Field(default=None, alias="errorText")
+    approval: UiApproval | None = None
+
+
+def read_message(message: UiMessage) -> AnyContent:
+    """Read the content of a user's message. Bytes in it are stored when it is sent to the session.
+
+    Raises:
+        InvalidInput: A part is neither a text nor a file, or its bytes are damaged.
+        TooLarge: A file has more bytes than a blob may have.
+        UnsupportedContent: A file that is no image is at an address, from where nothing is fetched.
+    """
+    return read_content([_read_part(number, part) for number, part in enumerate(message.parts)])
+
+
+def _read_part(number: int, part: Mapping[str, Any]) -> ContentPart:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return TextPart(text=text)
+        case {"type": "file", "url": str(url), "mediaType": str(media_type)}:
+            source = UrlSource(value=url, mime_type=media_type)
+            metadata = {FILE_NAME: part.get("filename")}
+            match media_type.partition("/")[0]:
+                case "image":
+                    return ImagePart(source=source, metadata=metadata)
+                case "audio":
+                    return AudioPart(source=source, metadata=metadata)
+            return DocumentPart(source=source, metadata=metadata)
+    raise InvalidInput(f"parts.{number}: a user's message has parts of the types text and file")
+
+
+# Chunks: the events of a request as the AI SDK reads them.
+
+
+def name_reply(request_id: str) -> str:
+    """Name the assistant's message of a request."""
+    return f"{request_id}{_REPLY}"
+
+
+@dataclass
+class _Step:
+    """A model call as the client has it.
+
+    Attributes:
+        call_id: The call.
+        texts: The reasoning and the text so far.
+        open: The parts that have begun and not ended.
+    """
+
+    call_id: str
+    texts: dict[str, str] = field(default_factory=dict)
+    open: list[str] = field(default_factory=list)
+
+
+class ReplyChunks:
+    """Makes the chunks of the assistant's message of one request.
+
+    Args:
+        request_id: The request.
+        known: The message as the client has it, which it continues; None: it has none.
+        blob_url: Makes the address of a blob; None: blobs have none, and are left out.
+
+    Attributes:
+        open_calls: The tool calls that the client has, and that have no result.
+    """
+
+    def __init__(self, request_id: str, known: UiMessage | None = None, blob_url: BlobUrl | None = None) -> None:
+        self.open_calls: set[str] = set()
+        self._request_id = request_id
+        self._name = known.id if known else name_reply(request_id)
+        self._blob_url = blob_url
+        calls = known.list_calls() if known else []
+        self._answered = {call.tool_call_id for call in calls if call.state in _ANSWERED}
+        self._requested = {call.tool_call_id for call in calls if call.approval is not None}
+        self._decided = {call.tool_call_id for call in calls if call.state in _DECIDED}
+        self._denied: set[str] = set()
+        self._wanted: set[str] = set()
+        # The client has everything up to the reply with its last call.
+        self._last_known = calls[-1].tool_call_id if calls else None
+        self._step: _Step | None = None
+
+    def start(self) -> Chunk:
+        """Make the first chunk."""
+        return {"type": "start", "messageId": self._name}
+
+    def take(self, event: SessionEvent) -> Iterator[Chunk]:
+        """Make the chunks that an event of the request leads to."""
+        if self._last_known is not None:
+            self._skip(event)
+            return
+        match event:
+            case ThinkingAdded():
+                yield from self._grow(event, "reasoning")
+            case TextAdded():
+                yield from self._grow(event, "text")
+            case Restarted():
+                yield from self._reset(event.call_id)
+            case ToolProgressed():
+                data = {"toolCallId": event.tool_call_id, "text": event.text, "fraction": event.fraction}
+                yield {"type": "data-tool-progress", "id": event.tool_call_id, "data": data, "transient": True}
+            case Retrying():
+                data = {"attempt": event.attempt, "error": event.error}
+                yield {"type": "data-retrying", "data": data, "transient": True}
+            case ApprovalRequired():
+                yield from self._request_approval(event.tool_call_id)
+            case EntryCommitted(entry=entry):
+                yield from self._take_entry(entry)
+
+    def finish(self, reason: str = "tool-calls", usage: Mapping[str, Any] | None = None) -> Iterator[Chunk]:
+        """Make the last chunks of a message that is complete, or waits for its client."""
+        if self._step is not None:
+            yield from self._end_parts(self._step)
+            yield {"type": "finish-step"}
+        metadata = {"requestId": self._request_id, **({"usage": usage} if usage else {})}
+        yield {"type": "finish", "finishReason": reason, "messageMetadata": metadata}
+
+    def _skip(self, event: SessionEvent) -> None:
+        """Pass what the client has already."""
+        body = event.entry.body if isinstance(event, EntryCommitted) and event.entry.kind == "ai_message" else None
+        if isinstance(body, payloads.AssistantMessage):
+            self.open_calls = {call["id"] for call in body.tool_calls or ()} - self._answered
+            if any(call["id"] == self._last_known for call in body.tool_calls or ()):
+                self._last_known = None
+
+    def _take_entry(self, entry: Entry) -> Iterator[Chunk]:
+        match entry.body if entry.kind in ("ai_message", "approval", "run") else None:
+            case payloads.UserMessage() as sent:
+                if sent.input_id or entry.refs.get("request_id") != self._request_id:
+                    name = sent.input_id or entry.refs.get("request_id") or entry.id
+                    yield {"type": "steering-message", "id": name, "parts": self._convert(sent.content)}
+            case payloads.AssistantMessage() as reply:
+                yield from self._take_reply(entry.refs.get("call_id") or entry.id, reply)
+            case payloads.ToolMessage() as result if not result.late and result.tool_call_id not in self._answered:
+                yield from self._take_result(result)
+            case payloads.ApprovalPayload() as decision if decision.tool_call_id not in self._decided:
+                yield from self._request_approval(decision.tool_call_id)
+                yield from self._take_decision(decision)
+            case payloads.ApprovalPayload(tool_call_id=known, decision="deny"):
+                self._denied.add(known)
+            case payloads.RunPayload() as outcome:
+                yield from self._end(outcome)
+
+    def _take_decision(self, decision: payloads.ApprovalPayload) -> Iterator[Chunk]:
+        approved = decision.decision == "approve"
+        self._decided.add(decision.tool_call_id)
+        if not approved:
+            self._denied.add(decision.tool_call_id)
+        reason = {"reason": decision.reason} if decision.reason else {}
+        name = decision.tool_call_id
+        yield {"type": "tool-approval-response", "approvalId": name, "approved": approved, **reason}
+
+    def _request_approval(self, tool_call_id: str) -> Iterator[Chunk]:
+        if tool_call_id in self.open_calls and tool_call_id not in self._requested:
+            self._requested.add(tool_call_id)
+            yield {"type": "tool-approval-request", "approvalId": tool_call_id, "toolCallId": tool_call_id}
+        # The event may come before the entry with the call.
+        self._wanted.add(tool_call_id)
+
+    def _take_reply(self, call_id: str, reply: payloads.AssistantMessage) -> Iterator[Chunk]:
+        texts = {"reasoning": reply.thinking or "", "text": reply.text}
+        step = yield from self._enter(call_id)
+        if any(not text.startswith(step.texts.get(kind, "")) for kind, text in texts.items()):
+            yield from self._reset(call_id)
+        for kind, text in texts.items():
+            yield from self._show(step, kind, text)
+        yield from self._end_parts(step)
+        yield from (part for part in self._convert(reply.content) if part["type"] == "file")
+        for number, page in enumerate(list_cited_pages(reply.citations or ()), 1):
+            title = {"title": page["title"]} if "title" in page else {}
+            yield {"type": "source-url", "sourceId": f"{call_id}-source-{number}", "url": page["url"], **title}
+        for number, provided in enumerate(reply.provider_calls or (), 1):
+            name = f"{call_id}-provider-{number}"
+            own = {"toolCallId": name, "providerExecuted": True}
+            sent = {"input": provided["input"]} if "input" in provided else {}
+            yield {"type": "tool-input-available", "toolName": provided["tool"], "input": sent, **own}
+            if error := provided.get("error"):
+                yield {"type": "tool-output-error", "errorText": error, **own}
+            else:
+                output = {key: value for key, value in provided.items() if key in ("output", "sources")}
+                yield {"type": "tool-output-available", "output": output, **own}
+        for call in reply.tool_calls or ():
+            self.open_calls.add(call["id"])
+            shown = {"toolCallId": call["id"], "toolName": call["name"], "input": call["arguments"]}
+            yield {"type": "tool-input-available", **shown}
+            if call["id"] in self._wanted:
+                yield from self._request_approval(call["id"])
+
+    def _take_result(self, result: payloads.ToolMessage) -> Iterator[Chunk]:
+        name = result.tool_call_id
+        self.open_calls.discard(name)
+        self._answered.add(name)
+        if name in self._denied:
+            yield {"type": "tool-output-denied", "toolCallId": name}
+        elif result.is_error:
+            yield {"type": "tool-output-error", "toolCallId": name, "errorText": result.text}
+        else:
+            yield {"type": "tool-output-available", "toolCallId": name, "output": self._read_output(result.content)}
+
+    def _read_output(self, content: Content) -> Any:
+        """Read the output of a tool: a JSON object or list, any other text, or parts."""
+        if not isinstance(content, str):
+            return self._convert(content)
+        try:
+            value = from_json(content) if content[:1] in ("{", "[") else content
+        except ValueError:
+            return content
+        return value
+
+    def _end(self, outcome: payloads.RunPayload) -> Iterator[Chunk]:
+        usage = {
+            "inputTokens": outcome.usage.input_tokens,
+            "outputTokens": outcome.usage.output_tokens,
+            "totalTokens": outcome.usage.input_tokens + outcome.usage.output_tokens,
+        }
+        reason = "stop" if outcome.termination_reason == "final_answer" else "other"
+        if outcome.status == "failed":
+            reason = "error"
+            text = outcome.error.message if outcome.error else outcome.termination_reason
+            yield {"type": "error", "errorText": text}
+        if outcome.status == "cancelled":
+            yield {"type": "abort", "reason": outcome.termination_reason}
+        yield from self.finish(reason, usage)
+
+    def _grow(self, event: TextAdded | ThinkingAdded, kind: str) -> Iterator[Chunk]:
+        """Send the new part of a text that grows."""
+        step = yield from self._enter(event.call_id)
+        shown = step.texts.get(kind, "")
+        if event.offset > len(shown):
+            return  # A part is missing: the entry has it.
+        text = shown[: event.offset] + event.text
+        if not text.startswith(shown):
+            others = {other: known for other, known in step.texts.items() if other != kind}
+            yield from self._reset(event.call_id)
+            for other, known in others.items():
+                yield from self._show(step, other, known)
+        yield from self._show(step, kind, text)
+
+    def _enter(self, call_id: str) -> Generator[Chunk, None, _Step]:
+        """Begin the step of a model call, unless it has begun."""
+        if self._step is None or self._step.call_id != call_id:
+            if self._step is not None:
+                yield from self._end_parts(self._step)
+                yield {"type": "finish-step"}
+            self._step = _Step(call_id)
+            yield {"type": "start-step"}
+        return self._step
+
+    def _reset(self, call_id: str) -> Iterator[Chunk]:
+        """Take back what the client has of a model call: its reply begins anew."""
+        step = self._step
+        if step is not None and step.call_id == call_id and step.texts:
+            step.texts, step.open = {}, []
+            yield {"type": "reset-step"}
+
+    def _show(self, step: _Step, kind: str, text: str) -> Iterator[Chunk]:
+        """Send what the client lacks of a text that begins with what it has."""
+        name, shown = f"{step.call_id}-{kind}", step.texts.get(kind, "")
+        if len(text) == len(shown):
+            return
+        if kind not in step.open:
+            step.open.append(kind)
+            yield {"type": f"{kind}-start", "id": name}
+        step.texts[kind] = text
+        yield {"type": f"{kind}-delta", "id": name, "delta": text[len(shown) :]}
+
+    def _end_parts(self, step: _Step) -> Iterator[Chunk]:
+        for kind in step.open:
+            yield {"type": f"{kind}-end", "id": f"{step.call_id}-{kind}"}
+        step.open = []
+
+    def _convert(self, content: Content) -> list[Chunk]:
+        return convert_content(content, self._blob_url)
+
+
+def convert_content(content: Content, blob_url: BlobUrl | None = None) -> list[Chunk]:
+    """Convert a content to the parts of a message. A blob without an address is left out."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [part for part in (_convert_part(part, blob_url) for part in content) if part]
+
+
+def _convert_part(part: Part, blob_url: BlobUrl | None) -> Chunk | None:
+    if part["type"] == "text":
+        return {"type": "text", "text": part["text"]}
+    blob: Any = part.get("blob")
+    if blob is None:
+        return {"type": "file", "mediaType": "image", "url": str(part.get("url"))}
+    url = blob_url(blob) if blob_url else None
+    name = {"filename": blob["name"]} if blob.get("name") else {}
+    return {"type": "file", "mediaType": blob["media_type"], "url": url, **name} if url else None
+
+
+# The messages of a thread, for a client that opens a chat.
+
+
+async def convert_thread(
+    entries: AsyncIterable[Entry], pending: Sequence[PendingCall] = (), blob_url: BlobUrl | None = None
+) -> list[dict[str, Any]]:
+    """Convert a thread to the messages of a chat (`UIMessage`).
+
+    Args:
+        entries: The entries of the thread.
+        pending: The calls that wait for approval.
+        blob_url: Makes the address of a blob; None: blobs are left out.
+    """
+    converted: list[dict[str, Any]] = []
+    chunks: ReplyChunks | None = None
+
+    def apply(event: SessionEvent) -> None:
+        if chunks is not None:
+            apply_chunks(converted[-1], chunks.take(event))
+
+    async for entry in entries:
+        sent = entry.body if entry.kind == "ai_message" else None
+        if chunks is None and isinstance(sent, payloads.UserMessage):
+            request_id = entry.refs.get("request_id") or entry.id
+            name = sent.input_id or request_id
+            converted.append({"id": name, "role": "user", "parts": convert_content(sent.content, blob_url)})
+            converted.append({"id": name_reply(request_id), "role": "assistant", "parts": []})
+            chunks = ReplyChunks(request_id, blob_url=blob_url)
+            continue
+        apply(EntryCommitted(seq=entry.seq, entry=entry))
+        if entry.kind == "run":
+            chunks = None
+    for call in pending:
+        apply(ApprovalRequired(tool_call_id=call.tool_call_id, name=call.name, arguments=call.arguments))
+    return [message for message in converted if message["parts"]]
+
+
+def apply_chunks(message: dict[str, Any], chunks: Iterable[Chunk]) -> None:
+    """Apply the chunks of a thread's entries to a message, as `useChat` does."""
+    parts: list[dict[str, Any]] = message["parts"]
+    calls = {part["toolCallId"]: part for part in parts if "toolCallId" in part}
+    for chunk in chunks:
+        match chunk:
+            case {"type": "start-step"}:
+                parts.append({"type": "step-start"})
+            case {"type": "text-delta" | "reasoning-delta" as kind, "delta": text}:
+                parts.append({"type": kind.removesuffix("-delta"), "text": text, "state": "done"})
+            case {"type": "tool-input-available", "toolName": name}:
+                kept = {key: value for key, value in chunk.items() if key not in ("type", "toolName")}
+                parts.append({"type": f"tool-{name}", "state": "input-available", **kept})
+                calls[chunk["toolCallId"]] = parts[-1]
+            case {"type": "tool-approval-request", "toolCallId": name, "approvalId": approval}:
+                calls[name] |= {"state": "approval-requested", "approval": {"id": approval}}
+            case {"type": "tool-approval-response", "approvalId": name}:
+                decided = {key: value for key, value in chunk.items() if key in ("approved", "reason")}
+                calls[name] |= {"state": "approval-responded", "approval": calls[name]["approval"] | decided}
+            case {"type": "tool-output-available", "toolCallId": name, "output": output}:
+                calls[name] |= {"state": "output-available", "output": output}
+            case {"type": "tool-output-error", "toolCallId": name, "errorText": text}:
+                calls[name] |= {"state": "output-error", "errorText": text}
+            case {"type": "tool-output-denied", "toolCallId": name}:
+                calls[name] |= {"state": "output-denied"}
+            case {"type": "source-url" | "file" | "steering-message"}:
+                parts.append(chunk)
+            case {"type": "finish", "messageMetadata": metadata}:
+                message["metadata"] = metadata

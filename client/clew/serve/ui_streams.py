@@ -1,0 +1,279 @@
+"""The routes for user interfaces: the AI SDK's (`useChat`), and those that speak AG-UI.
+
+A client's chat is a session of its tenant: `POST /v1/ui/chat` is the `api` of the AI SDK's `DefaultChatTransport`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing, suppress
+from typing import Annotated, Any, Literal
+
+from ag_ui.core import BaseEvent, RunAgentInput, RunErrorEvent, UserMessage
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from clew.ag_ui import run_agent
+from clew.ag_ui.parts import BlobUrl
+from clew.serve.access import Authorized, Caller
+from clew.serve.bodies import read_body
+from clew.serve.problems import InvalidParameter, make_body
+from clew.serve.streams import SentEvent, stream_events
+from clew.serve.ui_messages import ReplyChunks, UiMessage, convert_thread, read_message
+from clew.session import Session
+from clew.session.events import (
+    ApprovalRequired,
+    EntryCommitted,
+    ResultRequired,
+    StatusChanged,
+)
+from clew.session.options import SessionOptions
+from clew_workflows.contract import ExternalToolSpec, SessionStatus
+from clew_workflows.contract.config import ExternalTools
+from clew_workflows.contract.content import Blob
+from clew_workflows.contract.errors import AlreadyAnswered, AlreadyResolved, ClewError
+from clew_workflows.contract.names import AgentName, ModelName
+
+router = APIRouter(tags=["user interfaces"])
+
+UI_HEADERS: Mapping[str, str] = {"x-vercel-ai-ui-message-stream": "v1"}
+"""What tells the version of the AI SDK's protocol."""
+DONE = SentEvent("[DONE]")
+"""The last event of the AI SDK's protocol."""
+
+
+class ChatRequest(BaseModel):
+    """The body that `DefaultChatTransport` sends, whose option `body` has the last three fields.
+
+    Attributes:
+        id: The chat, which is the session.
+        messages: The messages that the client has. The last one alone is read.
+        trigger: Why the client sends them.
+        message_id: The message of the user that this one replaces, or the assistant's that it continues.
+        agent: The agent of a session that is new.
+        model: The model of a session that is new.
+        external_tools: The tools that the client runs itself. Absent: those that the session has.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    id: str
+    messages: list[UiMessage] = Field(min_length=1, max_length=100_000)
+    trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
+    message_id: str | None = Field(default=None, alias="messageId")
+    agent: AgentName | None = None
+    model: ModelName | None = None
+    external_tools: ExternalTools | None = None
+
+
+@router.post("/v1/ui/chat")
+async def send_chat(
+    request: Request, caller: Authorized, body: Annotated[ChatRequest, read_body(ChatRequest)]
+) -> StreamingResponse:
+    """Send the last message of a chat, or the decisions and results in it, and stream the assistant's message."""
+    newest = body.messages[-1]
+    if body.trigger == "regenerate-message" or (newest.role == "user" and body.message_id is not None):
+        raise InvalidParameter(
+            "a session keeps what was said: fork it before the message, and send the message there", param="trigger"
+        )
+    session = await _open(caller, body.id, body.external_tools, agent=body.agent, model=body.model)
+    blob_url = _make_blob_url(body.id)
+    if newest.role == "assistant":
+        request_id = await _answer_calls(session, newest, caller.key.name)
+        chunks = ReplyChunks(request_id or "", newest, blob_url)
+    else:
+        request_id = newest.id
+        await session.message(read_message(newest), request_id=request_id)
+        chunks = ReplyChunks(request_id, None, blob_url)
+    return await _stream_chat(request, caller, session, request_id, chunks)
+
+
+@router.get("/v1/ui/chat/{chat_id}/stream", response_class=StreamingResponse, responses={204: {}})
+async def resume_chat(request: Request, caller: Authorized, chat_id: str) -> Response:
+    """Stream the assistant's message of the active request from its beginning; 204: no request is active."""
+    session = caller.session(chat_id)
+    request_id = (await session.status()).request_id
+    if request_id is None:
+        return Response(status_code=204)
+    chunks = ReplyChunks(request_id, None, _make_blob_url(chat_id))
+    return await _stream_chat(request, caller, session, request_id, chunks)
+
+
+@router.get("/v1/ui/chat/{chat_id}/messages")
+async def list_chat(caller: Authorized, chat_id: str) -> list[dict[str, Any]]:
+    """List the messages of a chat, for the option `messages` of `useChat`."""
+    session = caller.session(chat_id)
+    pending = (await session.status()).pending_approvals
+    return await convert_thread(session.read(), pending, _make_blob_url(chat_id))
+
+
+async def _open(
+    caller: Caller, session_id: str, external_tools: tuple[ExternalToolSpec, ...] | None, **named: str | None
+) -> Session:
+    """Open the session of a chat, and let it offer the client's tools."""
+    config: SessionOptions = {"agent": named.get("agent"), "model": named.get("model")}
+    if external_tools is not None:
+        config["external_tools"] = external_tools
+    session = await caller.open(session_id, **config)
+    if external_tools is not None:
+        wanted = [tool.model_dump(mode="json") for tool in external_tools]
+        status = await session.status()
+        if status.request_id is None and status.config.get("external_tools", []) != wanted:
+            await session.configure(external_tools=external_tools)
+    return session
+
+
+def _make_blob_url(session_id: str) -> BlobUrl:
+    def make(blob: Blob) -> str:
+        return f"/v1/sessions/{session_id}/blobs/{blob['digest']}"
+
+    return make
+
+
+async def _answer_calls(session: Session, message: UiMessage, by: str) -> str | None:
+    """Send the decisions and the results that a message has. Returns the request of its calls; None: it has none."""
+    calls = message.list_calls()
+    for call in calls:
+        if call.state == "approval-responded" and call.approval is not None and call.approval.approved is not None:
+            decide = session.approve if call.approval.approved else session.deny
+            # A repeated message finds that it was done.
+            with suppress(AlreadyResolved):
+                await decide(call.tool_call_id, reason=call.approval.reason, by=by)
+    waiting = {call.tool_call_id for call in _list_own_calls(await session.status())}
+    for call in calls:
+        if call.tool_call_id in waiting and call.state in ("output-available", "output-error"):
+            failed = call.state == "output-error"
+            with suppress(AlreadyAnswered):
+                await session.submit_tool_result(
+                    call.tool_call_id, call.error or "" if failed else call.output, is_error=failed, by=by
+                )
+    for call in calls[-1:]:
+        async for entry in session.read(tool_call_id=call.tool_call_id):
+            return entry.refs.get("request_id")
+    return None
+
+
+def _list_own_calls(status: SessionStatus) -> list[Any]:
+    """List the calls that wait for a tool of the caller's own."""
+    names = {tool["name"] for tool in status.config.get("external_tools", ())}
+    return [call for call in status.pending_external_calls if call.name in names]
+
+
+async def _stream_chat(
+    request: Request, caller: Caller, session: Session, request_id: str | None, chunks: ReplyChunks
+) -> StreamingResponse:
+    async def make() -> AsyncGenerator[SentEvent, None]:
+        async with aclosing(_follow(session, request_id, chunks)) as following:
+            async for chunk in following:
+                yield SentEvent(json.dumps(chunk, ensure_ascii=False, separators=(",", ":")))
+        yield DONE
+
+    def encode_error(error: ClewError) -> SentEvent:
+        text = make_body(error, tenant=caller.tenant)["error"]["message"]
+        return SentEvent(json.dumps({"type": "error", "errorText": text}))
+
+    return await stream_events(request, make(), encode_error=encode_error, resumes=False, headers=UI_HEADERS)
+
+
+async def _follow(
+    session: Session, request_id: str | None, chunks: ReplyChunks
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Make the chunks of a message until its request has an outcome, or waits for the client."""
+    yield chunks.start()
+    somebody_is_wanted = False
+    if request_id is not None:
+        async with aclosing(session.request(request_id).events()) as events:
+            async for event in events:
+                for chunk in chunks.take(event):
+                    yield chunk
+                if isinstance(event, EntryCommitted) and event.entry.kind == "run":
+                    return
+                somebody_is_wanted |= isinstance(event, ApprovalRequired | ResultRequired)
+                # The result of another call may be the last that the client lacks.
+                may_wait = isinstance(event, ApprovalRequired | ResultRequired | StatusChanged | EntryCommitted)
+                if (
+                    somebody_is_wanted
+                    and may_wait
+                    and await _waits_for_client(session, request_id, chunks.open_calls)
+                ):
+                    break
+    for chunk in chunks.finish():
+        yield chunk
+
+
+async def _waits_for_client(session: Session, request_id: str, open_calls: set[str]) -> bool:
+    """Whether a request waits for a decision, or for a tool of the client's, and for nothing else but others."""
+    if not open_calls:
+        return False
+    status = await session.status()
+    own = {call.tool_call_id for call in (*status.pending_approvals, *_list_own_calls(status))}
+    others = {call.tool_call_id for call in status.pending_external_calls}
+    return status.request_id == request_id and bool(own & open_calls) and open_calls <= own | others
+
+
+# AG-UI.
+
+
+@router.post("/v1/ag-ui/run")
+async def run_session(
+    request: Request, caller: Authorized, run: Annotated[RunAgentInput, read_body(RunAgentInput)]
+) -> StreamingResponse:
+    """Serve an input of an AG-UI client. `threadId` is the session, which exists."""
+    return await _run(request, caller, run)
+
+
+@router.post("/v1/ag-ui/agents/{agent}/run")
+async def run_named_agent(
+    request: Request, caller: Authorized, agent: str, run: Annotated[RunAgentInput, read_body(RunAgentInput)]
+) -> StreamingResponse:
+    """Serve an input of an AG-UI client. `threadId` is the session; a new one has the agent."""
+    return await _run(request, caller, run, agent)
+
+
+async def _run(request: Request, caller: Caller, run: RunAgentInput, agent: str | None = None) -> StreamingResponse:
+    tools = _read_tools(run) if run.messages and isinstance(run.messages[-1], UserMessage) else None
+    session = await _open(caller, run.thread_id, tools, agent=agent)
+    names = [tool["name"] for tool in (await session.status()).config.get("external_tools", ())]
+    blob_url = _make_blob_url(run.thread_id)
+
+    async def make() -> AsyncGenerator[SentEvent, None]:
+        served = run_agent(session, run, frontend_tools=names, by=caller.key.name, blob_url=blob_url)
+        async with aclosing(served) as events:
+            async for event in events:
+                yield _encode_run_event(event, caller)
+
+    def encode_error(error: ClewError) -> SentEvent:
+        told = make_body(error, tenant=caller.tenant)["error"]
+        return _encode_run_event(RunErrorEvent(message=told["message"], code=told["code"]), caller)
+
+    return await stream_events(request, make(), encode_error=encode_error, resumes=False)
+
+
+def _encode_run_event(event: BaseEvent, caller: Caller) -> SentEvent:
+    if isinstance(event, RunErrorEvent):
+        # A message of the session names it as Temporal does.
+        event = event.model_copy(update={"message": event.message.replace(caller.prefix, "")})
+    return SentEvent(event.model_dump_json(by_alias=True, exclude_none=True))
+
+
+def _read_tools(run: RunAgentInput) -> tuple[ExternalToolSpec, ...]:
+    """Read the tools that an AG-UI client runs itself.
+
+    Raises:
+        InvalidParameter: A tool is not valid.
+    """
+    try:
+        return tuple(
+            ExternalToolSpec(
+                name=tool.name,
+                description=tool.description or "",
+                parameters={"type": "object", **(tool.parameters or {})},
+            )
+            for tool in run.tools or ()
+        )
+    except ValueError as error:
+        problem: Callable[[], list[Any]] | None = getattr(error, "errors", None)
+        first = problem()[0]["msg"] if problem else "not valid"
+        raise InvalidParameter(f"tools: {first}", param="tools") from None
