@@ -7,6 +7,7 @@
 | `problems` | the status and the body of each error |
 | `streams` | server-sent events |
 | `sessions`, `blobs` | the routes `/v1/sessions/…` |
+| `openai` | the OpenAI API: Responses, Conversations, Chat Completions, Models |
 | `ui_streams`, `ui_messages` | the routes for `useChat` and AG-UI, and the chunks of the former |
 """
 

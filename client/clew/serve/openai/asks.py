@@ -52,6 +52,7 @@ class Said:
         calls: The calls of an assistant's message.
         call_id: The call that a tool's message answers.
         item: The id of its item, which names a session if this service has made it; None: it has none.
+        is_reference: The request has the id alone.
     """
 
     role: str
@@ -59,6 +60,7 @@ class Said:
     calls: tuple[Call, ...] = ()
     call_id: str | None = None
     item: str | None = None
+    is_reference: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ def read_items(given: str | Sequence[Any]) -> tuple[list[Said], list[Decision]]:
             case inputs.ApprovalItem():
                 decisions.append(Decision(item.approval_request_id, item.approve, item.reason))
             case _:
-                said.append(Said("assistant", item=item.id))
+                said.append(Said("assistant", item=item.id, is_reference=isinstance(item, inputs.ReferenceItem)))
     return _join_replies(said), decisions
 
 
@@ -251,7 +253,9 @@ def _join_replies(said: Sequence[Said]) -> list[Said]:
         before = joined[-1] if joined else None
         if one.role == "assistant" and before and before.role == "assistant" and not (one.content and before.content):
             content, calls = before.content or one.content, (*before.calls, *one.calls)
-            joined[-1] = replace(before, content=content, calls=calls, item=one.item or before.item)
+            is_reference = one.is_reference or before.is_reference
+            item = one.item or before.item
+            joined[-1] = replace(before, content=content, calls=calls, item=item, is_reference=is_reference)
         else:
             joined.append(one)
     return joined

@@ -61,7 +61,8 @@ def _find_place(ask: asks.Ask, session_id: str | None) -> Place | None:
     if session_id is not None:
         return Place(session_id, creates=True)
     for said in ask.results:
-        if parts := names.decode(str(said.call_id), names.CALL):
+        parts = names.decode(str(said.call_id), names.CALL)
+        if parts and len(parts) == 2:
             return Place(parts[0])
     return None
 

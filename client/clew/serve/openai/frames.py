@@ -112,7 +112,7 @@ def read_frame(name: ResponseName, message: Entry | None, config: Entry | None) 
     echo = _read_echo(metadata.pop(ECHO, None))
     return Frame(
         name,
-        read_time(message.at),
+        int(read_time(message.at)),
         settings.get("model") or model,
         instructions=(settings.get("context_policy") or {}).get("system_prompt"),
         metadata=metadata,

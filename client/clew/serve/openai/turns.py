@@ -12,7 +12,6 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clew.content import Media
 from clew.serve.access import Caller
 from clew.serve.openai import names
 from clew.serve.openai.asks import Ask, Decision, Parts, make_snapshot
@@ -44,7 +43,7 @@ IDLE_SECONDS = 3600
 NO_MODEL = "none:set-by-the-first-response"
 """The model of a conversation that has none yet."""
 DECISION_SECONDS = 0.2
-"""Seconds until it is looked again whether a session has decided about a message that names blobs."""
+"""Seconds until it is looked again whether a session has decided about a message."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +54,11 @@ class Turn:
         session: The session.
         frame: What the response repeats of its request.
         begun: The entry of the reply whose calls the caller has answered; None: it begins with its request.
-        sends_blobs: The message names blobs: the session decides about it after a worker has checked them.
     """
 
     session: Session
     frame: Frame
     begun: Entry | None = None
-    sends_blobs: bool = False
 
     @property
     def request_id(self) -> str:
@@ -166,6 +163,9 @@ async def _begin_session(caller: Caller, ask: Ask, session_id: str, key: str | N
         )
     if not ask.content:
         raise MissingParameter("there is no message of the user to answer", param="input")
+    for said in ask.history:
+        if said.is_reference:
+            raise NotStored(f"Item with id '{str(said.item)[:200]}' not found.", param="input")
     snapshot = make_snapshot(ask.history)
     metadata = {name: value for name in ("user",) if (value := ask.echo.get(name))}
     session = await caller.open(
@@ -277,7 +277,7 @@ async def _send_message(
         output_schema=ask.output_schema,
         echo=ask.echo,
     )
-    return Turn(session, frame, sends_blobs=any(isinstance(part, Media | Mapping) for part in content))
+    return Turn(session, frame)
 
 
 async def _describe_blobs(session: Session, content: Parts) -> Parts:
@@ -505,7 +505,14 @@ async def follow(turn: Turn, events: ResponseEvents) -> AsyncGenerator[Event, No
 
 async def _follow_session(turn: Turn) -> AsyncGenerator[SessionEvent, None]:
     if turn.begun is None:
-        await _wait_for_decision(turn)
+        try:
+            async with aclosing(turn.session.request(turn.request_id).events()) as events:
+                async for event in events:
+                    yield event
+            return
+        except UnknownRequest:
+            # A session that starts or stops, or whose blobs a worker checks, decides about a message afterwards.
+            await _wait_for_decision(turn)
         async with aclosing(turn.session.request(turn.request_id).events()) as events:
             async for event in events:
                 yield event
@@ -521,13 +528,11 @@ async def _follow_session(turn: Turn) -> AsyncGenerator[SessionEvent, None]:
 
 
 async def _wait_for_decision(turn: Turn) -> None:
-    """Wait until the session has decided about a message that names blobs.
+    """Wait until the session has decided about a message that it has taken in.
 
     Raises:
         Refusal: It has refused the message.
     """
-    if not turn.sends_blobs:
-        return
     outcome = asyncio.create_task(turn.session.request(turn.request_id).result())
     try:
         while not outcome.done():

@@ -343,6 +343,9 @@ async def test_errors_are_those_of_the_client(served: Served, client: openai.Asy
     """A wrong key, an unknown response and a busy conversation raise the client's own exceptions."""
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve("resp_unknown")
+    reference: Any = [{"type": "item_reference", "id": "msg_123"}, {"role": "user", "content": "Hi"}]
+    with pytest.raises(openai.NotFoundError, match="msg_123"):
+        await client.responses.create(model="scripted:m", input=reference)
     async with connect(served, api_key="clew_wrong") as stranger:
         with pytest.raises(openai.AuthenticationError):
             await stranger.responses.create(model="a", input="Hi")
