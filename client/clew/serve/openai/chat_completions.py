@@ -18,7 +18,7 @@ from clew.serve.access import Authorized
 from clew.serve.openai import asks, fields, inputs, names, turns
 from clew.serve.openai.chunks import Chunks, check_outcome, make_completion
 from clew.serve.openai.refusals import OpenAIRoute, make_error_body
-from clew.serve.openai.serving import IdempotencyKey, answer_or_leave, read_object, run
+from clew.serve.openai.serving import IdempotencyKey, answer_or_leave, read_body, run
 from clew.serve.openai.turns import Place, Turn
 from clew.serve.streams import SentEvent, make_json_event, stream_events
 from clew_workflows.contract.errors import ClewError
@@ -33,11 +33,11 @@ router = APIRouter(prefix="/v1/chat/completions", tags=["chat"], route_class=Ope
 async def create_completion(
     caller: Authorized,
     request: Request,
+    body: Annotated[inputs.ChatCreate, read_body(inputs.ChatCreate, fields.CHAT)],
     key: IdempotencyKey = None,
     session_id: Annotated[str | None, Header(alias=SESSION_HEADER)] = None,
 ) -> Response:
     """Create a completion: send the newest message to a session, or the results that it waits for."""
-    body = fields.read_body(inputs.ChatCreate, await read_object(request), fields.CHAT)
     ask = asks.read_chat(body)
     turn = await turns.begin(caller, ask, _find_place(ask, session_id), key)
     if body.stream:

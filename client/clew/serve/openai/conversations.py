@@ -6,16 +6,15 @@ import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
 from clew.serve.access import TENANT, Authorized, Caller
 from clew.serve.openai import asks, inputs, names, turns
-from clew.serve.openai.fields import read_plain_body
 from clew.serve.openai.frames import read_time
 from clew.serve.openai.items import ITEM_REF, REPAIR, ThreadItems
 from clew.serve.openai.refusals import InvalidValue, NotStored, OpenAIRoute, UnsupportedValue
-from clew.serve.openai.serving import IdempotencyKey, make_page, read_object
+from clew.serve.openai.serving import IdempotencyKey, make_page, read_body
 from clew.session import Session
 from clew_workflows.contract.errors import Busy
 from clew_workflows.contract.payloads import ConfigPayload, MessagePayload, OperationPayload, UserMessage
@@ -27,12 +26,15 @@ router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_cla
 
 
 @router.post("", operation_id="createConversation")
-async def create_conversation(caller: Authorized, request: Request, key: IdempotencyKey = None) -> Response:
+async def create_conversation(
+    caller: Authorized,
+    body: Annotated[inputs.ConversationCreate, read_body(inputs.ConversationCreate)],
+    key: IdempotencyKey = None,
+) -> Response:
     """Create a conversation, with the agent that its metadata names, or the only one of the key.
 
     Without an agent its first response sets its model.
     """
-    body = read_plain_body(inputs.ConversationCreate, await read_object(request))
     session_id = names.make_session_id(key)
     said = _read_items(body.items or [])
     metadata = dict(body.metadata or {})
@@ -64,9 +66,12 @@ async def get_conversation(caller: Authorized, conversation_id: str) -> Response
 
 
 @router.post("/{conversation_id}", operation_id="updateConversation")
-async def update_conversation(caller: Authorized, conversation_id: str, request: Request) -> Response:
+async def update_conversation(
+    caller: Authorized,
+    conversation_id: str,
+    body: Annotated[inputs.ConversationUpdate, read_body(inputs.ConversationUpdate)],
+) -> Response:
     """Replace the metadata of a conversation."""
-    body = read_plain_body(inputs.ConversationUpdate, await read_object(request))
     session, _ = await turns.resume(caller, conversation_id)
     await session.configure(metadata=caller.add_tenant(body.metadata))
     made = await _read_conversation(caller, conversation_id)
@@ -96,9 +101,12 @@ async def list_items(
 
 
 @router.post("/{conversation_id}/items", operation_id="createConversationItems")
-async def create_items(caller: Authorized, conversation_id: str, request: Request) -> Response:
+async def create_items(
+    caller: Authorized,
+    conversation_id: str,
+    body: Annotated[inputs.ItemsCreate, read_body(inputs.ItemsCreate)],
+) -> Response:
     """Add items to a conversation, without a response. Its context becomes a snapshot of all its messages."""
-    body = read_plain_body(inputs.ItemsCreate, await read_object(request))
     said = _read_items(body.items)
     session, status = await turns.resume(caller, conversation_id)
     if status.status not in ("idle", "preparing"):

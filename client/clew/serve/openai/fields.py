@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from clew.serve.openai import inputs
 from clew.serve.openai.refusals import (
-    InvalidValue,
     UnsupportedParameter,
     UnsupportedValue,
     translate_validation_error,
@@ -143,18 +142,3 @@ def read_body(model: type[B], body: Mapping[str, Any], fields: Mapping[str, tupl
         if support == "differs" and first["type"] in ("literal_error", "union_tag_invalid", "extra_forbidden"):
             raise UnsupportedValue(f"Unsupported value for '{refusal.param}': {note}", param=refusal.param) from None
         raise refusal from None
-
-
-def read_plain_body(model: type[B], body: Mapping[str, Any]) -> B:
-    """Read the body of a request that has no refused fields.
-
-    Raises:
-        InvalidValue: A field is missing, unknown or not valid.
-    """
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        raise translate_validation_error(error) from None
-
-
-__all__ = ["CHAT", "RESPONSES", "InvalidValue", "Support", "read_body", "read_plain_body"]

@@ -17,7 +17,7 @@ from clew.serve.openai.serving import (
     answer_or_leave,
     make_error_encoder,
     make_page,
-    read_object,
+    read_body,
     run,
     stream,
 )
@@ -30,9 +30,13 @@ router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=OpenA
 
 
 @router.post("", operation_id="createResponse")
-async def create_response(caller: Authorized, request: Request, key: IdempotencyKey = None) -> Response:
+async def create_response(
+    caller: Authorized,
+    request: Request,
+    body: Annotated[inputs.ResponseCreate, read_body(inputs.ResponseCreate, fields.RESPONSES)],
+    key: IdempotencyKey = None,
+) -> Response:
     """Create a response: send a message to a session, or the results that a response waits for."""
-    body = fields.read_body(inputs.ResponseCreate, await read_object(request), fields.RESPONSES)
     ask = asks.read_response(body)
     turn = await turns.begin(caller, ask, await _find_place(caller, body, ask), key)
     events = turn.make_events()

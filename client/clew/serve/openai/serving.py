@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Header, Request, Response
 
-from clew.serve.openai import turns
+from clew.serve.bodies import depend_on_body
+from clew.serve.openai import fields, inputs, turns
 from clew.serve.openai.events import Event, ResponseEvents
 from clew.serve.openai.refusals import InvalidValue, make_error_body
 from clew.serve.openai.turns import Turn
@@ -18,6 +20,7 @@ from clew.serve.streams import SentEvent, make_json_event
 from clew_workflows.contract.errors import ClewError
 
 T = TypeVar("T")
+B = TypeVar("B", bound=inputs.Body)
 
 CLIENT_GONE = 499
 """The status of a request whose client has left before the answer. The session goes on."""
@@ -29,7 +32,19 @@ IdempotencyKey = Annotated[
 """The caller's key for a request: a repetition with the same key is answered by the same response."""
 
 
-async def read_object(request: Request) -> dict[str, Any]:
+def read_body(model: type[B], table: Mapping[str, tuple[fields.Support, str]] = MappingProxyType({})) -> Any:
+    """Make the dependency of a parameter that is the body, for the metadata of `Annotated`.
+
+    `table`: what is served of its fields; those that it does not have are served.
+    """
+
+    async def read(request: Request) -> B:
+        return fields.read_body(model, await _read_object(request), table)
+
+    return depend_on_body(read, model)
+
+
+async def _read_object(request: Request) -> dict[str, Any]:
     """Read the body of a request: a JSON object.
 
     Raises:
