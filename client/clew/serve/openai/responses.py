@@ -158,6 +158,4 @@ def _list_inputs(turn: Turn, entries: Any) -> list[dict[str, Any]]:
 
 def _is_input(turn: Turn, message: UserMessage) -> bool:
     """Whether a message of a user is the one that began a response: what is steered in is not."""
-    if message.source is not None and message.source not in ("steer", "message"):
-        return False
-    return message.input_id is None if turn.begun is None else message.input_id == turns.name_input(turn)
+    return message.input_id == (None if turn.begun is None else turns.name_input(turn))

@@ -64,3 +64,34 @@ async def test_a_stream_goes_on_after_its_worker_has_died(stack: Stack, again: s
         assert texts[1] == OTHER
     numbers = [event.sequence_number for event in events]
     assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.slow
+async def test_a_completion_goes_on_after_its_worker_has_died(stack: Stack) -> None:
+    """SIGKILL in the middle of a stream of Chat Completions: its chunks are the text, once."""
+    attempts = 0
+
+    def script(_body: dict[str, Any]) -> Reply:
+        nonlocal attempts
+        attempts += 1
+        return Reply(STORY, tokens_per_second=5 if attempts == 1 else 100)
+
+    queue = f"queue-{uuid.uuid4().hex}"
+    model = stack.add_model(script)
+    clew = Clew(stack.clew.temporal, queue)
+    text = ""
+    async with run_service(clew) as served, connect(served) as client, run_worker_process(stack, queue) as first:
+        stream = await client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": "Hi"}], stream=True
+        )
+        async with asyncio.timeout(2 * PATIENCE_SECONDS):
+            async for chunk in stream:
+                text += check(chunk).choices[0].delta.content or ""
+                if len(text) > 20:
+                    await first.kill()
+                    break
+            async with run_worker_process(stack, queue):
+                async for chunk in stream:
+                    text += check(chunk).choices[0].delta.content or ""
+    assert text == STORY
+    assert attempts == 2
