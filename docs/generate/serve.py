@@ -30,7 +30,7 @@ def _list_routes() -> Iterator[list[str]]:
             if isinstance(route, APIRoute) and route.include_in_schema:
                 model = find_model(route.dependant)
                 summary = (route.endpoint.__doc__ or "").strip().partition("\n")[0]
-                for method in sorted(route.methods):
+                for method in sorted(route.methods or ()):
                     yield [f"`{method} {route.path}`", f"`{model.__name__}`" if model else "", summary]
 
 
@@ -41,5 +41,5 @@ def _list_statuses() -> Iterator[list[str]]:
             words[status].add(find_word(cls.__new__(cls)))
     for problem in Problem.__subclasses__():
         words[problem.status].add(problem.type)
-    for status in sorted(words):
-        yield [str(status), ", ".join(f"`{word}`" for word in sorted(words[status]))]
+    for number in sorted(words):
+        yield [str(int(number)), ", ".join(f"`{word}`" for word in sorted(words[number]))]

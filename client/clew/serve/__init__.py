@@ -6,9 +6,12 @@
 | `access` | keys, tenants, rate limits, and what a request may reach |
 | `problems` | the status and the body of each error |
 | `streams` | server-sent events |
+| `bodies`, `answers` | bodies of requests and of answers: the contract's types |
+| `document` | the OpenAPI document, and a page of it |
 | `sessions`, `blobs` | the routes `/v1/sessions/…` |
 | `openai` | the OpenAI API: Responses, Conversations, Chat Completions, Models |
 | `ui_streams`, `ui_messages` | the routes for `useChat` and AG-UI, and the chunks of the former |
+| `running`, `tracing` | the process of `clew serve`: its end, its log and its traces |
 """
 
 from clew.serve.access import Key, Keys

@@ -27,7 +27,7 @@ from temporalio.service import RPCError
 
 from clew.serve import blobs, mcp_server, openai, sessions, ui_streams
 from clew.serve.access import Key, Keys, RateLimiter
-from clew.serve.bodies import describe_bodies
+from clew.serve.document import add_page, describe_bodies
 from clew.serve.problems import (
     PROBLEMS,
     TOO_LARGE,
@@ -175,7 +175,9 @@ def make_app(
     _add_health(app)
     for router in ROUTERS:
         app.include_router(router)
-    describe_bodies(app, ROUTERS)
+    if settings.describes_itself:
+        describe_bodies(app, ROUTERS)
+        add_page(app)
     return app
 
 

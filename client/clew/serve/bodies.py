@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import Depends, Request
 from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from clew.serve.problems import InvalidParameter
 from clew_workflows.contract.validation import translate_validation_error
@@ -67,58 +65,3 @@ def _find_models(dependant: Dependant) -> Iterator[type[BaseModel]]:
         yield getattr(call, _MODEL)
     for dependency in dependant.dependencies:
         yield from _find_models(dependency)
-
-
-# The OpenAPI document, which FastAPI makes without these bodies.
-
-
-_REF = "#/components/schemas/"
-
-
-def describe_bodies(app: FastAPI, routers: Sequence[APIRouter]) -> None:
-    """Add the bodies that `read_body` reads to the OpenAPI document of an application with these routers."""
-    make = app.openapi
-
-    def make_document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            _add_bodies(routers, make())
-        assert app.openapi_schema is not None
-        return app.openapi_schema
-
-    app.openapi = make_document  # type: ignore[method-assign]
-
-
-def _add_bodies(routers: Sequence[APIRouter], document: dict[str, Any]) -> None:
-    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-    read = [(route, model) for route in routes if (model := find_model(route.dependant)) is not None]
-    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
-        (model, "validation") for model in dict.fromkeys(model for _, model in read)
-    ]
-    names, definitions = models_json_schema(models, ref_template=_REF + "{model}")
-    schemas: dict[str, Any] = document.setdefault("components", {}).setdefault("schemas", {})
-    renamed = {
-        name: f"{name}Body" for name, schema in definitions["$defs"].items() if schemas.get(name, schema) != schema
-    }
-    for name, schema in definitions["$defs"].items():
-        schemas[renamed.get(name, name)] = _rename_refs(schema, renamed)
-    for route, model in read:
-        schema = _rename_refs(names[model, "validation"], renamed)
-        body = {"content": {"application/json": {"schema": schema}}}
-        for method in route.methods or ():
-            document["paths"][route.path_format][method.lower()]["requestBody"] = body
-
-
-def _rename_refs(schema: Any, renamed: dict[str, str]) -> Any:
-    """Rename what references name: the types of answers have other schemas under some names."""
-    match schema:
-        case dict():
-            return {
-                name: _REF + renamed.get(part.removeprefix(_REF), part.removeprefix(_REF))
-                if name == "$ref" and isinstance(part, str)
-                else _rename_refs(part, renamed)
-                for name, part in schema.items()
-            }
-        case list():
-            return [_rename_refs(part, renamed) for part in schema]
-        case _:
-            return schema

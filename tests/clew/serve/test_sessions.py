@@ -7,8 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 
 from clew.local import Reply, ToolCall
+from clew.serve import blobs, sessions
 from clew_workflows.contract.content import Blob
 from tests.support.media import make_png
 from tests.support.scripts import PausedModel, make_tool_script, wait_for_approvals
@@ -239,3 +241,54 @@ async def test_configuration(served: Served, stack: Stack) -> None:
     assert opened["ignored"].keys() == {"model"}
     unknown: httpx.Response = await served.http.put("/v1/sessions/unknown", json={})
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "not_found")
+
+
+HOSTILE_BODIES = (
+    b"{",
+    b"[]",
+    b"null",
+    b"[" * 100_000,
+    b'{"content": "\\ud800"}',
+    b'{"content": "\xff"}',
+    b'{"content": 1e999, "at_seq": 1e30}',
+    b'{"at_seq": 123456789012345678901234567890, "to_seq": -1}',
+    b'{"token": "rt2.%00.x", "session_id": "a:b", "decision": "approve", "operation": {}, "pending": [{}]}',
+    b'{"metadata": {"a": "' + b"x" * 10_000 + b'"}, "content": ""}',
+)
+HOSTILE_QUERY = {
+    "from_seq": "123456789012345678901234567890",
+    "limit": "-1",
+    "wait": "1e9",
+    "at_seq": "NaN",
+    "kind": "\x00",
+    "call_id": "%",
+    "since": "🚀",
+    "status": "none",
+    "media_type": "text/html\r\nX: y",
+    "name": "../../etc/passwd",
+    "context_ref": "'; --",
+}
+
+
+@pytest.mark.slow
+async def test_hostile_requests_are_refused(served: Served, stack: Stack) -> None:
+    """No body, query or header of any route is an error of the service, and the session answers afterwards."""
+    path = await open_chat(served, "target", stack.add_model("fine"))
+    names = {"session_id": "target", "request_id": "r", "tool_call_id": "t", "digest": "0" * 64, "upload_id": "u"}
+    routes = [route for router in (sessions.router, blobs.router) for route in router.routes]
+    for route in routes:
+        assert isinstance(route, APIRoute)
+        for method in route.methods or ():
+            if method == "DELETE" or route.path.endswith(("/close", "/hibernate", "/events")):
+                continue
+            target = route.path.format(**names)
+            bodies = HOSTILE_BODIES if method in ("POST", "PUT", "PATCH") else (b"",)
+            for body in bodies:
+                answer = await served.http.request(method, target, content=body)
+                assert answer.status_code < 500, (method, target, body[:60], answer.text)
+            for name, value in HOSTILE_QUERY.items():
+                headers = {"Idempotency-Key": "k" * 300, "Last-Event-ID": "x", "Content-Type": "text/weird"}
+                answer = await served.http.request(method, target, params={name: value}, headers=headers)
+                assert answer.status_code < 500 or "upload_unavailable" in answer.text, (method, target, name)
+    answer = await call(served, "POST", f"{path}/messages?wait=60", {"content": "well?"})
+    assert answer["answer"] == "fine"
