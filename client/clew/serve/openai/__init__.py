@@ -4,7 +4,7 @@
 |---|---|
 | `responses`, `conversations`, `chat_completions`, `models` | the routes |
 | `turns` | begin a response in a session, go on with one, follow it, read it again |
-| `asks`, `inputs`, `fields` | what a request asks for: from its body, purely |
+| `asks`, `parts`, `inputs`, `fields` | what a request asks for: from its body, purely |
 | `events`, `items`, `frames`, `chunks` | the API's events and objects, from the thread, purely |
 | `names` | ids that name what they stand for |
 | `serving`, `refusals` | what the routes share; errors in the form of the API |

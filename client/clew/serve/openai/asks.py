@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import binascii
 import json
-import re
-from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 from pydantic import ValidationError
 
-from clew.content import Audio, File, Image, Media
 from clew.serve.openai import inputs, names
 from clew.serve.openai.frames import ECHO, REPEATED, make_echo
+from clew.serve.openai.parts import Parts, read_content
 from clew.serve.openai.refusals import InvalidValue, UnsupportedValue, translate_validation_error
-from clew_workflows.contract.content import MAX_BLOB_BYTES
-from clew_workflows.contract.errors import TooLarge
 from clew_workflows.contract.policy import ContextPolicy
-
-Parts = list[str | Media | Mapping[str, Any]]
-"""The parts of a message, as `Session.message` takes them."""
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
-_DIGEST = re.compile(r"(?:file-)?([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
@@ -138,7 +127,9 @@ class Ask:
         return made
 
     def find_place(self) -> str | None:
-        """Find the newest item, or the call of the newest result, that names a session; None: there is none."""
+        """Find what names a session: a decision, or the newest item or result; None: there is nothing."""
+        if self.decisions:
+            return self.decisions[0].request
         for said in reversed((*self.history, *self.results)):
             for name in (said.call_id, said.item, *(call.id for call in said.calls)):
                 if name and names.decode(name, *_PLACES):
@@ -215,11 +206,11 @@ def read_items(given: str | Sequence[Any]) -> tuple[list[Said], list[Decision]]:
     for number, item in enumerate(read):
         match item:
             case inputs.MessageItem():
-                said.append(Said(item.role, _read_content(item.content, f"input[{number}].content"), item=item.id))
+                said.append(Said(item.role, read_content(item.content, f"input[{number}].content"), item=item.id))
             case inputs.FunctionCallItem():
                 said.append(Said("assistant", calls=(_read_call(item, f"input[{number}]"),), item=item.id))
             case inputs.FunctionOutputItem():
-                output = _read_content(item.output, f"input[{number}].output")
+                output = read_content(item.output, f"input[{number}].output")
                 said.append(Said("tool", output, call_id=item.call_id, item=item.id))
             case inputs.ApprovalItem():
                 decisions.append(Decision(item.approval_request_id, item.approve, item.reason))
@@ -356,7 +347,7 @@ def _read_message(message: inputs.ChatMessage, param: str) -> Said:
     )
     if message.role == "tool" and message.tool_call_id is None:
         raise InvalidValue(f"'{param}.tool_call_id' is missing", param=f"{param}.tool_call_id")
-    content = _read_content(message.content or [], f"{param}.content")
+    content = read_content(message.content or [], f"{param}.content")
     return Said(message.role, content, calls, message.tool_call_id)
 
 
@@ -448,100 +439,3 @@ def simplify(content: Parts) -> str | Parts:
 
 def _join_text(content: Parts) -> str:
     return "\n".join(part for part in content if isinstance(part, str))
-
-
-# Parts of messages.
-
-
-def _read_content(content: str | Sequence[Any], param: str) -> Parts:
-    if isinstance(content, str):
-        return [content]
-    return [_read_part(part, f"{param}[{number}]") for number, part in enumerate(content)]
-
-
-def _read_part(part: Any, param: str) -> str | Media | Mapping[str, Any]:
-    match part:
-        case inputs.InputText() | inputs.OutputText() | inputs.ChatText():
-            return part.text
-        case inputs.Refusal() | inputs.ChatRefusal():
-            return part.refusal
-        case inputs.InputImage():
-            return _read_image(part.image_url, part.file_id, param)
-        case inputs.ChatImage():
-            return _read_image(part.image_url.url, None, param)
-        case inputs.InputFile():
-            return _read_file(part.file_data, part.file_id, part.filename, part.file_url, param)
-        case inputs.ChatFile():
-            return _read_file(part.file.file_data, part.file.file_id, part.file.filename, None, param)
-        case inputs.InputAudio() | inputs.ChatAudio():
-            audio = part.input_audio
-            return Audio.from_bytes(
-                _decode(audio.data, param), {"mp3": "audio/mpeg", "wav": "audio/wav"}[audio.format]
-            )
-    raise AssertionError(part)
-
-
-def _read_image(url: str | None, file_id: str | None, param: str) -> Media | Mapping[str, Any]:
-    if file_id is not None and url is None:
-        return _name_blob("image", file_id, param)
-    if url is None or file_id is not None:
-        raise InvalidValue(f"'{param}' has either an image_url or a file_id", param=param)
-    if url.startswith("data:"):
-        media_type, data = _read_data_url(url, param)
-        return Image.from_bytes(data, media_type)
-    return Image.from_url(url)
-
-
-def _read_file(
-    data: str | None, file_id: str | None, name: str | None, url: str | None, param: str
-) -> Media | Mapping[str, Any]:
-    if url is not None:
-        raise UnsupportedValue("files at addresses are not fetched: send file_data", param=f"{param}.file_url")
-    if file_id is not None and data is None:
-        return _name_blob("file", file_id, param)
-    if data is None or file_id is not None:
-        raise InvalidValue(f"'{param}' has either file_data or a file_id", param=param)
-    if data.startswith("data:"):
-        media_type, read = _read_data_url(data, param)
-        return File.from_bytes(read, media_type, name)
-    return File.from_bytes(_decode(data, param), None, name)
-
-
-def _name_blob(kind: str, file_id: str, param: str) -> Mapping[str, Any]:
-    """Name a blob of the session by its digest. What else a part says of it is looked up before it is sent."""
-    named = _DIGEST.fullmatch(file_id)
-    if named is None:
-        raise UnsupportedValue(
-            "a file_id is the digest of a blob of the session: upload it by PUT /v1/sessions/{id}/blobs, or send the "
-            "bytes",
-            param=f"{param}.file_id",
-        )
-    return {"type": kind, "digest": named[1]}
-
-
-def _read_data_url(url: str, param: str) -> tuple[str | None, bytes]:
-    head, comma, data = url.removeprefix("data:").partition(",")
-    if not comma:
-        raise InvalidValue(f"'{param}' has no complete data URL", param=param)
-    media_type = head.partition(";")[0].strip().lower() or None
-    if head.lower().endswith(";base64"):
-        return media_type, _decode(data, param)
-    return media_type, unquote_to_bytes(data)
-
-
-def _decode(data: str, param: str) -> bytes:
-    if len(data) // 4 * 3 > MAX_BLOB_BYTES + 2:
-        raise TooLarge(f"'{param}' has more than {MAX_BLOB_BYTES} bytes, the most that are stored")
-    try:
-        if _BASE64.fullmatch(data):
-            return b64decode(data)
-    except (binascii.Error, ValueError):
-        pass
-    raise InvalidValue(f"'{param}' has bytes that are not in base64", param=param)
-
-
-def iterate_digests(content: Parts) -> Iterator[str]:
-    """Iterate over the digests of the blobs that a content names without their descriptions."""
-    for part in content:
-        if isinstance(part, Mapping) and "digest" in part:
-            yield part["digest"]

@@ -14,10 +14,11 @@ from typing import Any
 
 from clew.serve.access import Caller
 from clew.serve.openai import names
-from clew.serve.openai.asks import Ask, Decision, Parts, make_snapshot
+from clew.serve.openai.asks import Ask, Decision, make_snapshot
 from clew.serve.openai.events import Event, ResponseEvents
 from clew.serve.openai.frames import Frame, read_frame, read_time
 from clew.serve.openai.names import ResponseName
+from clew.serve.openai.parts import Parts
 from clew.serve.openai.refusals import InvalidValue, MissingParameter, NotStored, UnsupportedValue
 from clew.session import Session
 from clew.session.events import EntryCommitted, SessionEvent
@@ -130,7 +131,7 @@ async def find_place(caller: Caller, ask: Ask) -> Place | None:
     if not parts or len(parts) < 2:
         return None
     session_id, within = parts[0], parts[1]
-    if ask.results:
+    if ask.results or ask.decisions:
         # The session knows what its calls wait for.
         return Place(session_id)
     session = caller.session(session_id)

@@ -130,9 +130,7 @@ async def test_an_agent_with_tools_and_an_approval(stack: Stack) -> None:
         assert request.type == "mcp_approval_request"
         assert request.name == "guarded"
         decision: Any = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
-        second = check(
-            await client.responses.create(model="cleaner", input=[decision], previous_response_id=first.id)
-        )
+        second = check(await client.responses.create(model="cleaner", input=[request.to_dict(), decision]))
         done = second.output[0]
         assert done.type == "mcp_call"
         assert done.approval_request_id == request.id
