@@ -1,12 +1,11 @@
 """The OpenAI API over sessions.
 
-`asks`: test_responses, test_chat_completions, test_conversations
+`parts`: test_asks, test_responses
 `chunks`: test_events, test_chat_completions
 `frames`: test_responses
 `inputs`: test_fields, test_responses, test_chat_completions
 `items`: test_conversations, test_responses
 `models`: test_chat_completions
-`parts`: test_responses
 `refusals`: test_responses, test_chat_completions
 `serving`: test_responses, test_conversations
 `turns`: test_responses, test_conversations, test_takeover
