@@ -129,8 +129,9 @@ async def test_an_agent_with_tools_and_an_approval(stack: Stack) -> None:
         assert (call.name, call.output) == ("add", "3")
         assert request.type == "mcp_approval_request"
         assert request.name == "guarded"
-        decision: Any = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
-        second = check(await client.responses.create(model="cleaner", input=[request.to_dict(), decision]))
+        decision = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
+        sent: Any = [request.to_dict(), decision]
+        second = check(await client.responses.create(model="cleaner", input=sent))
         done = second.output[0]
         assert done.type == "mcp_call"
         assert done.approval_request_id == request.id
