@@ -1,4 +1,4 @@
-"""What `docs/` holds that is made from the code: JSON Schemas, TypeScript declarations, tables of three pages.
+"""What `docs/` holds that is made from the code: JSON Schemas, TypeScript declarations, tables of pages.
 
 `make pages` writes all of it, `make check` fails where something is not current.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.generate import models, page, schemas, serve
+from docs.generate import models, openai_api, page, schemas, serve
 
 DOCS = Path(__file__).parents[1]
 CONTRACT = Path("contract.md")
 MODELS = Path("models.md")
+OPENAI = Path("serve-openai.md")
 SERVE = Path("serve.md")
 SCHEMAS = Path("schemas")
 
@@ -22,7 +23,12 @@ def contents(docs: Path) -> dict[Path, str]:
     The pages are read there: people write them, and only their tables are made from the code.
     """
     made = {SCHEMAS / name: text for name, text in schemas.files().items()}
-    tables = {CONTRACT: page.blocks(), MODELS: models.blocks(), SERVE: serve.blocks()}
+    tables = {
+        CONTRACT: page.blocks(),
+        MODELS: models.blocks(),
+        OPENAI: openai_api.blocks(),
+        SERVE: serve.blocks(),
+    }
     return made | {name: page.filled((docs / name).read_text(), blocks, name) for name, blocks in tables.items()}
 
 

@@ -9,6 +9,7 @@
 | `bodies`, `answers` | bodies of requests and of answers: the contract's types |
 | `document` | the OpenAPI document, and a page of it |
 | `sessions`, `blobs` | the routes `/v1/sessions/…` |
+| `openai` | the OpenAI API: Responses, Conversations, Chat Completions, Models |
 | `ui_streams`, `ui_messages` | the routes for `useChat` and AG-UI, and the chunks of the former |
 | `mcp_server` | the MCP server: agents as tools, sessions as resources |
 | `running`, `tracing` | the process of `clew serve`: its end, its log and its traces |

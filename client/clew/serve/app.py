@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.common import MetricMeter
 from temporalio.service import RPCError
 
-from clew.serve import blobs, mcp_server, sessions, ui_streams
+from clew.serve import blobs, mcp_server, openai, sessions, ui_streams
 from clew.serve.access import Key, Keys, RateLimiter
 from clew.serve.document import add_page, describe_bodies
 from clew.serve.problems import (
@@ -70,7 +70,13 @@ MEDIA_PATHS = ("/v1/responses", "/v1/conversations", "/v1/chat/completions", "/v
 _BLOB_PATH = re.compile(r"/v1/sessions/[^/]+/blobs")
 
 
-ROUTERS: Sequence[APIRouter] = (sessions.router, blobs.router, ui_streams.router, mcp_server.router)
+ROUTERS: Sequence[APIRouter] = (
+    sessions.router,
+    blobs.router,
+    ui_streams.router,
+    mcp_server.router,
+    *openai.ROUTERS,
+)
 """The routers of the application, beside its health."""
 
 
@@ -165,8 +171,8 @@ def make_app(
             CORSMiddleware,
             allow_origins=list(settings.cors_origins),
             allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
-            expose_headers=["Retry-After", "X-Request-Id"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Clew-Session"],
+            expose_headers=["Retry-After", "X-Clew-Session", "X-Request-Id"],
         )
     _add_health(app)
     add_studio(app)

@@ -28,6 +28,11 @@ def read_body(model: type[M]) -> Any:
     async def read(request: Request) -> M:
         return parse_body(model, await request.body())
 
+    return depend_on_body(read, model)
+
+
+def depend_on_body(read: Callable[..., Any], model: type[BaseModel]) -> Any:
+    """Make the dependency of a parameter that a function reads of the body, which the model describes."""
     setattr(read, _MODEL, model)
     return Depends(read)
 

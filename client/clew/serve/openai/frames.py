@@ -1,0 +1,230 @@
+"""The parts of a response that its request sets, and the objects of the API that have them. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from clew.serve.openai.names import ResponseName
+from clew_workflows.contract.outcomes import OutcomeError, Usage
+from clew_workflows.contract.payloads import ConfigPayload, UserMessage
+from clew_workflows.thread.entries import Entry
+
+ECHO = "clew.response"
+"""The metadata of a message that keeps what a response repeats of its request, and no model reads: JSON."""
+
+# Keys of the echo.
+_BACKGROUND, _PREVIOUS, _FORMAT, _STORE, _SUMMARY, _TIER = (
+    "background",
+    "previous",
+    "format",
+    "store",
+    "summary",
+    "tier",
+)
+REPEATED = ("user", "safety_identifier", "prompt_cache_key")
+"""Fields of a request that its response repeats, and that have no other effect."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a response repeats of its request.
+
+    Attributes:
+        name: The response.
+        created_at: When it was made, in seconds since 1970.
+        model: The agent or the model, as the caller named it.
+        instructions: The instructions; None: it had none.
+        metadata: The caller's metadata.
+        functions: The caller's functions: name, description and parameters.
+        options: The options of model calls that the request has set (`ModelOptions`).
+        output_schema: The JSON Schema that the answer must meet; None: it is a text.
+        echo: The other fields that are repeated.
+    """
+
+    name: ResponseName
+    created_at: float
+    model: str
+    instructions: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    functions: Sequence[Mapping[str, Any]] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    output_schema: Mapping[str, Any] | None = None
+    echo: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def function_names(self) -> frozenset[str]:
+        """The names of the caller's functions."""
+        return frozenset(function["name"] for function in self.functions)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the caller may read the response later."""
+        return self.echo.get(_STORE, True) is not False
+
+    @property
+    def is_background(self) -> bool:
+        """Whether the request was made in the background."""
+        return self.echo.get(_BACKGROUND) is True
+
+
+def make_echo(
+    *,
+    background: bool,
+    previous: str | None,
+    schema_name: str | None,
+    store: bool,
+    summary: str | None,
+    service_tier: str | None,
+    repeated: Mapping[str, str | None],
+) -> dict[str, Any]:
+    """Make the echo of a request. What has its default is absent."""
+    values: dict[str, Any] = {
+        _BACKGROUND: True if background else None,
+        _PREVIOUS: previous,
+        _FORMAT: schema_name,
+        _STORE: None if store else False,
+        _SUMMARY: summary,
+        _TIER: service_tier,
+        **repeated,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def read_frame(name: ResponseName, message: Entry | None, config: Entry | None) -> Frame:
+    """Read what a response repeats from the thread.
+
+    Args:
+        name: The response.
+        message: The user's message that the request began with; None: it has not entered the thread.
+        config: The configuration that was in force then; None: there is none yet.
+    """
+    configured = config.read(ConfigPayload) if config else None
+    model = (configured.agent.name if configured.agent else configured.model) if configured else ""
+    if message is None:
+        return Frame(name, 0.0, model)
+    sent = message.read(UserMessage)
+    settings = sent.settings or {}
+    metadata = dict(sent.metadata or {})
+    echo = _read_echo(metadata.pop(ECHO, None))
+    return Frame(
+        name,
+        int(read_time(message.at)),
+        settings.get("model") or model,
+        instructions=(settings.get("context_policy") or {}).get("system_prompt"),
+        metadata=metadata,
+        functions=tuple((configured.external_tools or ()) if configured else ()),
+        options=settings.get("model_options") or {},
+        output_schema=sent.output_schema,
+        echo=echo,
+    )
+
+
+def _read_echo(text: str | None) -> dict[str, Any]:
+    try:
+        echo = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return echo if isinstance(echo, dict) else {}
+
+
+def read_time(at: str) -> float:
+    """Read the time of an entry, in seconds since 1970."""
+    return datetime.fromisoformat(at).timestamp()
+
+
+def make_response(
+    frame: Frame,
+    status: str,
+    output: Sequence[Mapping[str, Any]] = (),
+    *,
+    usage: Usage | None = None,
+    error: Mapping[str, str] | None = None,
+    incomplete: str | None = None,
+    completed_at: float | None = None,
+) -> dict[str, Any]:
+    """Make the object of a response."""
+    options, echo = frame.options, frame.echo
+    return {
+        "id": frame.name.id,
+        "object": "response",
+        "created_at": frame.created_at,
+        "status": status,
+        "background": frame.is_background,
+        "completed_at": completed_at if status == "completed" else None,
+        "conversation": {"id": frame.name.session_id},
+        "error": error,
+        "incomplete_details": {"reason": incomplete} if incomplete else None,
+        "instructions": frame.instructions,
+        "max_output_tokens": options.get("max_output_tokens"),
+        "metadata": dict(frame.metadata),
+        "model": frame.model,
+        "output": [dict(item) for item in output],
+        "parallel_tool_calls": True,
+        "previous_response_id": echo.get(_PREVIOUS),
+        "reasoning": {"effort": options.get("reasoning_effort"), "summary": echo.get(_SUMMARY)},
+        "service_tier": options.get("service_tier") or echo.get(_TIER) or "default",
+        "store": frame.is_stored,
+        "temperature": options.get("temperature"),
+        "text": {"format": _make_format(frame), "verbosity": options.get("verbosity") or "medium"},
+        "tool_choice": _make_tool_choice(options.get("tool_choice")),
+        "tools": [make_tool(function) for function in frame.functions],
+        "top_p": options.get("top_p"),
+        "truncation": "auto",
+        "usage": make_usage(usage) if usage else None,
+        **{name: echo.get(name) for name in REPEATED},
+    }
+
+
+def make_tool(function: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the definition of a function, as the API has it."""
+    return {
+        "type": "function",
+        "name": function["name"],
+        "description": function.get("description") or None,
+        "parameters": function["parameters"],
+        "strict": False,
+    }
+
+
+def make_usage(usage: Usage) -> dict[str, Any]:
+    """Make the usage of a response. Tokens of reasoning are among those of the output, and not known apart."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_input_tokens,
+            "cache_write_tokens": usage.written_input_tokens or 0,
+        },
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }
+
+
+def make_error(error: OutcomeError | None, reason: str) -> dict[str, str]:
+    """Make the error of a failed response. Its message begins with the contract's word."""
+    word = error.type if error else reason
+    codes = {
+        "rate_limited": "rate_limit_exceeded",
+        "bad_request": "invalid_prompt",
+        "content_refused": "invalid_prompt",
+    }
+    return {"code": codes.get(word, "server_error"), "message": f"{word}: {error.message}" if error else word}
+
+
+def _make_format(frame: Frame) -> dict[str, Any]:
+    if frame.output_schema is None:
+        return {"type": "text"}
+    name = frame.echo.get(_FORMAT)
+    if name is None:
+        return {"type": "json_object"}
+    return {"type": "json_schema", "name": name, "schema": dict(frame.output_schema), "strict": True}
+
+
+def _make_tool_choice(choice: str | None) -> str | dict[str, str]:
+    if choice in (None, "auto", "none", "required"):
+        return choice or "auto"
+    return {"type": "function", "name": str(choice)}

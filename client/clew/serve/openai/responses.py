@@ -1,0 +1,161 @@
+"""The Responses API: a response is a request of a session, or a part of one that waits for its caller."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from clew.serve.access import Authorized, Caller
+from clew.serve.openai import asks, fields, inputs, items, names, turns
+from clew.serve.openai.names import ResponseName
+from clew.serve.openai.refusals import InvalidValue, OpenAIRoute, UnsupportedValue
+from clew.serve.openai.serving import (
+    IdempotencyKey,
+    answer_or_leave,
+    make_error_encoder,
+    make_page,
+    read_body,
+    run,
+    stream,
+)
+from clew.serve.openai.turns import Place, Turn
+from clew.serve.streams import stream_events
+from clew_workflows.contract.errors import Idle, RequestMismatch
+from clew_workflows.contract.payloads import AssistantMessage, ToolMessage, UserMessage
+
+router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=OpenAIRoute)
+
+
+@router.post("", operation_id="createResponse")
+async def create_response(
+    caller: Authorized,
+    request: Request,
+    body: Annotated[inputs.ResponseCreate, read_body(inputs.ResponseCreate, fields.RESPONSES)],
+    key: IdempotencyKey = None,
+) -> Response:
+    """Create a response: send a message to a session, or the results that a response waits for."""
+    ask = asks.read_response(body)
+    turn = await turns.begin(caller, ask, await _find_place(caller, body, ask), key)
+    events = turn.make_events()
+    if body.stream:
+        return await stream_events(request, stream(turn, events), encode_error=make_error_encoder(caller.tenant))
+    if body.background:
+        return JSONResponse(events.describe("in_progress"))
+    done = await answer_or_leave(request, run(turn, events))
+    return done if isinstance(done, Response) else JSONResponse(done.response)
+
+
+async def _find_place(caller: Caller, body: inputs.ResponseCreate, ask: asks.Ask) -> Place | None:
+    """Find where a response belongs: in the conversation that the request names, or the one its items come from."""
+    if body.conversation is not None and body.previous_response_id is not None:
+        raise InvalidValue(
+            "'conversation' and 'previous_response_id' cannot be used together", param="previous_response_id"
+        )
+    if body.conversation is not None:
+        _refuse_history(ask)
+        named = body.conversation
+        return Place(named if isinstance(named, str) else named.id)
+    if body.previous_response_id is not None:
+        _refuse_history(ask)
+        previous = ResponseName.read(body.previous_response_id)
+        return Place(previous.session_id, previous, is_named=True)
+    return await turns.find_place(caller, ask)
+
+
+def _refuse_history(ask: asks.Ask) -> None:
+    """Refuse messages of the assistant that a conversation does not have.
+
+    Raises:
+        UnsupportedValue: There are some.
+    """
+    if any(said.role == "assistant" and said.item is None and not said.calls for said in ask.history):
+        raise UnsupportedValue(
+            "the conversation has its messages: send the new ones of the user, and add others by "
+            "POST /v1/conversations/{id}/items",
+            param="input",
+        )
+
+
+@router.get("/{response_id}", operation_id="getResponse")
+async def get_response(
+    caller: Authorized,
+    request: Request,
+    response_id: str,
+    *,
+    streams: Annotated[bool, Query(alias="stream")] = False,
+    starting_after: Annotated[int | None, Query(ge=0)] = None,
+    include: Annotated[list[str] | None, Query()] = None,  # noqa: ARG001 - what there is, is always included
+    include_obfuscation: Annotated[Literal["false"] | None, Query()] = None,  # noqa: ARG001
+) -> Response:
+    """Read a response, or its stream from an event on."""
+    turn, entries = await turns.find(caller, response_id)
+    if streams:
+        sent = stream(turn, turn.make_events(), starting_after)
+        return await stream_events(request, sent, encode_error=make_error_encoder(caller.tenant))
+    return JSONResponse(await turns.read_response(turn, entries))
+
+
+@router.post("/{response_id}/cancel", operation_id="cancelResponse")
+async def cancel_response(caller: Authorized, response_id: str) -> Response:
+    """Cancel the request of a response. One that has ended stays as it is."""
+    turn, _ = await turns.find(caller, response_id)
+    with suppress(Idle, RequestMismatch):
+        await turn.session.cancel(turn.request_id, reason="cancelled by the API")
+        await turn.session.request(turn.request_id).result()
+    turn, entries = await turns.find(caller, response_id)
+    return JSONResponse(await turns.read_response(turn, entries))
+
+
+@router.delete("/{response_id}", operation_id="deleteResponse")
+async def delete_response(caller: Authorized, response_id: str) -> Response:
+    """Delete the session of a response, if it has no other one."""
+    turn, _ = await turns.find(caller, response_id)
+    others = [
+        entry
+        async for entry in turn.session.read(kind="ai_message")
+        if isinstance(entry.body, UserMessage) and entry.refs.get("request_id") != turn.request_id
+    ]
+    if others:
+        raise UnsupportedValue(
+            "the conversation has other responses, and what was said stays said: delete the conversation",
+            param="response_id",
+        )
+    await caller.clew.delete(turn.session.id)
+    return JSONResponse({"id": response_id, "object": "response", "deleted": True})
+
+
+@router.get("/{response_id}/input_items", operation_id="listInputItems")
+async def list_input_items(
+    caller: Authorized,
+    response_id: str,
+    *,
+    after: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    include: Annotated[list[str] | None, Query()] = None,  # noqa: ARG001 - what there is, is always included
+) -> Response:
+    """List what a request has sent: its message, or the results of functions. It has no earlier messages."""
+    turn, entries = await turns.find(caller, response_id)
+    return JSONResponse(make_page(_list_inputs(turn, entries), after, limit, order))
+
+
+def _list_inputs(turn: Turn, entries: Any) -> list[dict[str, Any]]:
+    session_id = turn.frame.name.session_id
+    sent: list[dict[str, Any]] = []
+    calls = turn.begun.read(AssistantMessage).call_ids if turn.begun else []
+    for entry in entries:
+        match entry.body:
+            case UserMessage() as message if _is_input(turn, message):
+                sent.append(items.make_input_message(names.name_seq(session_id, entry.seq), message.content))
+            case ToolMessage() as result if result.tool_call_id in calls:
+                if result.name in turn.frame.function_names:
+                    sent.append(items.make_function_output(session_id, result))
+    return sent
+
+
+def _is_input(turn: Turn, message: UserMessage) -> bool:
+    """Whether a message of a user is the one that began a response: what is steered in is not."""
+    return message.input_id == (None if turn.begun is None else turns.name_input(turn))

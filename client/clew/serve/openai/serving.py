@@ -1,0 +1,135 @@
+"""What the routes of this API share: bodies, the caller's key for repetitions, waits and streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import Header, Request, Response
+
+from clew.serve.bodies import depend_on_body
+from clew.serve.openai import fields, inputs, turns
+from clew.serve.openai.events import Event, ResponseEvents
+from clew.serve.openai.refusals import InvalidValue, make_error_body
+from clew.serve.openai.turns import Turn
+from clew.serve.streams import SentEvent, make_json_event
+from clew_workflows.contract.errors import ClewError
+
+T = TypeVar("T")
+B = TypeVar("B", bound=inputs.Body)
+
+CLIENT_GONE = 499
+"""The status of a request whose client has left before the answer. The session goes on."""
+MAX_KEY = 255
+
+IdempotencyKey = Annotated[
+    str | None, Header(alias="Idempotency-Key", min_length=1, max_length=MAX_KEY, pattern=r"^[\x21-\x7e]+$")
+]
+"""The caller's key for a request: a repetition with the same key is answered by the same response."""
+
+
+def read_body(model: type[B], table: Mapping[str, tuple[fields.Support, str]] = MappingProxyType({})) -> Any:
+    """Make the dependency of a parameter that is the body, for the metadata of `Annotated`.
+
+    `table`: what is served of its fields; those that it does not have are served.
+    """
+
+    async def read(request: Request) -> B:
+        return fields.read_body(model, await _read_object(request), table)
+
+    return depend_on_body(read, model)
+
+
+async def _read_object(request: Request) -> dict[str, Any]:
+    """Read the body of a request: a JSON object.
+
+    Raises:
+        InvalidValue: It is none.
+    """
+    try:
+        body = json.loads(await request.body() or b"{}")
+    except (ValueError, RecursionError):
+        raise InvalidValue("We could not parse the JSON body of your request.") from None
+    if not isinstance(body, dict):
+        raise InvalidValue("The body of the request is no JSON object.")
+    return body
+
+
+async def answer_or_leave(request: Request, work: Coroutine[Any, Any, T]) -> T | Response:
+    """Wait for an answer, until the client leaves."""
+    answering = asyncio.create_task(work)
+    leaving = asyncio.create_task(_wait_for_leave(request))
+    try:
+        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return answering.result() if answering.done() else Response(status_code=CLIENT_GONE)
+    finally:
+        for task in (answering, leaving):
+            task.cancel()
+        await asyncio.gather(answering, leaving, return_exceptions=True)
+
+
+async def _wait_for_leave(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def run(turn: Turn, events: ResponseEvents) -> ResponseEvents:
+    """Follow a response to its end."""
+    async with aclosing(turns.follow(turn, events)) as following:
+        async for _ in following:
+            pass
+    return events
+
+
+async def stream(
+    turn: Turn, events: ResponseEvents, starting_after: int | None = None
+) -> AsyncGenerator[SentEvent, None]:
+    """Make the server-sent events of a response, behind the one with a number."""
+    async with aclosing(turns.follow(turn, events)) as following:
+        async for event in following:
+            if starting_after is None or event["sequence_number"] > starting_after:
+                yield encode_event(event)
+
+
+def encode_event(event: Event) -> SentEvent:
+    """Encode an event of a response."""
+    return make_json_event(event, event=event["type"])
+
+
+def make_error_encoder(tenant: str) -> Callable[[ClewError], SentEvent]:
+    """Make what encodes the last event of a stream that has failed, for a caller of a tenant."""
+
+    def encode(error: ClewError) -> SentEvent:
+        body = make_error_body(error, tenant)["error"]
+        fields = {name: body[name] for name in ("code", "message", "param")}
+        return encode_event({"type": "error", **fields, "sequence_number": 0})
+
+    return encode
+
+
+def make_page(
+    listed: list[dict[str, Any]], after: str | None, limit: int, order: Literal["asc", "desc"]
+) -> dict[str, Any]:
+    """Make a page of a list that is oldest first.
+
+    Raises:
+        InvalidValue: The list has no item of the id `after`.
+    """
+    rows = listed if order == "asc" else listed[::-1]
+    if after is not None:
+        number = next((number for number, row in enumerate(rows) if row["id"] == after), None)
+        if number is None:
+            raise InvalidValue(f"No item with id '{after[:200]}' found.", param="after")
+        rows = rows[number + 1 :]
+    page = rows[:limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else "",
+        "last_id": page[-1]["id"] if page else "",
+        "has_more": len(rows) > len(page),
+    }
