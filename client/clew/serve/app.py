@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.common import MetricMeter
 from temporalio.service import RPCError
 
-from clew.serve import blobs, mcp_server, openai, sessions, ui_streams
+from clew.serve import blobs, mcp_server, openai, sessions, studio, ui_streams
 from clew.serve.access import Key, Keys, RateLimiter
 from clew.serve.document import add_page, describe_bodies
 from clew.serve.problems import (
@@ -42,7 +42,6 @@ from clew.serve.problems import (
     make_headers,
 )
 from clew.serve.streams import Drain
-from clew.serve.studio import add_studio
 from clew.session import Clew
 from clew_workflows.contract.content import MAX_BLOB_BYTES
 from clew_workflows.contract.errors import ClewError, InvalidInput
@@ -73,6 +72,7 @@ _BLOB_PATH = re.compile(r"/v1/sessions/[^/]+/blobs")
 ROUTERS: Sequence[APIRouter] = (
     sessions.router,
     blobs.router,
+    studio.router,
     ui_streams.router,
     mcp_server.router,
     *openai.ROUTERS,
@@ -175,7 +175,6 @@ def make_app(
             expose_headers=["Retry-After", "X-Clew-Session", "X-Request-Id"],
         )
     _add_health(app)
-    add_studio(app)
     for router in ROUTERS:
         app.include_router(router)
     if settings.describes_itself:

@@ -12,7 +12,7 @@ import hashlib
 from importlib.resources import files
 from typing import Annotated
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from clew.report.making import list_newest_calls
@@ -45,44 +45,50 @@ class CallList(Output):
     calls: tuple[Call, ...]
 
 
-def add_studio(app: FastAPI) -> None:
-    """Add the pages and their route to the application."""
-    pages = _read_pages()
+router = APIRouter()
 
-    @app.get(
-        "/v1/sessions/{session_id}/windows",
-        tags=["sessions"],
-        response_model=CallList,
-        responses={"default": {"model": ErrorBody}},
-    )
-    async def list_windows(
-        caller: Authorized, session_id: str, limit: Annotated[int, Query(ge=1, le=MOST_CALLS)] = 20
-    ) -> JSONResponse:
-        """List the newest model calls with their windows: what each one saw, and what was left out and why."""
-        session = caller.session(session_id)
-        entries = [entry async for entry in session.read()]
-        # Contexts of long threads take a second to build.
-        return answer(caller, CallList(calls=await asyncio.to_thread(list_newest_calls, entries, limit)))
 
-    @app.get(PATH.rstrip("/"), include_in_schema=False)
-    async def show_index() -> Response:
-        return RedirectResponse(PATH, 308)
+@router.get(
+    "/v1/sessions/{session_id}/windows",
+    tags=["sessions"],
+    response_model=CallList,
+    responses={"default": {"model": ErrorBody}},
+)
+async def list_windows(
+    caller: Authorized, session_id: str, limit: Annotated[int, Query(ge=1, le=MOST_CALLS)] = 20
+) -> JSONResponse:
+    """List the newest model calls with their windows: what each one saw, and what was left out and why."""
+    session = caller.session(session_id)
+    entries = [entry async for entry in session.read()]
+    # Contexts of long threads take a second to build.
+    return answer(caller, CallList(calls=await asyncio.to_thread(list_newest_calls, entries, limit)))
 
-    @app.get(PATH + "{name}", include_in_schema=False)
-    async def show_file(request: Request, name: str) -> Response:
-        return _answer(request, name)
 
-    @app.get(PATH, include_in_schema=False)
-    async def show_page(request: Request) -> Response:
-        return _answer(request, "index.html")
+@router.get(PATH.rstrip("/"), include_in_schema=False)
+async def redirect() -> Response:
+    """Lead to the page."""
+    return RedirectResponse(PATH, 308)
 
-    def _answer(request: Request, name: str) -> Response:
-        if (page := pages.get(name)) is None:
-            return Response("there is no such page", 404, media_type="text/plain")
-        headers = {**_HEADERS, "ETag": page.etag}
-        if request.headers.get("if-none-match") == page.etag:
-            return Response(status_code=304, headers=headers)
-        return Response(page.content, media_type=page.media_type, headers=headers)
+
+@router.get(PATH, include_in_schema=False)
+async def show_page(request: Request) -> Response:
+    """Send the page."""
+    return _answer(request, "index.html")
+
+
+@router.get(PATH + "{name}", include_in_schema=False)
+async def show_file(request: Request, name: str) -> Response:
+    """Send a file of the page."""
+    return _answer(request, name)
+
+
+def _answer(request: Request, name: str) -> Response:
+    if (page := _pages.get(name)) is None:
+        return Response("there is no such page", 404, media_type="text/plain")
+    headers = {**_HEADERS, "ETag": page.etag}
+    if request.headers.get("if-none-match") == page.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(page.content, media_type=page.media_type, headers=headers)
 
 
 class _Page:
@@ -96,3 +102,6 @@ def _read_pages() -> dict[str, _Page]:
     """Read the files of the studio."""
     folder = files(__package__) / "page"
     return {file.name: _Page(file.name, file.read_bytes()) for file in folder.iterdir() if file.is_file()}
+
+
+_pages = _read_pages()
