@@ -12,6 +12,7 @@ Inputs are strict: an unknown field, a wrong type or a value out of range is ref
 | `messages` | messages and tools as models see them; the data URLs that texts may not hold |
 | `lists` | sessions in lists: summaries and search attributes |
 | `calls`, `hooks` | the activities for other workflows; a team's own checks |
+| `webhooks` | the webhooks of a configuration, and what they are told |
 | `errors` | every error, refusals among them |
 | `names`, `validation` | ids, bounds and names on the wire; the base of inputs |
 | `schemas`, `tokens` | bounds of JSON Schemas; counts of tokens |
@@ -59,6 +60,7 @@ from clew_workflows.contract.inputs import (
     ReadThreadInput,
     Replace,
     RestoreInput,
+    SendMessageInput,
     Snapshot,
     SnapshotMessage,
     SnapshotProviderData,
@@ -95,6 +97,7 @@ from clew_workflows.contract.names import (
     READ_RESULT,
     READ_WORKFLOW,
     RESTORE_WORKFLOW,
+    SEND_WORKFLOW,
     START_UPLOAD_WORKFLOW,
     TASK_QUEUE,
     VIEW_BLOB,
@@ -135,6 +138,7 @@ from clew_workflows.contract.outputs import (
     PendingOperation,
     ReplyProgress,
     RestoreReceipt,
+    SendMessageReceipt,
     SessionEnd,
     SessionStatus,
     SummaryReceipt,
@@ -146,6 +150,7 @@ from clew_workflows.contract.outputs import (
     Window,
 )
 from clew_workflows.contract.policy import ClearMedia, ClearToolResults, ContextPolicy
+from clew_workflows.contract.webhooks import EventType, Webhook, WebhookData, WebhookMessage
 
 __all__ = [
     "DELETE_WORKFLOW",
@@ -167,6 +172,7 @@ __all__ = [
     "READ_RESULT",
     "READ_WORKFLOW",
     "RESTORE_WORKFLOW",
+    "SEND_WORKFLOW",
     "START_UPLOAD_WORKFLOW",
     "TASK_QUEUE",
     "VIEW_BLOB",
@@ -200,6 +206,7 @@ __all__ = [
     "DeleteSessionInput",
     "EntriesPage",
     "EntriesQuery",
+    "EventType",
     "Expand",
     "FinishUploadInput",
     "FollowPage",
@@ -246,6 +253,8 @@ __all__ = [
     "RequestOutcome",
     "RestoreInput",
     "RestoreReceipt",
+    "SendMessageInput",
+    "SendMessageReceipt",
     "Seq",
     "SessionConfig",
     "SessionEnd",
@@ -279,6 +288,9 @@ __all__ = [
     "Unpin",
     "UploadReceipt",
     "Usage",
+    "Webhook",
+    "WebhookData",
+    "WebhookMessage",
     "Window",
     "WindowQuery",
 ]
