@@ -771,7 +771,7 @@ class FinishUploadInput(Input):
 
 
 class SendMessageInput(Input):
-    """The argument of the workflow `SendMessage`, which sends a message and waits for its outcome. Schedules start it.
+    """The argument of the workflow `SendMessage`, which sends a message and waits for its outcome.
 
     Attributes:
         session_id: The session. One that hibernates, or was closed, is opened again.

@@ -20,7 +20,7 @@ from clew_workflows.session import webhooks
 from clew_workflows.temporal_faults.task_commands import TaskCommands
 
 DELIVERY_PREFIX = "clew-service-webhook-"
-"""The ids of the workflows that deliver notices begin with it; the session's id, a slash and the notice's id follow."""
+"""The beginning of the ids of deliveries. The session's id, a slash and the notice's id follow."""
 
 
 class Webhooks:
