@@ -30,6 +30,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.errors import InvalidInput
 from clew_workflows.contract.messages import compute_digest
@@ -304,7 +305,7 @@ class WebhookActivities:
             raise ApplicationError(f"the message has {len(body)} bytes", type=REFUSED, non_retryable=True)
         headers = self._make_headers(webhook, notice.notice_id, body)
         try:
-            async with asyncio.timeout(ATTEMPT_SECONDS):
+            async with send_heartbeats(), asyncio.timeout(ATTEMPT_SECONDS):
                 status, retry_after = await self._post(webhook.url, headers, body)
         except AddressRefused as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None

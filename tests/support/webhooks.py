@@ -51,6 +51,8 @@ class Receiver:
         attempts: The requests that it has got, in order.
         problems: What Standard Webhooks do not allow of them.
         answer: Makes the status of the answer to a request.
+        holds: Requests are answered once it is set; None: at once.
+        waiting: The requests that have waited for it.
     """
 
     port: int
@@ -58,6 +60,7 @@ class Receiver:
     attempts: list[Attempt] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     holds: asyncio.Event | None = None
+    waiting: int = 0
 
     def make_webhook(self, *events: Any) -> Webhook:
         """Make a webhook that names this receiver."""
@@ -92,6 +95,7 @@ class Receiver:
         if set(json.loads(body)) != {"type", "timestamp", "data"}:
             self.problems.append(body.decode())
         if self.holds:
+            self.waiting += 1
             await self.holds.wait()
         status = self.answer(message)
         self.attempts.append(Attempt(headers["webhook-id"], message, status))

@@ -441,6 +441,7 @@ class DeliverWebhook:
                 task_queue=name_caller_queue(workflow.info().task_queue),
                 schedule_to_close_timeout=DELIVERY_TIME,
                 start_to_close_timeout=ATTEMPT_TIMEOUT,
+                heartbeat_timeout=HEARTBEAT_TIMEOUT,
                 retry_policy=self.retries,
                 summary=f"{notice.message.type} to {host}"[:200],
             )

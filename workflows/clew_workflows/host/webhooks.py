@@ -7,6 +7,9 @@ when a worker dies or the session rolls over, and no turn waits for a receiver. 
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 from temporalio import workflow
 from temporalio.common import RawValue, WorkflowIDReusePolicy
 from temporalio.exceptions import ChildWorkflowError, WorkflowAlreadyStartedError
@@ -56,29 +59,26 @@ class Webhooks:
         """Start the workflow of a delivery, and see its end while this workflow run lasts."""
         session_id, notice = self._runtime.state.session_id, delivery.notice
         event = notice.message.type
-        try:
-            try:
-                sending = await workflow.start_child_workflow(
-                    DELIVER_WORKFLOW,
-                    delivery.model_dump(mode="json"),
-                    id=f"{DELIVERY_PREFIX}{session_id}/{notice.notice_id}",
-                    result_type=RawValue,
-                    parent_close_policy=workflow.ParentClosePolicy.ABANDON,
-                    cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
-                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                    priority=make_priority(self._runtime.state),
-                    memo={"session_id": session_id, "event": event},
-                    static_summary=f"webhook · {event} · {session_id}"[:200],
-                    static_details="A service workflow of Clew, DeliverWebhook: no session.",
-                )
-            finally:
-                self._runtime.unconfirmed -= 1
-                self._task_commands.ensure()
-            await sending
-        except WorkflowAlreadyStartedError:
-            # It has been sent before: its receivers know the id.
-            pass
-        except ChildWorkflowError:
-            # The failure is the delivery's own, where operators find it.
-            pass
+        sending: workflow.ChildWorkflowHandle[Any, RawValue] | None = None
+        # It has been sent before if there is one: its receivers know the id.
+        with suppress(WorkflowAlreadyStartedError):
+            sending = await workflow.start_child_workflow(
+                DELIVER_WORKFLOW,
+                delivery.model_dump(mode="json"),
+                id=f"{DELIVERY_PREFIX}{session_id}/{notice.notice_id}",
+                result_type=RawValue,
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                priority=make_priority(self._runtime.state),
+                memo={"session_id": session_id, "event": event},
+                static_summary=f"webhook · {event} · {session_id}"[:200],
+                static_details="A service workflow of Clew, DeliverWebhook: no session.",
+            )
+        self._runtime.unconfirmed -= 1
         self._task_commands.ensure()
+        if sending is not None:
+            # A failure is the delivery's own, where operators find it.
+            with suppress(ChildWorkflowError):
+                await sending
+            self._task_commands.ensure()
