@@ -42,6 +42,7 @@ ORDER = (
     "clew.ag_ui",
     "clew.workflow",
     "clew.local",
+    "clew.serve",
     "clew.cli",
     "clew_activities",
     "clew_audit",

@@ -984,6 +984,8 @@ export interface ListSessionsInput {
   agent?: string | null;
   /** Sessions that were active since then: ISO 8601 in UTC with milliseconds, `2026-11-01T00:00:00.000Z`. */
   since?: string | null;
+  /** Sessions whose ids begin with this. */
+  prefix?: string | null;
   /** Begin after the session of this id: the `next_after` of the page before. */
   after?: string | null;
 }

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import takewhile
 
 from clew_activities.archive.backends import SignedPut
 from clew_activities.archive.errors import (
@@ -133,19 +134,26 @@ class Archive:
             return None
         return Head.decode(data, session_id, path)
 
-    async def list_sessions(self, after: str | None, limit: int) -> list[str]:
-        """List the ids of the sessions that have an archive, in order, after an id, at most `limit` of them."""
+    async def list_sessions(self, after: str | None, limit: int, prefix: str = "") -> list[str]:
+        """List the ids of the sessions that have an archive, in the order of their heads' paths.
+
+        Args:
+            after: The id after which they begin; None: with the first one.
+            limit: The most ids. Fewer are the last ones.
+            prefix: What they begin with.
+        """
         folder = f"{self._namespace}/sessions"
-        paths = await self._store.list_after(folder, self._make_head_path(after) if after else None, limit)
-        return [path.rpartition("/s-")[2].removesuffix(".json") for path in paths]
+        # In the order of paths, `a-b.json` comes before `a.json`: a prefix is no id.
+        starts = [*([self._make_head_path(after)] if after else []), *([f"{folder}/s-{prefix}"] if prefix else [])]
+        paths = await self._store.list_after(folder, max(starts, default=None), limit)
+        ids = (path.rpartition("/s-")[2].removesuffix(".json") for path in paths)
+        return list(takewhile(lambda session_id: session_id.startswith(prefix), ids))
 
     async def list_prefixed(self, prefix: str) -> AsyncIterator[str]:
         """List the ids of the sessions that have an archive and whose ids begin with a prefix, in order."""
-        after = prefix
-        while page := await self.list_sessions(after, PAGE_OF_HEADS):
+        after: str | None = None
+        while page := await self.list_sessions(after, PAGE_OF_HEADS, prefix):
             for session_id in page:
-                if not session_id.startswith(prefix):
-                    return
                 yield session_id
             after = page[-1]
 

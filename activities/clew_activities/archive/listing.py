@@ -50,7 +50,7 @@ class ListingActivities:
         rows: list[SessionSummary] = []
         after, room, scanned = query.after, MAX_PAGE_BYTES, 0
         while scanned < MAX_SCANNED:
-            session_ids = await self._archive.list_sessions(after, BATCH)
+            session_ids = await self._archive.list_sessions(after, BATCH, query.prefix or "")
             for summary in await self._read_summaries(session_ids):
                 if summary and matches(summary, query):
                     room -= len(to_json(summary.as_dict())) + 1

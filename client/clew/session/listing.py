@@ -44,6 +44,7 @@ class SessionLists:
         status: ListedStatus | None = None,
         agent: str | None = None,
         since: Since | None = None,
+        prefix: str | None = None,
         query: str | None = None,
     ) -> Summaries:
         """List sessions: live ones, the newest first, then those that only the archive has, by their ids.
@@ -57,6 +58,7 @@ class SessionLists:
             agent: Sessions with this agent.
             since: Sessions that were active since then: a time, a duration until now, or a text: `today`, `24h`,
                 `7d`, `2026-11-01`. A time without a time zone is local.
+            prefix: Sessions whose ids begin with this.
             query: A filter in the syntax of Temporal's visibility, such as `ClewCostUsd > 1`. It applies to what the
                 server knows, so sessions that only the archive has are not listed.
 
@@ -72,6 +74,7 @@ class SessionLists:
             "status": status,
             "agent": agent,
             "since": None if since is None else _format_time(parse_since(since)),
+            "prefix": prefix,
         }
         listing = _Listing(self.temporal, self.task_queue, make_input(ListSessionsInput, fields))
         async for summary in listing.list_known(query) if query is not None else listing.list_all():
@@ -147,7 +150,11 @@ class _Listing:
             "ClewStatus": filters.status if with_status else None,
         }
         conditions = [f"{name} = {_quote(value)}" for name, value in keywords.items() if value is not None]
-        return [*conditions, *([f"ClewLastActive >= {_quote(filters.since)}"] if filters.since else [])]
+        if filters.since:
+            conditions.append(f"ClewLastActive >= {_quote(filters.since)}")
+        if filters.prefix:
+            conditions.append(f"WorkflowId STARTS_WITH {_quote(filters.prefix)}")
+        return conditions
 
     async def _list_archived(self) -> Summaries:
         query = self._filters

@@ -180,3 +180,24 @@ async def test_pages_have_each_archived_session_once(
 
     assert sorted(await read_all()) == sorted([*ids, "s.99"])
     assert sorted(await read_all(user="bob")) == sorted(ids[::4])
+    assert sorted(await read_all(prefix="s.1")) == sorted(one for one in ids if one.startswith("s.1"))
+
+
+async def test_a_prefix_selects_the_sessions_of_one_tenant(stack: Stack) -> None:
+    """Live and archived sessions whose ids begin with it, also where an id goes on with a sign; no other ones."""
+    tenant = make_id()
+    names = (f"{tenant}:a", f"{tenant}:-b", f"{tenant}:.c", f"{tenant}-2:d", f"{tenant}:e", f"{tenant}.x:f")
+    model = stack.add_model("fine")
+    sessions = [await stack.clew.open(name, model=model) for name in names]
+    for session in sessions[:4]:
+        await session.ask("hello")
+        await session.hibernate()
+
+    async def are_listed() -> bool:
+        listed = {one.session_id: one.archived for one in await collect(stack.clew, prefix=f"{tenant}:")}
+        return listed == {**dict.fromkeys(names[:3], True), names[4]: False}
+
+    await wait_until(are_listed)
+    assert await collect(stack.clew, prefix=f"{tenant}:", status="closed") == []
+    with pytest.raises(InvalidInput):
+        await collect(stack.clew, prefix=f'{tenant}" OR ""="')

@@ -77,6 +77,7 @@ class ListSessionsInput(Input):
         status: Sessions in this status.
         agent: Sessions with this agent.
         since: Sessions that were active since then: ISO 8601 in UTC with milliseconds, `2026-11-01T00:00:00.000Z`.
+        prefix: Sessions whose ids begin with this.
         after: Begin after the session of this id: the `next_after` of the page before.
     """
 
@@ -84,6 +85,7 @@ class ListSessionsInput(Input):
     status: ListedStatus | None = None
     agent: AgentName | None = None
     since: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")] | None = None
+    prefix: SessionId | None = None
     after: SessionId | None = None
 
 
@@ -104,6 +106,8 @@ def matches(summary: SessionSummary, filters: ListSessionsInput) -> bool:
     """Whether a session meets every filter."""
     expected = {"user": filters.user, "status": filters.status, "agent": filters.agent}
     if any(value is not None and getattr(summary, name) != value for name, value in expected.items()):
+        return False
+    if not summary.session_id.startswith(filters.prefix or ""):
         return False
     return filters.since is None or (summary.active_at or "") >= filters.since
 

@@ -1,0 +1,222 @@
+"""Errors over HTTP: the status of each of Clew's errors, and the body that tells it.
+
+A body is `{"error": {"type", "message", "param", "code"}}`: the form of OpenAI's errors. `code` is the contract's
+word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from math import ceil
+from typing import Any
+
+from clew_workflows.contract import errors
+from clew_workflows.contract.errors import ClewError
+
+# Python 3.13 has given it another name.
+TOO_LARGE = HTTPStatus(413)
+
+RETRY_SECONDS = 2
+"""Seconds after which a caller may repeat what failed because a server, a worker or the archive was away."""
+
+STATUSES: Mapping[type[ClewError], HTTPStatus] = {
+    # The base classes: a word of a newer session, and what the Temporal server refused.
+    errors.ClewError: HTTPStatus.BAD_GATEWAY,
+    errors.Refusal: HTTPStatus.CONFLICT,
+    # The input cannot be used, now or later.
+    errors.ContentMismatch: HTTPStatus.BAD_REQUEST,
+    errors.EmptyContent: HTTPStatus.BAD_REQUEST,
+    errors.InvalidInput: HTTPStatus.BAD_REQUEST,
+    errors.InvalidOperation: HTTPStatus.BAD_REQUEST,
+    errors.InvalidTokenBudget: HTTPStatus.BAD_REQUEST,
+    errors.NotEncrypted: HTTPStatus.BAD_REQUEST,
+    errors.TokenExpired: HTTPStatus.BAD_REQUEST,
+    errors.TokenForeign: HTTPStatus.BAD_REQUEST,
+    errors.TokenKey: HTTPStatus.BAD_REQUEST,
+    errors.TokenLegacy: HTTPStatus.BAD_REQUEST,
+    errors.TokenMalformed: HTTPStatus.BAD_REQUEST,
+    errors.TokenSignature: HTTPStatus.BAD_REQUEST,
+    errors.TokenVersion: HTTPStatus.BAD_REQUEST,
+    errors.UnknownTool: HTTPStatus.BAD_REQUEST,
+    errors.UnsupportedContent: HTTPStatus.BAD_REQUEST,
+    errors.UnsupportedStrategy: HTTPStatus.BAD_REQUEST,
+    errors.ContextOverflow: HTTPStatus.BAD_REQUEST,
+    # There is no such thing.
+    errors.NotFound: HTTPStatus.NOT_FOUND,
+    errors.UnknownApproval: HTTPStatus.NOT_FOUND,
+    errors.UnknownBlob: HTTPStatus.NOT_FOUND,
+    errors.UnknownLane: HTTPStatus.NOT_FOUND,
+    errors.UnknownRequest: HTTPStatus.NOT_FOUND,
+    errors.UnknownToolCall: HTTPStatus.NOT_FOUND,
+    errors.UnknownUpload: HTTPStatus.NOT_FOUND,
+    # The session is not in the state for it.
+    errors.AlreadyAnswered: HTTPStatus.CONFLICT,
+    errors.AlreadyResolved: HTTPStatus.CONFLICT,
+    errors.Archived: HTTPStatus.CONFLICT,
+    errors.Busy: HTTPStatus.CONFLICT,
+    errors.CallEnded: HTTPStatus.CONFLICT,
+    errors.Closed: HTTPStatus.CONFLICT,
+    errors.Idle: HTTPStatus.CONFLICT,
+    errors.Interrupted: HTTPStatus.CONFLICT,
+    errors.NothingToSummarize: HTTPStatus.CONFLICT,
+    errors.Repeated: HTTPStatus.CONFLICT,
+    errors.RequestFailed: HTTPStatus.CONFLICT,
+    errors.RequestMismatch: HTTPStatus.CONFLICT,
+    errors.ThreadMismatch: HTTPStatus.CONFLICT,
+    errors.TokenMismatch: HTTPStatus.CONFLICT,
+    errors.UploadExpired: HTTPStatus.GONE,
+    errors.TooLarge: TOO_LARGE,
+    # Too much at once.
+    errors.QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
+    # The deployment cannot do it, for any caller.
+    errors.ArchiveDamaged: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.NewerVersion: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.UnknownKey: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.EncodingUnavailable: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.CheckpointUnavailable: HTTPStatus.NOT_IMPLEMENTED,
+    errors.UploadUnavailable: HTTPStatus.NOT_IMPLEMENTED,
+    errors.SearchAttributesMissing: HTTPStatus.NOT_IMPLEMENTED,
+    # Something is away for a while.
+    errors.ArchiveUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.ServerUnreachable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.Starting: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.WorkerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+"""The status of each error of the contract. A subclass has a row of its own."""
+
+
+class Problem(ClewError):
+    """An error of the HTTP service itself.
+
+    Attributes:
+        type: Its word.
+        status: Its status.
+        message: The reason, and what to do.
+        param: The field or the parameter that it is about.
+        retry_seconds: When the request may be repeated; None: a repetition does not help.
+    """
+
+    type = "invalid_request"
+    status = HTTPStatus.BAD_REQUEST
+
+    def __init__(self, message: str, *, param: str | None = None, retry_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.message, self.param, self.retry_seconds = message, param, retry_seconds
+
+
+class InvalidParameter(Problem):
+    """A parameter is not valid."""
+
+    type = "invalid_input"
+
+
+class Unauthorized(Problem):
+    """The request has no key, or one that is not known."""
+
+    type = "unauthorized"
+    status = HTTPStatus.UNAUTHORIZED
+
+
+class Forbidden(Problem):
+    """The key does not permit it."""
+
+    type = "forbidden"
+    status = HTTPStatus.FORBIDDEN
+
+
+class NoRoute(Problem):
+    """The service has no such path."""
+
+    type = "not_found"
+    status = HTTPStatus.NOT_FOUND
+
+
+class WrongMethod(Problem):
+    """The path does not take the method."""
+
+    type = "method_not_allowed"
+    status = HTTPStatus.METHOD_NOT_ALLOWED
+
+
+class BodyTooLarge(Problem):
+    """The body has more bytes than the path takes."""
+
+    type = "too_large"
+    status = TOO_LARGE
+
+
+class RateLimited(Problem):
+    """The key has sent too many requests."""
+
+    type = "rate_limited"
+    status = HTTPStatus.TOO_MANY_REQUESTS
+
+
+class QuotaExceeded(Problem):
+    """The tenant has as many open sessions as the key permits."""
+
+    type = "quota_exceeded"
+    status = HTTPStatus.TOO_MANY_REQUESTS
+
+
+class Draining(Problem):
+    """The process is about to end: another one takes the request."""
+
+    type = "draining"
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+
+
+class Internal(Problem):
+    """The service has failed. Its log has more."""
+
+    type = "internal"
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+PROBLEMS: Mapping[int, type[Problem]] = {
+    problem.status: problem
+    for problem in (Problem, Unauthorized, Forbidden, NoRoute, WrongMethod, BodyTooLarge, RateLimited, Internal)
+}
+"""The problems by their statuses, for errors that the web framework raises."""
+
+
+def find_status(error: ClewError) -> HTTPStatus:
+    """Find the status of an error."""
+    if isinstance(error, Problem):
+        return error.status
+    return next(STATUSES[cls] for cls in type(error).__mro__ if cls in STATUSES)
+
+
+def find_word(error: ClewError) -> str:
+    """Find the contract's word for an error, else the name of its class in snake case."""
+    word = getattr(error, "type", None)
+    return word if isinstance(word, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
+
+
+def find_retry_seconds(error: ClewError) -> int | None:
+    """Find the seconds after which the request may be repeated; None: a repetition does not help."""
+    if isinstance(error, Problem):
+        return None if error.retry_seconds is None else max(ceil(error.retry_seconds), 1)
+    waits = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
+    return RETRY_SECONDS if find_status(error) in waits else None
+
+
+def make_body(error: ClewError, *, tenant: str | None = None) -> dict[str, Any]:
+    """Make the body that tells an error. With a tenant, its sessions have the names that its callers know."""
+    word = find_word(error)
+    # A text of the caller's may be in it, and be no valid Unicode.
+    message = str(error).encode(errors="replace").decode()
+    message = message.replace(f"{tenant}:", "") if tenant else message
+    return {"error": {"type": word, "message": message, "param": getattr(error, "param", None), "code": word}}
+
+
+def make_headers(error: ClewError) -> dict[str, str]:
+    """Make the headers of an error's response."""
+    headers = {"Cache-Control": "no-store"}
+    if (seconds := find_retry_seconds(error)) is not None:
+        headers["Retry-After"] = str(seconds)
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers

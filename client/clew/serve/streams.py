@@ -1,0 +1,233 @@
+"""Server-sent events: one helper for every stream of the service.
+
+A stream has a comment every 15 seconds, ends when the process drains, and stops reading its events when the client
+leaves. It never cancels anything in the session.
+
+Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from clew.serve.problems import Internal, make_body
+from clew_workflows.contract.errors import ClewError
+
+HEARTBEAT_SECONDS = 15.0
+"""Seconds without an event after which a comment is sent: proxies close connections that are silent for a minute."""
+FIRST_EVENT_SECONDS = 1.0
+"""Seconds within which an error becomes the status of the response, and not an event of it."""
+RECONNECT_MILLISECONDS = 500
+"""Time after which a client connects again. At a drain it is up to four times as long, at random."""
+SSE_HEADERS: Mapping[str, str] = {
+    "Cache-Control": "no-store",
+    # Proxies must pass each event on at once.
+    "X-Accel-Buffering": "no",
+}
+
+log = logging.getLogger("clew.serve")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class SentEvent:
+    """A server-sent event.
+
+    Attributes:
+        data: The data. Its lines are sent as lines.
+        id: What a client sends as `Last-Event-ID` when it connects again; None: it keeps the one before.
+        event: The name of the event; None: `message`.
+        retry: After how many milliseconds a client connects again; None: as before.
+    """
+
+    data: str
+    id: str | None = None
+    event: str | None = None
+    retry: int | None = None
+
+    def encode(self) -> bytes:
+        """Encode the event."""
+        fields = [("event", self.event), ("id", self.id), ("retry", self.retry)]
+        lines = [f"{name}: {value}" for name, value in fields if value is not None]
+        lines += [f"data: {line}" for line in _LINE_END.split(self.data)]
+        return ("\n".join(lines) + "\n\n").encode(errors="replace")
+
+
+class Drain:
+    """Whether the process is about to end. Streams wait for it beside their events."""
+
+    def __init__(self) -> None:
+        self._begun = asyncio.Event()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether new requests are refused."""
+        return self._begun.is_set()
+
+    def begin(self) -> None:
+        """Begin: end all streams, and refuse new requests."""
+        self._begun.set()
+
+    async def wait(self) -> None:
+        """Wait until it has begun."""
+        await self._begun.wait()
+
+
+def encode_error(error: ClewError) -> SentEvent:
+    """Make the last event of a stream that has failed."""
+    return SentEvent(json.dumps(make_body(error)), event="error")
+
+
+async def stream_events(
+    request: Request,
+    events: AsyncGenerator[SentEvent, None],
+    *,
+    encode_error: Callable[[ClewError], SentEvent] = encode_error,
+    resumes: bool = True,
+    headers: Mapping[str, str] | None = None,
+    heartbeat_seconds: float = HEARTBEAT_SECONDS,
+) -> StreamingResponse:
+    """Make the response that sends events.
+
+    Args:
+        request: The request.
+        events: The events. They are closed when the client leaves, and when the process drains.
+        encode_error: Makes the last event of a stream that has failed after it has begun.
+        resumes: Whether a client connects again with `Last-Event-ID`. The first event then has a time for that, and
+            the last one of a draining process is `draining`. Clients of protocols that do not resume know neither.
+        headers: Further headers.
+        heartbeat_seconds: Seconds without an event after which a comment is sent.
+
+    Raises:
+        ClewError: The events have failed at once: it becomes the status of the response.
+    """
+    drain: Drain = request.app.state.drain
+    reading = _Reading(events, drain)
+    await reading.look_ahead()
+    sent = _send(reading, encode_error, heartbeat_seconds, resumes=resumes)
+    return _EventsResponse(reading, sent, {**SSE_HEADERS, **(headers or {})})
+
+
+_Item = SentEvent | ClewError | None
+
+
+class _Reading:
+    """Reads events in a task of its own, one ahead of the client. None is the end, an error the last item."""
+
+    def __init__(self, events: AsyncGenerator[SentEvent, None], drain: Drain) -> None:
+        self._items: asyncio.Queue[_Item] = asyncio.Queue(1)
+        self._task = asyncio.create_task(self._read(events))
+        self._draining = asyncio.create_task(drain.wait())
+        self._next: asyncio.Task[_Item] | None = None
+
+    async def look_ahead(self) -> None:
+        """Wait a moment for the first item.
+
+        Raises:
+            ClewError: It is an error.
+        """
+        try:
+            done = await self._wait(FIRST_EVENT_SECONDS)
+            if done and isinstance(error := done.result(), ClewError):
+                raise error
+        except BaseException:
+            self.close()
+            raise
+
+    async def take(self, seconds: float) -> tuple[bool, _Item]:
+        """Take the next item: whether there is one within the time, and the item."""
+        done = await self._wait(seconds)
+        if done is None:
+            return False, None
+        self._next = None
+        return True, done.result()
+
+    @property
+    def drains(self) -> bool:
+        """Whether the process drains."""
+        return self._draining.done()
+
+    def close(self) -> None:
+        """Stop reading. Its tasks end on their own: a client that has left waits for nothing."""
+        for task in (self._task, self._draining, self._next):
+            if task is not None:
+                task.cancel()
+
+    async def _wait(self, seconds: float) -> asyncio.Task[_Item] | None:
+        """Wait for the next item, and for the drain; None: it has not come."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._items.get())
+        await asyncio.wait({self._next, self._draining}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return self._next if self._next.done() else None
+
+    async def _read(self, events: AsyncGenerator[SentEvent, None]) -> None:
+        last: _Item = None
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    await self._items.put(event)
+        except ClewError as error:
+            last = error
+        except Exception as error:
+            # The message may hold a text of the conversation.
+            log.error("a stream has failed: %s", type(error).__name__)
+            last = Internal("the service has failed")
+        await self._items.put(last)
+
+
+async def _send(
+    reading: _Reading, encode_error: Callable[[ClewError], SentEvent], heartbeat_seconds: float, *, resumes: bool
+) -> AsyncGenerator[bytes, None]:
+    retry = RECONNECT_MILLISECONDS if resumes else None
+    while True:
+        has_come, item = await reading.take(heartbeat_seconds)
+        if isinstance(item, SentEvent):
+            # No block has a time alone: some clients take that for an event.
+            yield replace(item, retry=retry).encode()
+            retry = None
+        elif isinstance(item, ClewError):
+            yield encode_error(item).encode()
+            return
+        elif has_come:
+            return
+        elif reading.drains:
+            if resumes:
+                # Clients come again one after the other.
+                later = random.randint(1, 4) * RECONNECT_MILLISECONDS
+                yield SentEvent('{"type":"draining"}', event="draining", retry=later).encode()
+            return
+        else:
+            yield b": still here\n\n"
+
+
+class _EventsResponse(StreamingResponse):
+    """Sends events, and stops reading them when the client has left, even before the first one."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, reading: _Reading, content: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
+        super().__init__(content, headers=headers)
+        self._reading = reading
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._reading.close()
+
+
+def make_json_event(document: Mapping[str, Any], *, id: str | None = None, event: str | None = None) -> SentEvent:  # noqa: A002
+    """Make an event of a JSON object."""
+    return SentEvent(json.dumps(document, ensure_ascii=False, separators=(",", ":")), id, event)
