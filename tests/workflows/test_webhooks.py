@@ -13,6 +13,7 @@ import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer
 
 from clew import Clew, Session
@@ -20,9 +21,9 @@ from clew.contract import WORKFLOW_TYPE, Webhook
 from clew.errors import InvalidInput, RequestFailed
 from clew.local import Reply, ToolCall
 from clew_activities.worker import make_workflow_sandbox
+from clew_workflows.contract.names import DELIVERY_PREFIX
 from clew_workflows.host.agent_session import AgentSession
 from clew_workflows.host.services import DeliverWebhook
-from clew_workflows.host.webhooks import DELIVERY_PREFIX
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.processes import open_session_on, run_worker_process
 from tests.support.rolling import list_runs, run_rolling_worker
@@ -174,7 +175,7 @@ async def find_delivery(clew: Clew, session: Session) -> WorkflowHandle[Any, Any
 async def test_a_hanging_receiver_delays_nothing(stack: Stack, hooked: Clew, receiver: Receiver) -> None:
     """Turns, hibernation and a rollover do not wait for a receiver."""
     receiver.holds = asyncio.Event()
-    often = RolloverThresholds(events=40, bytes=200_000, updates=40, signals=60)
+    often = RolloverThresholds(events=50, bytes=200_000, updates=40, signals=60)
     async with run_rolling_worker(stack, often, webhooks=SETTINGS) as clew:
         session = await open_session(stack, clew, webhooks=[receiver.make_webhook()])
         for number in range(6):
@@ -307,3 +308,30 @@ async def test_a_webhook_that_the_workers_do_not_send_to_is_reported(
     assert not stack.list_requests((await session.status()).model)
     await session.configure(webhooks=[])
     assert await session.ask("hello") == "fine"
+
+
+async def test_the_deliveries_of_a_session_are_deleted_with_it(
+    stack: Stack, hooked: Clew, receiver: Receiver
+) -> None:
+    """No history has the usage of a session that was deleted."""
+    session = await open_session(stack, hooked, webhooks=[receiver.make_webhook()])
+    await session.ask("hello")
+    await receiver.wait_for(1)
+    delivery = await find_delivery(hooked, session)
+    await delivery.result()
+
+    async def is_listed() -> bool:
+        query = f'WorkflowId = "{delivery.id}" AND ExecutionStatus = "Completed"'
+        return bool([run async for run in hooked.temporal.list_workflows(query)])
+
+    await wait_until(is_listed)
+    await hooked.delete(session.id)
+
+    async def is_gone() -> bool:
+        try:
+            await delivery.describe()
+        except RPCError as error:
+            return error.status == RPCStatusCode.NOT_FOUND
+        return False
+
+    await wait_until(is_gone)

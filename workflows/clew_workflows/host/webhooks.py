@@ -14,16 +14,13 @@ from temporalio import workflow
 from temporalio.common import RawValue, WorkflowIDReusePolicy
 from temporalio.exceptions import ChildWorkflowError, WorkflowAlreadyStartedError
 
-from clew_workflows.contract.names import DELIVER_WORKFLOW
+from clew_workflows.contract.names import DELIVER_WORKFLOW, DELIVERY_PREFIX
 from clew_workflows.host.duties import start_background_task
 from clew_workflows.host.execution import make_priority
 from clew_workflows.host.runtime import Runtime
 from clew_workflows.protocol import Delivery
 from clew_workflows.session import webhooks
 from clew_workflows.temporal_faults.task_commands import TaskCommands
-
-DELIVERY_PREFIX = "clew-service-webhook-"
-"""The beginning of the ids of deliveries. The session's id, a slash and the notice's id follow."""
 
 
 class Webhooks:
