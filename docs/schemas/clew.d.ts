@@ -52,6 +52,7 @@ export interface Workflows {
   GetBlob: { input: GetBlobInput; output: BlobPage };
   StartUpload: { input: StartUploadInput; output: UploadReceipt };
   FinishUpload: { input: FinishUploadInput; output: BlobReceipt };
+  SendMessage: { input: SendMessageInput; output: SendMessageReceipt };
 }
 
 /** An agent as a worker has resolved it. */
@@ -450,6 +451,8 @@ export interface ConfigPayload {
   priority?: number;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
   approval_scope?: "call" | "round";
+  /** The URLs that are told of events of the session (`Webhook`). */
+  webhooks?: Array<Record<string, unknown>>;
   /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result` and `view_blob`. */
   tool_names?: Array<string>;
   /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent. */
@@ -500,6 +503,8 @@ export interface ConfigureInput {
   priority?: number | null;
   /** All names and values of the caller's own. Those of the session's agent stay below them. */
   metadata?: Record<string, string> | null;
+  /** The URLs that are told of events of the session. */
+  webhooks?: Array<Webhook> | null;
 }
 
 /** A change of configuration was accepted. */
@@ -1529,6 +1534,28 @@ export interface RunPayload {
   reason?: string;
 }
 
+/** The argument of the workflow `SendMessage`, which sends a message and waits for its outcome. */
+export interface SendMessageInput {
+  /** The session. One that hibernates, or was closed, is opened again. */
+  session_id?: string | null;
+  /** Instead of `session_id`: a new session, whose id is this, a hyphen, and the time for which a schedule has started the workflow, as in `daily-20261101T060000Z`. */
+  session_prefix?: string | null;
+  /** The configuration of a session that does not exist yet; absent: it must exist. */
+  config?: SessionConfig | null;
+  /** The message. Absent `request_id`: the id of the workflow, so that a repetition has no second effect. */
+  message: MessageInput;
+}
+
+/** A message was sent, and its request has completed: the answer of the workflow `SendMessage`. */
+export interface SendMessageReceipt {
+  /** The session. */
+  session_id: string;
+  /** The request. */
+  request_id: string;
+  /** The outcome of the request. */
+  outcome: RequestOutcome;
+}
+
 /** What a provider received: enough to encode it again and compare. */
 export interface SentRequest {
   /** SHA-256 of the body as it was sent. */
@@ -1578,6 +1605,8 @@ export interface SessionConfig {
   priority?: number;
   /** The caller's own names and values. */
   metadata?: Record<string, string>;
+  /** The URLs that are told of events of the session. */
+  webhooks?: Array<Webhook>;
   /** Whether the session keeps the version of the agent and the tools' schemas with which it began. Otherwise each request has those of the workers' present deployment. */
   pin?: boolean;
   /** The loop of a run; only `react` is accepted. */
@@ -2246,6 +2275,74 @@ export interface UserMessage {
   settings?: Record<string, unknown>;
   /** The caller's own refs; no context shows them. */
   refs?: Record<string, string>;
+}
+
+/** A tool call that waits. */
+export interface WaitingCall {
+  /** The call. */
+  tool_call_id: string;
+  /** The tool. */
+  name: string;
+}
+
+/** A URL that is told of events of sessions. */
+export interface Webhook {
+  /** The URL; `https`. Workers send to no private address, and to no `http`, unless they were told to. */
+  url: string;
+  /** The name of the secret that signs the messages. The workers have it as `CLEW_WEBHOOK_SECRET_<NAME>`. */
+  secret: string;
+  /** The types of the events; absent: all. */
+  events?: Array<"request.ended" | "approval.wanted" | "external_call.waiting" | "limit.reached"> | null;
+}
+
+/** What a webhook tells of an event. It holds no text of a conversation. */
+export interface WebhookData {
+  /** The session. */
+  session_id: string;
+  /** The session that has started this one as a subagent. */
+  parent_session_id?: string;
+  /** The request. */
+  request_id: string;
+  /** The run that serves it. */
+  run_id: string;
+  /** The newest entry when the event happened; of `request.ended` the request's `run` entry. */
+  seq: number;
+  /** How the request has ended. */
+  status?: "completed" | "failed" | "cancelled";
+  /** Why the run has ended. */
+  termination_reason?: string;
+  /** The entry with the answer. */
+  answer_seq?: number;
+  /** Model calls of the run. */
+  iterations?: number;
+  /** The usage of the run. */
+  usage?: Usage;
+  /** The usage of the subagents that the run has started. */
+  subagent_usage?: Usage;
+  /** The error of a failed request. */
+  error?: WebhookError;
+  /** The calls that wait, at most 50 of them. */
+  tool_calls?: Array<WaitingCall>;
+  /** The number of the calls that wait. */
+  waiting?: number;
+}
+
+/** The error of a failed request, without its message, which may quote texts. */
+export interface WebhookError {
+  /** The type of the error, a word of the contract's list. */
+  type: string;
+  /** Whether the same message may succeed another time. */
+  retryable: boolean;
+}
+
+/** The body of a webhook's request. */
+export interface WebhookMessage {
+  /** What has happened: a request has ended (`request.ended`), tool calls wait for approval (`approval.wanted`) or for results from outside (`external_call.waiting`), a run has ended at a limit of tokens, cost or model calls (`limit.reached`). */
+  type: "request.ended" | "approval.wanted" | "external_call.waiting" | "limit.reached";
+  /** When it happened, RFC 3339 in UTC. */
+  timestamp: string;
+  /** The details. */
+  data: WebhookData;
 }
 
 /** The newest messages of a lane that fit a budget. */
