@@ -26,6 +26,7 @@ from clew.local import Reply
 from clew.schedules import ACTION_PREFIX, Overlap, ScheduleDetails, Schedules
 from clew_activities.worker import make_workflow_sandbox
 from clew_workflows.contract import SEND_WORKFLOW
+from clew_workflows.host import services
 from clew_workflows.host.services import SendMessage
 from tests.support.encrypted import make_encryption, run_worker
 from tests.support.stack import Stack, get_last_message, make_client, serve
@@ -282,3 +283,35 @@ async def test_a_schedule_of_encrypted_sessions(stack: Stack, schedule_id: str) 
         assert await own.clew.session(receipt["session_id"]).request(receipt["request_id"]).answer() == "fine"
         await schedules.update(schedule_id, note="changed")
         await schedules.trigger(schedule_id)
+
+
+async def test_a_request_may_take_longer_than_a_workflow_run(
+    stack: Stack, clew: Clew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workflow continues as new before its history is full, and waits for the same request."""
+    monkeypatch.setattr(services, "AWAIT_SECONDS", 1)
+    monkeypatch.setattr(services, "AWAIT_STEPS", 1)
+    held = asyncio.Event()
+
+    async def hold(_body: dict[str, Any]) -> Reply:
+        await held.wait()
+        return Reply("done")
+
+    argument = {
+        "session_prefix": f"test-{uuid.uuid4().hex[:8]}",
+        "config": {"model": stack.add_model(hold)},
+        "message": {"content": "tick"},
+    }
+    handle = await clew.temporal.start_workflow(
+        SEND_WORKFLOW, argument, id=f"test-{uuid.uuid4().hex}", task_queue=clew.task_queue, result_type=dict
+    )
+
+    async def has_continued() -> bool:
+        return (await clew.temporal.get_workflow_handle(handle.id).describe()).run_id != handle.first_execution_run_id
+
+    await wait_until(has_continued)
+    held.set()
+    receipt = await handle.result()
+    session = clew.session(receipt["session_id"])
+    assert receipt["request_id"] == handle.id
+    assert [entry.payload["status"] async for entry in session.read(kind="run")] == ["completed"]

@@ -335,3 +335,36 @@ async def test_the_deliveries_of_a_session_are_deleted_with_it(
         return False
 
     await wait_until(is_gone)
+
+
+@pytest.mark.parametrize("end", ["cancel", "close"])
+async def test_the_end_of_a_session_is_told(stack: Stack, hooked: Clew, receiver: Receiver, end: str) -> None:
+    """A request that ends with its session has an outcome like any other, also if Temporal cancels the workflow."""
+    called = asyncio.Event()
+
+    async def hang(_body: dict[str, Any]) -> Reply:
+        called.set()
+        return Reply("word " * 1000, tokens_per_second=5)
+
+    session = await open_session(stack, hooked, hang, webhooks=[receiver.make_webhook()])
+    await session.message("hello", request_id="r1")
+    await called.wait()
+    if end == "close":
+        await session.close()
+    else:
+        await hooked.temporal.get_workflow_handle(session.id).cancel()
+    (told,) = await receiver.wait_for(1)
+    assert (told.data.request_id, told.data.status) == ("r1", "cancelled")
+
+
+async def test_a_session_knows_the_webhooks_that_it_has(stack: Stack, hooked: Clew, receiver: Receiver) -> None:
+    """The `config` entry and the status have them; opening the session again with the same ones ignores nothing."""
+    webhook = receiver.make_webhook()
+    session = await open_session(stack, hooked, webhooks=[webhook])
+    model = (await session.status()).model
+    again = await hooked.open(session.id, model=model, webhooks=[webhook])
+    assert again.ignored == {}
+    other = await hooked.open(session.id, model=model, webhooks=[receiver.make_webhook("limit.reached")])
+    assert list(other.ignored) == ["webhooks"]
+    (entry,) = [entry async for entry in session.read(kind="config")]
+    assert entry.payload["webhooks"] == [{"url": webhook.url, "secret": "main"}]

@@ -329,6 +329,8 @@ SCHEDULED_AT = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
 """The search attribute of workflows that a schedule has started: the time that it was due."""
 AWAIT_SECONDS = 600
 """Longest time that one activity waits for a request, in seconds. Then the next one is started."""
+AWAIT_STEPS = 500
+"""Most of these activities in one workflow run. Each adds six events to its history."""
 CALL_TIMEOUT = timedelta(minutes=2)
 """The time of one attempt to reach a session."""
 
@@ -350,7 +352,7 @@ def _make_request_id() -> str:
 
 async def _await_outcome(session_id: str, request_id: str, queue: str) -> RequestOutcome | None:
     """Wait for the outcome of a request; None: this workflow run should continue as new first."""
-    while not workflow.info().is_continue_as_new_suggested():
+    for _ in range(AWAIT_STEPS):
         step = AwaitRequestCall(
             session_id=session_id, task_queue=queue, request_id=request_id, wait_seconds=AWAIT_SECONDS
         )
