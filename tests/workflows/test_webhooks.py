@@ -20,11 +20,13 @@ from clew import Clew, Session
 from clew.contract import WORKFLOW_TYPE, Webhook
 from clew.errors import InvalidInput, RequestFailed
 from clew.local import Reply, ToolCall
+from clew_activities.archive import Store
 from clew_activities.worker import make_workflow_sandbox
 from clew_workflows.contract.names import DELIVERY_PREFIX
 from clew_workflows.host.agent_session import AgentSession
 from clew_workflows.host.services import DeliverWebhook
 from clew_workflows.protocol import RolloverThresholds
+from tests.support.encrypted import make_encryption, read_history_bytes
 from tests.support.processes import open_session_on, run_worker_process
 from tests.support.rolling import list_runs, run_rolling_worker
 from tests.support.stack import Stack, get_last_message, make_client, serve
@@ -368,3 +370,22 @@ async def test_a_session_knows_the_webhooks_that_it_has(stack: Stack, hooked: Cl
     assert list(other.ignored) == ["webhooks"]
     (entry,) = [entry async for entry in session.read(kind="config")]
     assert entry.payload["webhooks"] == [{"url": webhook.url, "secret": "main"}]
+
+
+async def test_what_a_delivery_stores_is_encrypted(stack: Stack, receiver: Receiver) -> None:
+    """Where sessions are encrypted, no history shows the URL of a webhook or what it is told."""
+    encryption = make_encryption("k1")
+    queue = f"encrypted-{uuid.uuid4().hex}"
+    connection = await Clew.connect(stack.server.address, task_queue=queue, encryption=encryption)
+    store = Store.from_url("memory://", sealer=encryption.sealer)
+    async with serve(connection, stack.environ, store=store, webhooks=SETTINGS) as clew:
+        session = await open_session(stack, clew, webhooks=[receiver.make_webhook()])
+        await session.ask("hello")
+        await receiver.wait_for(1)
+        delivery = await find_delivery(clew, session)
+        await delivery.result()
+        for workflow_id in (session.id, delivery.id):
+            history = await read_history_bytes(clew.temporal.get_workflow_handle(workflow_id))
+            assert str(receiver.port).encode() not in history
+            assert b"request.ended" not in history
+            assert b"final_answer" not in history
