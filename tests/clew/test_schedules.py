@@ -29,6 +29,7 @@ from clew_workflows.contract import SEND_WORKFLOW
 from clew_workflows.host import services
 from clew_workflows.host.services import SendMessage
 from tests.support.encrypted import make_encryption, run_worker
+from tests.support.processes import run_worker_process
 from tests.support.stack import Stack, get_last_message, make_client, serve
 from tests.support.waiting import wait_until
 
@@ -315,3 +316,30 @@ async def test_a_request_may_take_longer_than_a_workflow_run(
     session = clew.session(receipt["session_id"])
     assert receipt["request_id"] == handle.id
     assert [entry.payload["status"] async for entry in session.read(kind="run")] == ["completed"]
+
+
+@pytest.mark.slow
+async def test_a_scheduled_request_survives_the_death_of_its_worker(stack: Stack, schedule_id: str) -> None:
+    """SIGKILL while the model is called: another worker goes on, and the message is in the thread once."""
+    queue = f"queue-{uuid.uuid4().hex}"
+    own = Clew(stack.clew.temporal, queue)
+    called, held = asyncio.Event(), asyncio.Event()
+
+    async def hold(_body: dict[str, Any]) -> Reply:
+        called.set()
+        await held.wait()
+        return Reply("done")
+
+    schedules, session_id = Schedules(own), f"test-{uuid.uuid4().hex}"
+    config: Any = {"model": stack.add_model(hold)}
+    async with run_worker_process(stack, queue) as first:
+        await schedules.create(schedule_id, "tick", session_id=session_id, config=config, **NEVER)
+        await schedules.trigger(schedule_id)
+        await called.wait()
+        await first.kill()
+        held.set()
+        async with run_worker_process(stack, queue):
+            receipt = await get_run(own, await wait_for_runs(schedules, schedule_id)).result()
+            kinds = [entry.kind async for entry in own.read_thread(session_id)]
+    assert receipt["outcome"]["status"] == "completed"
+    assert kinds == ["config", "ai_message", "ai_message", "run"]
