@@ -509,11 +509,11 @@ def _change_spec(before: ScheduleSpec, times: Times | CreateOptions | UpdateOpti
         spec = replace(spec, time_zone_name=times.get("time_zone"))
     if times.get("jitter") is not None:
         spec = replace(spec, jitter=times.get("jitter"))
-    for name in ("start_at", "end_at"):
-        at = times.get(name)
-        if isinstance(at, datetime):
-            # A time without a time zone is local.
-            spec = replace(spec, **{name: at.astimezone(UTC)})
+    # A time without a time zone is local.
+    if start_at := times.get("start_at"):
+        spec = replace(spec, start_at=start_at.astimezone(UTC))
+    if end_at := times.get("end_at"):
+        spec = replace(spec, end_at=end_at.astimezone(UTC))
     return spec
 
 

