@@ -223,7 +223,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
     def __init__(self, settings: WebhookSettings, *, encrypted: bool) -> None:
         self._settings = settings
         self._encrypted = encrypted
-        self._backend = httpcore.AnyIOBackend()
+        self._backend: httpcore.AsyncNetworkBackend = httpcore.AnyIOBackend()
 
     async def connect_tcp(
         self,

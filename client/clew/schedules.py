@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, TypedDict, Unpack, cast, get_args
 
 from temporalio.client import (
     Schedule,
@@ -541,7 +541,7 @@ def _find_overlap(name: Overlap) -> ScheduleOverlapPolicy:
 
 
 def _name_overlap(policy: ScheduleOverlapPolicy) -> Overlap:
-    return next((name for name, known in OVERLAPS.items() if known == policy), "skip")
+    return cast("Overlap", policy.name.lower())
 
 
 def _require_own(description: ScheduleDescription) -> ScheduleActionStartWorkflow:
