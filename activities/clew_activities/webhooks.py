@@ -19,7 +19,7 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpcore
@@ -223,7 +223,8 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
     def __init__(self, settings: WebhookSettings, *, encrypted: bool) -> None:
         self._settings = settings
         self._encrypted = encrypted
-        self._backend: httpcore.AsyncNetworkBackend = httpcore.AnyIOBackend()
+        # httpcore has a class of this name for machines without anyio, too.
+        self._backend = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
 
     async def connect_tcp(
         self,
