@@ -34,8 +34,8 @@ def test_the_configuration_is_the_first_fact_and_complete() -> None:
     assert [tool["name"] for tool in config.payload["tools"]] == ["add", "look"]
     assert config.payload["model_options"] == {"seed": 3}
     assert config.payload["context_policy"] == session.state.settings.policy.model_dump(mode="json")
-    # Without an agent, a pin and fallbacks none has a value; the usual priority and scope are not recorded.
-    absent = {"agent", "pin", "fallbacks", "provider_tools", "priority", "approval_scope"}
+    # Without an agent, a pin, fallbacks and webhooks none has a value; the usual priority and scope are not recorded.
+    absent = {"agent", "pin", "fallbacks", "provider_tools", "priority", "approval_scope", "webhooks"}
     assert set(config.payload) == {*SessionConfig.model_fields, "tokens"} - absent
     assert session.state.phase == "idle"
 
