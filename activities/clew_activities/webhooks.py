@@ -98,7 +98,7 @@ class WebhookSettings:
         """Find why this worker does not send to a URL; None: its host is still to be resolved."""
         parts = urlsplit(url)
         if parts.scheme == "http" and not self.networks:
-            return f"its scheme must be https, but for the networks that {NETWORKS_VARIABLE} names"
+            return f"its scheme must be https outside of the networks that {NETWORKS_VARIABLE} names"
         try:
             address = ip_address(parts.hostname or "")
         except ValueError:
