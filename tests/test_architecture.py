@@ -39,6 +39,7 @@ ORDER = (
     "clew.agents",
     "clew.report",
     "clew.session",
+    "clew.schedules",
     "clew.ag_ui",
     "clew.workflow",
     "clew.local",

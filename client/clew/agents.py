@@ -29,6 +29,7 @@ from clew_workflows.contract.errors import Refusal
 from clew_workflows.contract.names import BUILT_IN_TOOLS, is_selected
 from clew_workflows.contract.policy import resolve
 from clew_workflows.contract.validation import translate_validation_error
+from clew_workflows.contract.webhooks import Webhook
 
 ToolForm = ToolDefinition | Mapping[str, Any] | str
 """A tool, one in its JSON form, or the name of one that the workers have from elsewhere."""
@@ -80,6 +81,7 @@ class Agent:
         idle_timeout_seconds: A session hibernates after this many seconds without work.
         priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last.
         metadata: Names and values that each session of the agent has.
+        webhooks: The URLs that are told of events of each session of the agent.
         version: A label for people, for example a release. Threads record it beside the digest of the agent.
 
     Raises:
@@ -106,6 +108,7 @@ class Agent:
     idle_timeout_seconds: int | None = None
     priority: int | None = None
     metadata: Mapping[str, str] | None = None
+    webhooks: Sequence[Webhook | Mapping[str, Any]] = ()
     version: str | None = None
 
     def __post_init__(self) -> None:
@@ -118,7 +121,7 @@ class Agent:
         label: object = self.version
         if label is not None and not (isinstance(label, str) and 0 < len(label) <= MAX_VERSION_CHARACTERS):
             raise TypeError(f"agent {self.name!r}: version has 1 to {MAX_VERSION_CHARACTERS} characters, or is None")
-        for field in ("fallbacks", "tools", "provider_tools", "require_approval"):
+        for field in ("fallbacks", "tools", "provider_tools", "require_approval", "webhooks"):
             # A string is a sequence, too: of one-letter names.
             if isinstance(values := getattr(self, field), str) or not isinstance(values, Sequence):
                 raise TypeError(f"agent {self.name!r}: {field} is a list, not {values!r}")
@@ -219,7 +222,7 @@ class AgentTool(ToolDefinition):
 
 def _make_plain(value: Any) -> Any:
     match value:
-        case ContextPolicy() | ModelOptions() | Limits():
+        case ContextPolicy() | ModelOptions() | Limits() | Webhook():
             return value.model_dump(mode="json", exclude_unset=True)
         case Mapping():
             return dict(value)

@@ -199,6 +199,22 @@ WORKFLOWS = (
         contract.BlobReceipt,
         ("content_mismatch", "unknown_upload", "unsupported_content", "upload_expired"),
     ),
+    Exchange(
+        "SendMessage",
+        contract.SendMessageInput,
+        contract.SendMessageReceipt,
+        (
+            "busy",
+            "closed",
+            "empty_content",
+            "interrupted",
+            "invalid_token_budget",
+            "not_found",
+            "queue_full",
+            "repeated",
+            "unknown_tool",
+        ),
+    ),
 )
 
 HEARTBEATS = (
@@ -207,7 +223,10 @@ HEARTBEATS = (
 )
 """What the heartbeats of a session's activities hold."""
 
-MESSAGES = (START, *UPDATES, *SIGNALS, *QUERIES, *WORKFLOWS, *HEARTBEATS)
+WEBHOOKS = (Exchange("webhook", None, contract.WebhookMessage),)
+"""What the body of a webhook's request holds."""
+
+MESSAGES = (START, *UPDATES, *SIGNALS, *QUERIES, *WORKFLOWS, *HEARTBEATS, *WEBHOOKS)
 
 
 def wire_types() -> dict[str, Any]:

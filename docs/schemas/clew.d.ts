@@ -52,6 +52,7 @@ export interface Workflows {
   GetBlob: { input: GetBlobInput; output: BlobPage };
   StartUpload: { input: StartUploadInput; output: UploadReceipt };
   FinishUpload: { input: FinishUploadInput; output: BlobReceipt };
+  SendMessage: { input: SendMessageInput; output: SendMessageReceipt };
 }
 
 /** An agent as a worker has resolved it. */
@@ -134,8 +135,6 @@ export interface AppliedReplace {
   result_context: StoredSnapshot;
   /** The lane's messages after this seq follow the snapshot; absent: those after the operation. */
   base_seq?: number;
-  /** The requests that were sent for the summary of a compaction; absent: a caller has sent the context. */
-  recipe?: SummaryRecipe;
 }
 
 /** The lane was made the active one. */
@@ -420,7 +419,7 @@ export interface ConfigPayload {
   strategy: string;
   /** The system prompt. */
   system_prompt: string | null;
-  /** The schemas of the tools, as the worker resolved them, and of those that callers have defined. */
+  /** The schemas of the tools, as the worker resolved them. */
   tools: Array<ToolSpec>;
   /** The tools whose calls wait for a person's decision. */
   require_approval: Array<string>;
@@ -452,11 +451,11 @@ export interface ConfigPayload {
   priority?: number;
   /** Which calls of a reply wait for an approval: those that need it (`call`), or all of the reply until the last decision (`round`). */
   approval_scope?: "call" | "round";
-  /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result`, `view_blob` and `external_tools`. */
+  /** The URLs that are told of events of the session (`Webhook`). */
+  webhooks?: Array<Record<string, unknown>>;
+  /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result` and `view_blob`. */
   tool_names?: Array<string>;
-  /** The tools that callers have defined (`ExternalToolSpec`); absent: none. */
-  external_tools?: Array<Record<string, unknown>>;
-  /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent; without `external_tools`, which all are theirs. */
+  /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent. */
   own?: Record<string, unknown>;
   /** The fields that differ from the `config` entry before, without `own`; absent in the first one. */
   changes?: Array<string>;
@@ -484,8 +483,6 @@ export interface ConfigureInput {
   system_prompt?: string | null;
   /** All tools that the model may call from then on. A worker resolves their schemas anew, also if the session is pinned. */
   tools?: Array<string> | null;
-  /** Tools that the caller defines, beside `tools`. Their calls wait for `submit_tool_result`. None may have the name of a tool that the session has from its workers. */
-  external_tools?: Array<ExternalToolSpec> | null;
   /** The tools that the model's provider runs itself. A provider that has none of a name does not get it. */
   provider_tools?: Array<"web_search" | "web_fetch" | "code_execution" | "image_generation"> | null;
   /** The tools whose calls wait for a person's decision, beside those that always do. */
@@ -506,6 +503,8 @@ export interface ConfigureInput {
   priority?: number | null;
   /** All names and values of the caller's own. Those of the session's agent stay below them. */
   metadata?: Record<string, string> | null;
+  /** The URLs that are told of events of the session. */
+  webhooks?: Array<Webhook> | null;
 }
 
 /** A change of configuration was accepted. */
@@ -749,20 +748,6 @@ export interface Expand {
   meta?: Record<string, unknown> | null;
   /** Names the operation. */
   type: "expand";
-}
-
-/** A tool that the caller defines. Its calls wait until `submit_tool_result` submits their results. */
-export interface ExternalToolSpec {
-  /** The name: 1 to 64 letters, digits, `_` and `-`. `read_result`, `view_blob` and names that begin with `mcp__` are taken. */
-  name: string;
-  /** What the tool does, for the model. */
-  description?: string;
-  /** The JSON Schema of the arguments, an object. The session validates the arguments of each call. */
-  parameters: Record<string, unknown>;
-  /** The time that a call waits, in seconds. After that the model reads that it timed out. */
-  timeout_seconds?: number;
-  /** Whether a person must approve each call; `round`: before any call of its reply begins. */
-  requires_approval?: boolean | "round";
 }
 
 /** A document or another file. */
@@ -1549,6 +1534,28 @@ export interface RunPayload {
   reason?: string;
 }
 
+/** The argument of the workflow `SendMessage`, which sends a message and waits for its outcome. */
+export interface SendMessageInput {
+  /** The session. One that hibernates, or was closed, is opened again. */
+  session_id?: string | null;
+  /** Instead of `session_id`: a new session, whose id is this, a hyphen, and the time for which a schedule has started the workflow, as in `daily-20261101T060000Z`. */
+  session_prefix?: string | null;
+  /** The configuration of a session that does not exist yet; absent: it must exist. */
+  config?: SessionConfig | null;
+  /** The message. Absent `request_id`: the id of the workflow, so that a repetition has no second effect. */
+  message: MessageInput;
+}
+
+/** A message was sent, and its request has completed: the answer of the workflow `SendMessage`. */
+export interface SendMessageReceipt {
+  /** The session. */
+  session_id: string;
+  /** The request. */
+  request_id: string;
+  /** The outcome of the request. */
+  outcome: RequestOutcome;
+}
+
 /** What a provider received: enough to encode it again and compare. */
 export interface SentRequest {
   /** SHA-256 of the body as it was sent. */
@@ -1578,8 +1585,6 @@ export interface SessionConfig {
   system_prompt?: string | null;
   /** The names of the tools that the model may call, each once. */
   tools?: Array<string>;
-  /** Tools that the caller defines, beside `tools`. Their calls wait for `submit_tool_result`. None may have the name of a tool that the session has from its workers. */
-  external_tools?: Array<ExternalToolSpec>;
   /** The tools that the model's provider runs itself. A provider that has none of a name does not get it. */
   provider_tools?: Array<"web_search" | "web_fetch" | "code_execution" | "image_generation">;
   /** The tools whose calls wait for a person's decision, beside those that always do. */
@@ -1600,6 +1605,8 @@ export interface SessionConfig {
   priority?: number;
   /** The caller's own names and values. */
   metadata?: Record<string, string>;
+  /** The URLs that are told of events of the session. */
+  webhooks?: Array<Webhook>;
   /** Whether the session keeps the version of the agent and the tools' schemas with which it began. Otherwise each request has those of the workers' present deployment. */
   pin?: boolean;
   /** The loop of a run; only `react` is accepted. */
@@ -1988,10 +1995,8 @@ export interface SummaryPayload {
   source_tokens?: number;
   /** The seqs of the entries that were pinned then; contexts still have them verbatim. */
   pinned?: Array<number>;
-  /** The usage of the model calls that wrote the summary. */
+  /** The usage of the model call that wrote the summary. */
   usage?: Usage;
-  /** The requests that were sent for it. */
-  recipe?: SummaryRecipe;
 }
 
 /** A summary was committed. */
@@ -2004,29 +2009,6 @@ export interface SummaryReceipt {
   to_seq: number;
   /** Tokens of the summary. */
   tokens: number;
-}
-
-/**
- * How a summary was written: with the entry's range, enough to make the requests for it again from the thread.
- *
- * A conversation that is too long for one call is summarized in pieces. Each call then reads what the call before it
- * has written, and the next piece. The text of the last call is the summary.
- */
-export interface SummaryRecipe {
-  /** The instructions and the form of the conversation in the prompt, as a name with a version. */
-  instructions: string;
-  /** The most tokens that a call may write. */
-  max_output_tokens: number;
-  /** What the provider received in the last call. */
-  request: SentRequest;
-  /** The seq of the summary or the snapshot that the first call has read; absent: there was none. */
-  builds_on?: number;
-  /** Pairs of seqs between which the user's messages were withdrawn, which no call has read. */
-  withdrawn?: Array<[number, number]>;
-  /** The number of calls. */
-  calls?: number;
-  /** The SHA-256 of the object in the archive that has, for each call before the last, what it has written, where its piece ends, and what the provider received; absent where there is none, or the store has failed. */
-  earlier_calls?: string;
 }
 
 /** Make the lane that the operation names the active one. */
@@ -2293,6 +2275,74 @@ export interface UserMessage {
   settings?: Record<string, unknown>;
   /** The caller's own refs; no context shows them. */
   refs?: Record<string, string>;
+}
+
+/** A tool call that waits. */
+export interface WaitingCall {
+  /** The call. */
+  tool_call_id: string;
+  /** The tool. */
+  name: string;
+}
+
+/** A URL that is told of events of sessions. */
+export interface Webhook {
+  /** The URL; `https`. Workers send to no private address, and to no `http`, unless they were told to. */
+  url: string;
+  /** The name of the secret that signs the messages. The workers have it as `CLEW_WEBHOOK_SECRET_<NAME>`. */
+  secret: string;
+  /** The types of the events; absent: all. */
+  events?: Array<"request.ended" | "approval.wanted" | "external_call.waiting" | "limit.reached"> | null;
+}
+
+/** What a webhook tells of an event. It holds no text of a conversation. */
+export interface WebhookData {
+  /** The session. */
+  session_id: string;
+  /** The session that has started this one as a subagent. */
+  parent_session_id?: string;
+  /** The request. */
+  request_id: string;
+  /** The run that serves it. */
+  run_id: string;
+  /** The newest entry when the event happened; of `request.ended` the request's `run` entry. */
+  seq: number;
+  /** How the request has ended. */
+  status?: "completed" | "failed" | "cancelled";
+  /** Why the run has ended. */
+  termination_reason?: string;
+  /** The entry with the answer. */
+  answer_seq?: number;
+  /** Model calls of the run. */
+  iterations?: number;
+  /** The usage of the run. */
+  usage?: Usage;
+  /** The usage of the subagents that the run has started. */
+  subagent_usage?: Usage;
+  /** The error of a failed request. */
+  error?: WebhookError;
+  /** The calls that wait, at most 50 of them. */
+  tool_calls?: Array<WaitingCall>;
+  /** The number of the calls that wait. */
+  waiting?: number;
+}
+
+/** The error of a failed request, without its message, which may quote texts. */
+export interface WebhookError {
+  /** The type of the error, a word of the contract's list. */
+  type: string;
+  /** Whether the same message may succeed another time. */
+  retryable: boolean;
+}
+
+/** The body of a webhook's request. */
+export interface WebhookMessage {
+  /** What has happened: a request has ended (`request.ended`), tool calls wait for approval (`approval.wanted`) or for results from outside (`external_call.waiting`), a run has ended at a limit of tokens, cost or model calls (`limit.reached`). */
+  type: "request.ended" | "approval.wanted" | "external_call.waiting" | "limit.reached";
+  /** When it happened, RFC 3339 in UTC. */
+  timestamp: string;
+  /** The details. */
+  data: WebhookData;
 }
 
 /** The newest messages of a lane that fit a budget. */

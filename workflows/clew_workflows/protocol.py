@@ -17,7 +17,7 @@ from clew_workflows.contract import ModelOptions, SessionConfig
 from clew_workflows.contract.content import Blob, Content, Part, get_text
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, ToolCall, ToolSpec
-from clew_workflows.contract.outcomes import Prices, Usage
+from clew_workflows.contract.outcomes import Output, Prices, Usage
 from clew_workflows.contract.payloads import (
     Fitting,
     SentRequest,
@@ -28,6 +28,7 @@ from clew_workflows.contract.payloads import (
 )
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import EncodingName
+from clew_workflows.contract.webhooks import Webhook, WebhookMessage
 from clew_workflows.thread.lane import Layers
 from clew_workflows.values import Packed, ReportedUsage, Value
 
@@ -90,6 +91,7 @@ class Prepare(Value):
         views: The session has images, recordings or files, which its model may see again with its tools.
         clears_media: The session's policy clears them. The agent's policy is not counted here.
         encoding: The encoding that the tokens of the tools' schemas are counted under; None: the model's.
+        webhooks: The webhooks; None: the agent's, or none.
     """
 
     agent: str | None = None
@@ -102,6 +104,7 @@ class Prepare(Value):
     views: bool = False
     clears_media: bool = False
     encoding: EncodingName | None = None
+    webhooks: tuple[Webhook, ...] | None = None
 
 
 class DescribeModel(Value):
@@ -148,6 +151,7 @@ class Prepared(Value):
         state: The name of the archived state that the session continues from; None for a new session.
         interrupted: Why the session must be recovered before it can continue from its archive.
         search_attributes: The names of the search attributes of sessions that the namespace has.
+        webhooks: The worker's own webhooks, which all sessions have beside theirs.
     """
 
     tools: tuple[ResolvedTool, ...] = ()
@@ -163,6 +167,7 @@ class Prepared(Value):
     state: str | None = None
     interrupted: str | None = None
     search_attributes: tuple[str, ...] = ()
+    webhooks: tuple[Webhook, ...] = ()
 
 
 # Checks by a user's hooks: before a message is committed, before a tool runs, before an answer is returned.
@@ -999,6 +1004,52 @@ class Fork(Value):
     metadata: dict[str, str] | None = None
     at: str
     entry_ids: tuple[str, str]
+
+
+# Webhooks: what they are told of a session.
+
+
+class Notice(Value):
+    """A message for webhooks.
+
+    Attributes:
+        notice_id: The id of the message, the same in every attempt and for every URL.
+        message: The message.
+    """
+
+    notice_id: str
+    message: Annotated[WebhookMessage, PlainSerializer(Output.as_dict)]
+
+
+class Delivery(Value):
+    """The argument of the workflow `DeliverWebhook`: a message, and the webhooks that it is sent to."""
+
+    notice: Notice
+    webhooks: tuple[Webhook, ...]
+
+
+class SendNotice(Value):
+    """Send a message to one webhook.
+
+    Attributes:
+        notice: The message.
+        webhook: The webhook.
+    """
+
+    notice: Notice
+    webhook: Webhook
+
+
+class NoticeSent(Value):
+    """A receiver has taken a message.
+
+    Attributes:
+        status: The status of its answer.
+        attempt: The number of the attempt.
+    """
+
+    status: int
+    attempt: int
 
 
 # All effects and events.

@@ -23,6 +23,7 @@ from clew_activities.archive.thread_source import ThreadLocation, Threads, find_
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import WORKFLOW_TYPE, DeleteSessionInput
 from clew_workflows.contract.errors import WorkerUnavailable
+from clew_workflows.contract.names import DELIVERY_PREFIX
 from clew_workflows.contract.outputs import DeleteReceipt
 from clew_workflows.contract.payloads import ToolMessage
 from clew_workflows.session.subagents import make_child_id
@@ -164,7 +165,7 @@ async def _end(handle: WorkflowHandle[Any, Any]) -> None:
 
 
 async def _delete_histories(session_id: str) -> None:
-    """Delete the event histories of all its workflow runs that the server still has, and those of its uploads.
+    """Delete the event histories that the server still has: its own, those of its uploads and of its webhooks.
 
     Another workflow may have the id: it is none of Clew's.
     """
@@ -188,6 +189,9 @@ async def _delete_histories(session_id: str) -> None:
             async for run in client.list_workflows(f'WorkflowId STARTS_WITH "{uploads}"')
             if re.fullmatch("(/[^/]+)?-[0-9a-f]{32}", run.id.removeprefix(uploads))
         ]
+    # No session id has a slash.
+    deliveries = f'WorkflowId STARTS_WITH "{DELIVERY_PREFIX}{session_id}/"'
+    runs += [(run.run_id, run.id) async for run in client.list_workflows(deliveries)]
     for run_id, workflow_id in runs:
         named = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
         request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=named)

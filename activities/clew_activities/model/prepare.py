@@ -28,6 +28,7 @@ from clew_activities.tools.mcp.settings import McpUnavailable
 from clew_activities.tools.mcp.tools import McpTools, UnknownMcpTool
 from clew_activities.tools.registry import Deployment, Registry, resolve_tool
 from clew_activities.tools.stored_results import read_result, view_blob
+from clew_activities.webhooks import NO_WEBHOOKS, WebhookSettings
 from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.config import measure_specs
 from clew_workflows.contract.names import MAX_TOOLS_BYTES
@@ -69,8 +70,10 @@ class PrepareActivities:
         limited: tuple[str, ...] = (),
         calls_models: bool = False,
         own_models: OwnModels = NO_OWN_MODELS,
+        webhooks: WebhookSettings = NO_WEBHOOKS,
     ) -> None:
         self._own_models = own_models
+        self._webhooks = webhooks
         self._providers = providers
         self._registry = registry
         self._mcp_tools = mcp_tools or McpTools()
@@ -97,6 +100,7 @@ class PrepareActivities:
                     "hooks": tuple(self._registry.hooks),
                     "limited": self._limited,
                     "calls_models": self._calls_models,
+                    "webhooks": self._webhooks.webhooks,
                 }
             )
             encoding = request.encoding or (prepared.profile.encoding if prepared.profile else None)
@@ -185,7 +189,11 @@ class PrepareActivities:
             return prepared.model_copy(update={"problem": Failure(type="too_large", message=message)})
         kept = [name for name in config.tools if name in tools or name in remote.tools]
         unknown = [name for name in names if name not in tools and name not in remote.tools]
-        problem = self._find_unknown_tool(unknown, kept) or self._find_unknown_model(model, config.fallbacks)
+        problem = (
+            self._find_unknown_tool(unknown, kept)
+            or self._find_unknown_model(model, config.fallbacks)
+            or self._webhooks.find_problem(config)
+        )
         return prepared.model_copy(update={"tools": resolved, "problem": problem})
 
     def _warn_of_unknown_model(self, model: str) -> None:
@@ -239,7 +247,7 @@ def _list_tool_options(kept: Sequence[str]) -> Sequence[str]:
 
 def _make_config(request: Prepare, agent: ResolvedAgent | None) -> SessionConfig:
     """Make the part of the configuration in force that a worker resolves, by the session's own rule."""
-    fields = {name: getattr(request, name) for name in ("agent", "model", "fallbacks", "tools")}
+    fields = {name: getattr(request, name) for name in ("agent", "model", "fallbacks", "tools", "webhooks")}
     own = SessionConfig.model_validate({name: value for name, value in fields.items() if value is not None})
     return agent.config.overlay(own) if agent else own
 

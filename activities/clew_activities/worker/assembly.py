@@ -25,15 +25,16 @@ from clew_activities.tools.mcp.settings import McpSettings
 from clew_activities.tools.mcp.tools import McpTools
 from clew_activities.tools.registry import Registry, Tools, make_registry
 from clew_activities.tools.run_tool import ToolActivities
+from clew_activities.webhooks import NO_WEBHOOKS, WebhookSettings
 from clew_activities.worker.environment import GRACE, RATE_LIMITS, Capacity
 from clew_activities.worker.parts import NO_LIMITS, Parts, make_parts
 from clew_workflows.contract.hooks import Hook
 from clew_workflows.contract.names import name_caller_queue, name_model_queue, name_provider_queue, name_tool_queue
 from clew_workflows.encryption import is_encrypting
+from clew_workflows.host import services
 from clew_workflows.host.agent_session import AgentSession
 from clew_workflows.host.payload_converter import make_tolerant
 from clew_workflows.host.runtime import LOCAL_CONTEXTS
-from clew_workflows.host.services import SERVICES
 from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.temporal_faults.deadlock_timeout import wait_for_activations
 from clew_workflows.temporal_faults.private_parts import check_private_parts
@@ -62,7 +63,7 @@ Work = Literal["sessions", "models", "tools"]
 """What a worker can serve apart: sessions with the calls of other workflows, model calls, tool calls."""
 ALL_WORK: tuple[Work, ...] = get_args(Work)
 
-WORKFLOWS = (AgentSession, *SERVICES)
+WORKFLOWS = (AgentSession, *services.WORKFLOWS)
 DEFAULT_THRESHOLDS = RolloverThresholds()
 DEFAULT_CAPACITY = Capacity()
 
@@ -161,6 +162,7 @@ def make_worker(
     deployment: WorkerDeploymentConfig | None = None,
     rate_limits: Mapping[str, float] = NO_LIMITS,
     own_models: OwnModels = NO_OWN_MODELS,
+    webhooks: WebhookSettings = NO_WEBHOOKS,
 ) -> SessionWorker:
     """Make a worker for sessions, or for a part of their work.
 
@@ -186,6 +188,7 @@ def make_worker(
         rate_limits: The most model calls that all workers of the task queue together begin in a second, by provider.
             All workers for sessions and for model calls must have the same.
         own_models: The sizes and the prices of the team's own models.
+        webhooks: The webhooks of all sessions, the secrets of webhooks, and where they are sent to.
 
     Raises:
         AgentsUnusable: Two agents, or two tools, have one name, or an agent names a tool that is not there.
@@ -208,6 +211,7 @@ def make_worker(
         model_calls=capacity.model_calls,
         direct_calls=direct_calls,
         own_models=own_models,
+        webhooks=webhooks,
     )
     serving = _make_tolerant_client(client)
     workers = make_side_workers(

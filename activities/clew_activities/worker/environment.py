@@ -19,6 +19,7 @@ from clew_activities.providers.errors import UnknownModel
 from clew_activities.tools.mcp.settings import McpSettings, read_mcp_settings
 from clew_activities.tools.registry import Tools, load_agents, load_tools
 from clew_activities.tools.run_hooks import load_hooks
+from clew_activities.webhooks import WebhookSettings, read_webhook_settings
 from clew_workflows.contract.hooks import Hook
 from clew_workflows.protocol import RolloverThresholds
 
@@ -78,6 +79,7 @@ class WorkerEnvironment:
         deployment: The worker's version; None: it has none.
         rate_limits: The most model calls in a second, by provider.
         own_models: The sizes and the prices of the team's own models.
+        webhooks: The webhooks of all sessions, the secrets of webhooks, and where they are sent to.
     """
 
     providers: Providers
@@ -93,6 +95,7 @@ class WorkerEnvironment:
     deployment: WorkerDeploymentConfig | None
     rate_limits: Mapping[str, float]
     own_models: OwnModels
+    webhooks: WebhookSettings
 
 
 def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -> WorkerEnvironment:
@@ -111,9 +114,9 @@ def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -
         ProvidersUnusable: A providers module cannot be used.
         ToolsUnusable: A tools module cannot be used.
     """
-    mcp = read_mcp_settings(environ)
+    mcp, webhooks = read_mcp_settings(environ), read_webhook_settings(environ)
     return WorkerEnvironment(
-        providers=load_providers(environ, mcp.secrets),
+        providers=load_providers(environ, (*mcp.secrets, *webhooks.all_secrets)),
         tools=load_tools(split_names(tools)),
         agents=load_agents(split_names(agents)),
         hooks=load_hooks(split_names(environ.get("CLEW_HOOKS", ""))),
@@ -126,6 +129,7 @@ def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -
         deployment=read_deployment(environ),
         rate_limits=read_rate_limits(environ),
         own_models=read_own_models(environ),
+        webhooks=webhooks,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -31,6 +31,7 @@ from clew_activities.tools.registry import Deployment, Registry
 from clew_activities.tools.run_hooks import HookActivities
 from clew_activities.tools.run_tool import ToolActivities
 from clew_activities.tools.stored_results import Results
+from clew_activities.webhooks import NO_WEBHOOKS, WebhookActivities, WebhookSettings
 from clew_workflows.contract.tokens import load_encodings
 from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.temporal_faults.slow_timers import begin_task
@@ -51,7 +52,7 @@ class Parts:
         model_activities: Those of the task queue of model calls.
         provider_activities: Those of the task queues of limited providers.
         tool_activities: Those of the task queue of tool calls.
-        caller_activities: Those of the task queue of other workflows' calls.
+        caller_activities: Those of the task queue of other workflows' calls, and of webhooks.
         providers: The names of the providers.
         rate_limits: The most model calls in a second, by provider.
     """
@@ -65,7 +66,7 @@ class Parts:
     model_activities: Sequence[Activity]
     provider_activities: Sequence[Activity]
     tool_activities: Sequence[Activity]
-    caller_activities: Sequence[Activity] = (open_session, send_message, await_request, submit_input, read_last_seq)
+    caller_activities: Sequence[Activity]
 
 
 def make_parts(
@@ -83,6 +84,7 @@ def make_parts(
     model_calls: int,
     direct_calls: int = 0,
     own_models: OwnModels = NO_OWN_MODELS,
+    webhooks: WebhookSettings = NO_WEBHOOKS,
 ) -> Parts:
     """Make all activities.
 
@@ -93,6 +95,7 @@ def make_parts(
         EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
     """
     limited = tuple(sorted(rate_limits))
+    registry = replace(registry, deployment=webhooks.extend(registry.deployment))
     load_encodings()
     load_prices()
     archive = Archive(store, namespace)
@@ -111,6 +114,7 @@ def make_parts(
         limited=limited,
         calls_models=direct_calls > 0,
         own_models=own_models,
+        webhooks=webhooks,
     )
     models = ModelActivities(
         providers,
@@ -165,5 +169,13 @@ def make_parts(
         tool_activities=[
             running.run_tool,
             HookActivities(registry.hooks, running.threads, providers.redaction, blobs).run_hooks,
+        ],
+        caller_activities=[
+            open_session,
+            send_message,
+            await_request,
+            submit_input,
+            read_last_seq,
+            WebhookActivities(webhooks).send_notice,
         ],
     )

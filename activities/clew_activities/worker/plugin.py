@@ -203,6 +203,7 @@ class ClewPlugin(SimplePlugin):
             model_calls=capacity.model_calls,
             direct_calls=min(capacity.direct_calls, slots // 2),
             own_models=environment.own_models,
+            webhooks=environment.webhooks,
         )
         plugins = [
             plugin

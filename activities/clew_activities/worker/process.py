@@ -205,6 +205,7 @@ async def serve(
             deployment=environment.deployment,
             rate_limits=environment.rate_limits,
             own_models=environment.own_models,
+            webhooks=environment.webhooks,
         )
         checks = {
             "server": check_server(clew.temporal),

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clew.cli import blobs, control, listing, offline, reading, report, serve, serving, talk
+from clew.cli import blobs, control, listing, offline, reading, report, schedules, serve, serving, talk
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Talk": (talk.ask, talk.chat),
@@ -65,6 +65,20 @@ GROUPS: dict[str, tuple[str, str, tuple[Callable[..., None], ...]]] = {
         "Read and watch",
         "Store, list and read the images and files of a session.",
         (blobs.put, blobs.get, blobs.list_),
+    ),
+    "schedule": (
+        "Talk",
+        "Send messages to sessions by cron or in intervals.",
+        (
+            schedules.create,
+            schedules.list_,
+            schedules.show,
+            schedules.pause,
+            schedules.resume,
+            schedules.trigger,
+            schedules.update,
+            schedules.delete,
+        ),
     ),
     "archive": (OPERATE, "Check a session's archive.", (offline.verify,)),
 }

@@ -460,4 +460,7 @@ def _agrees(value: Any, actual: Any) -> bool:
     """Whether a value in force has all that was requested. What was not requested does not matter."""
     if isinstance(value, Mapping) and isinstance(actual, Mapping):
         return all(_agrees(part, actual.get(name)) for name, part in value.items())
+    if isinstance(value, list) and isinstance(actual, list) and len(value) == len(actual):
+        # What a part of a list leaves out has its default, and not what the other one has.
+        return all(_agrees(one, other) and _agrees(other, one) for one, other in zip(value, actual, strict=True))
     return bool(value == actual)

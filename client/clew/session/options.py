@@ -9,6 +9,7 @@ from clew.agents import Agent
 from clew.tools import ExternalTool, ToolDefinition
 from clew_workflows.contract import ApprovalScope, ContextPolicy, Limits, ModelOptions, OnBusy
 from clew_workflows.contract.config import ExternalToolSpec, ProviderTool, Steering
+from clew_workflows.contract.webhooks import Webhook
 
 
 class MessageOptions(TypedDict, total=False):
@@ -89,6 +90,7 @@ class ConfigChanges(TypedDict, total=False):
         limits: Limits of inputs, tool results and usage.
         priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last; 3 by default.
         metadata: All names and values of the caller's own.
+        webhooks: The URLs that are told of events of the session.
     """
 
     agent: str | Agent | None
@@ -107,6 +109,7 @@ class ConfigChanges(TypedDict, total=False):
     limits: Limits | Mapping[str, Any] | None
     priority: int | None
     metadata: Mapping[str, str] | None
+    webhooks: Sequence[Webhook | Mapping[str, Any]] | None
 
 
 class SessionOptions(ConfigChanges, total=False):

@@ -43,6 +43,8 @@ ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("ask",): ("s", "text", "--model", "a:b"),
     ("steer",): ("s", "text"),
     ("inject",): ("s", "text"),
+    ("schedule", "create"): ("s", "text", "--session", "t", "--every", "1d"),
+    ("schedule", "list"): (),
     ("blob", "put"): ("s", "-"),
     ("blob", "get"): ("s", "0" * 64, "--output", "x"),
     ("configure",): ("s", "--model", "a:b"),

@@ -14,4 +14,5 @@ Tested in other modules:
 `tasks`: test_fullness, test_tokenizing
 `telemetry`: tests/workflows/test_tracing, tests/activities/worker/test_observability
 `visibility`: tests/workflows/test_visibility, tests/workflows/test_temporal_ui
+`webhooks`: tests/workflows/test_webhooks
 """

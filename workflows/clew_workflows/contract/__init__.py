@@ -12,6 +12,7 @@ Inputs are strict: an unknown field, a wrong type or a value out of range is ref
 | `messages` | messages and tools as models see them; the data URLs that texts may not hold |
 | `lists` | sessions in lists: summaries and search attributes |
 | `calls`, `hooks` | the activities for other workflows; a team's own checks |
+| `webhooks` | the webhooks of a configuration, and what they are told |
 | `errors` | every error, refusals among them |
 | `names`, `validation` | ids, bounds and names on the wire; the base of inputs |
 | `schemas`, `tokens` | bounds of JSON Schemas; counts of tokens |
@@ -60,6 +61,7 @@ from clew_workflows.contract.inputs import (
     ReadThreadInput,
     Replace,
     RestoreInput,
+    SendMessageInput,
     Snapshot,
     SnapshotMessage,
     SnapshotProviderData,
@@ -96,6 +98,7 @@ from clew_workflows.contract.names import (
     READ_RESULT,
     READ_WORKFLOW,
     RESTORE_WORKFLOW,
+    SEND_WORKFLOW,
     START_UPLOAD_WORKFLOW,
     TASK_QUEUE,
     VIEW_BLOB,
@@ -136,6 +139,7 @@ from clew_workflows.contract.outputs import (
     PendingOperation,
     ReplyProgress,
     RestoreReceipt,
+    SendMessageReceipt,
     SessionEnd,
     SessionStatus,
     SummaryReceipt,
@@ -147,6 +151,7 @@ from clew_workflows.contract.outputs import (
     Window,
 )
 from clew_workflows.contract.policy import ClearMedia, ClearToolResults, ContextPolicy
+from clew_workflows.contract.webhooks import EventType, Webhook, WebhookData, WebhookMessage
 
 __all__ = [
     "DELETE_WORKFLOW",
@@ -168,6 +173,7 @@ __all__ = [
     "READ_RESULT",
     "READ_WORKFLOW",
     "RESTORE_WORKFLOW",
+    "SEND_WORKFLOW",
     "START_UPLOAD_WORKFLOW",
     "TASK_QUEUE",
     "VIEW_BLOB",
@@ -201,6 +207,7 @@ __all__ = [
     "DeleteSessionInput",
     "EntriesPage",
     "EntriesQuery",
+    "EventType",
     "Expand",
     "ExternalToolSpec",
     "FinishUploadInput",
@@ -248,6 +255,8 @@ __all__ = [
     "RequestOutcome",
     "RestoreInput",
     "RestoreReceipt",
+    "SendMessageInput",
+    "SendMessageReceipt",
     "Seq",
     "SessionConfig",
     "SessionEnd",
@@ -281,6 +290,9 @@ __all__ = [
     "Unpin",
     "UploadReceipt",
     "Usage",
+    "Webhook",
+    "WebhookData",
+    "WebhookMessage",
     "Window",
     "WindowQuery",
 ]

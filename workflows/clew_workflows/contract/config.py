@@ -29,6 +29,7 @@ from clew_workflows.contract.names import (
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import EncodingName
 from clew_workflows.contract.validation import Input, validate_schema
+from clew_workflows.contract.webhooks import Webhooks
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """The levels of reasoning, from none to the most."""
@@ -206,6 +207,7 @@ class ChangeableConfig(BaseModel, frozen=True, extra="forbid", strict=True, allo
         limits: Limits of the session's inputs, tool results and usage.
         priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last.
         metadata: The caller's own names and values.
+        webhooks: The URLs that are told of events of the session.
     """
 
     agent: AgentName | None = None
@@ -224,6 +226,7 @@ class ChangeableConfig(BaseModel, frozen=True, extra="forbid", strict=True, allo
     limits: Limits | None = None
     priority: PriorityLevel | None = None
     metadata: Metadata | None = None
+    webhooks: Webhooks | None = None
 
 
 class ConfigureInput(ChangeableConfig, frozen=True):
@@ -273,6 +276,7 @@ class SessionConfig(ChangeableConfig, frozen=True):
     limits: Limits = Limits()
     priority: PriorityLevel = 3
     metadata: Metadata = Field(default={})
+    webhooks: Webhooks = ()
 
     pin: bool = False
     strategy: str = Field(default="react", max_length=200)

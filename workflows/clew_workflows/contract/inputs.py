@@ -12,6 +12,7 @@ from clew_workflows.contract.config import (
     Fallbacks,
     ModelOptions,
     OnBusy,
+    SessionConfig,
     Steering,
     ToolNames,
 )
@@ -764,6 +765,31 @@ class FinishUploadInput(Input):
 
     session_id: SessionId
     upload_id: UploadId
+
+
+class SendMessageInput(Input):
+    """The argument of the workflow `SendMessage`, which sends a message and waits for its outcome.
+
+    Attributes:
+        session_id: The session. One that hibernates, or was closed, is opened again.
+        session_prefix: Instead of `session_id`: a new session, whose id is this, a hyphen, and the time for which a
+            schedule has started the workflow, as in `daily-20261101T060000Z`.
+        config: The configuration of a session that does not exist yet; absent: it must exist.
+        message: The message. Absent `request_id`: the id of the workflow, so that a repetition has no second effect.
+    """
+
+    session_id: SessionId | None = None
+    session_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,160}$")] | None = None
+    config: SessionConfig | None = None
+    message: MessageInput
+
+    @model_validator(mode="after")
+    def _check_session(self) -> Self:
+        if (self.session_id is None) is (self.session_prefix is None):
+            raise ValueError("either a session_id or a session_prefix is needed")
+        if self.session_prefix is not None and self.config is None:
+            raise ValueError("a new session needs a config")
+        return self
 
 
 class DeleteSessionInput(Input):

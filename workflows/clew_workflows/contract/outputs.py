@@ -8,7 +8,7 @@ from pydantic import Field
 
 from clew_workflows.contract.content import Blob
 from clew_workflows.contract.messages import Citation, Message, ProviderCall, ToolSpec
-from clew_workflows.contract.outcomes import Output, Usage
+from clew_workflows.contract.outcomes import Output, RequestOutcome, Usage
 from clew_workflows.contract.payloads import AgentVersion
 
 # Answers to queries.
@@ -611,6 +611,20 @@ class DeleteReceipt(Output):
 
     deleted_segments: int
     deleted_subagents: int = 0
+
+
+class SendMessageReceipt(Output):
+    """A message was sent, and its request has completed: the answer of the workflow `SendMessage`.
+
+    Attributes:
+        session_id: The session.
+        request_id: The request.
+        outcome: The outcome of the request.
+    """
+
+    session_id: str
+    request_id: str
+    outcome: RequestOutcome
 
 
 Receipt = (

@@ -906,6 +906,7 @@ class ConfigPayload(Payload):
         idle_timeout_seconds: The session hibernates after this many seconds without work.
         metadata: The session's metadata.
         priority: Which calls the workers take first: 1 the first, 5 the last.
+        webhooks: The URLs that are told of events of the session (`Webhook`).
         own: What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent;
             without `external_tools`, which all are theirs.
         changes: The fields that differ from the `config` entry before, without `own`; absent in the first one.
@@ -935,6 +936,7 @@ class ConfigPayload(Payload):
     provider_tools: tuple[str, ...] = ()
     priority: int = 3
     approval_scope: ApprovalScope = "call"
+    webhooks: tuple[Json, ...] = ()
     tool_names: list[str] | None = None
     external_tools: SkipValidation[list[Json]] | None = None
     own: Json | None = None

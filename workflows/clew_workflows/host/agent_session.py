@@ -50,6 +50,7 @@ with workflow.unsafe.imports_passed_through():
     from clew_workflows.host.tasks import Fullness, TaskBudget
     from clew_workflows.host.visibility import Visibility, serve_metadata
     from clew_workflows.host.waiters import Waiters
+    from clew_workflows.host.webhooks import Webhooks
     from clew_workflows.protocol import DraftQuery
     from clew_workflows.session import carried, commands, decisions, ui, views
     from clew_workflows.session.advance import Session
@@ -129,6 +130,7 @@ class AgentSession:
             self._approvals = Approvals(self._runtime, self._task_commands)
             self._external_calls = ExternalCalls(self._runtime, self._task_commands)
             self._subagents = Subagents(self._runtime, self._intake, self._task_commands)
+            self._webhooks = Webhooks(self._runtime, self._task_commands)
         except Refusal as refusal:
             self._refusal = refusal
         except ingress.KeyMissing as error:
@@ -192,6 +194,7 @@ class AgentSession:
             ApplicationError: The archive belongs to another execution.
         """
         await self._subagents.settle()
+        await self._webhooks.settle()
         try:
             await self._hibernation.end()
         except Refusal as refusal:
@@ -306,7 +309,14 @@ class AgentSession:
         # Best effort: fetch the part of the active lane that the last workflow run could not carry over.
         await recalling.recall(runtime.state.context_ref, runtime.state.settings.policy, ContextQuery())
         start_background_task(
-            serve_duties(self._hibernation, self._approvals, self._external_calls, self._subagents, self._visibility)
+            serve_duties(
+                self._hibernation,
+                self._approvals,
+                self._external_calls,
+                self._subagents,
+                self._webhooks,
+                self._visibility,
+            )
         )
         while True:
             self._ensure_command()

@@ -5,16 +5,24 @@ A malformed input fails the workflow. The type of its failure is the word of the
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 from pydantic_core import to_json
 from temporalio import exceptions, workflow
 from temporalio.api.common.v1 import Payload
-from temporalio.common import RawValue, RetryPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
+from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey, WorkflowIDReusePolicy
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    TemporalError,
+    WorkflowAlreadyStartedError,
+    is_cancelled_exception,
+)
 
 with workflow.unsafe.imports_passed_through():
     from clew_workflows.contract import (
@@ -30,7 +38,9 @@ with workflow.unsafe.imports_passed_through():
         READ_CONTEXT_WORKFLOW,
         READ_WORKFLOW,
         RESTORE_WORKFLOW,
+        SEND_WORKFLOW,
         START_UPLOAD_WORKFLOW,
+        CancelInput,
         DeleteSessionInput,
         FinishUploadInput,
         ForkSessionInput,
@@ -40,8 +50,17 @@ with workflow.unsafe.imports_passed_through():
         ReadContextInput,
         ReadThreadInput,
         RestoreInput,
+        SendMessageInput,
         SessionConfig,
         StartUploadInput,
+    )
+    from clew_workflows.contract.calls import (
+        AWAIT_REQUEST,
+        SEND_MESSAGE,
+        AwaitRequestCall,
+        RequestAnswer,
+        SendMessageCall,
+        SessionCall,
     )
     from clew_workflows.contract.config import make_start_arguments
     from clew_workflows.contract.errors import (
@@ -53,11 +72,24 @@ with workflow.unsafe.imports_passed_through():
         TooLarge,
         UnsupportedContent,
     )
-    from clew_workflows.contract.outputs import EntriesPage, RestoreReceipt
+    from clew_workflows.contract.messages import compute_digest
+    from clew_workflows.contract.names import DELIVER_WORKFLOW, name_caller_queue
+    from clew_workflows.contract.outcomes import RequestOutcome
+    from clew_workflows.contract.outputs import EntriesPage, RestoreReceipt, SendMessageReceipt
+    from clew_workflows.contract.webhooks import Webhook
     from clew_workflows.host import ingress
-    from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
+    from clew_workflows.host.execution import HEARTBEAT_TIMEOUT, make_failure
     from clew_workflows.host.runtime import STAMPS
-    from clew_workflows.protocol import EndUpload, Fork, OpenCheckpoint, OpenedCheckpoint
+    from clew_workflows.protocol import (
+        Delivery,
+        EndUpload,
+        Fork,
+        Notice,
+        NoticeSent,
+        OpenCheckpoint,
+        OpenedCheckpoint,
+        SendNotice,
+    )
 
 CONTEXT_TIMEOUT = timedelta(seconds=90)
 CHANGE_TIMEOUT = timedelta(seconds=90)
@@ -67,6 +99,8 @@ MAX_CHUNK_ARGUMENT_BYTES = 4 * MAX_CHUNK_BYTES // 3 + 10_000
 RESTORE_STEP_TIMEOUT = timedelta(seconds=45)
 """The time for each of the two activities of a restore."""
 RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=5))
+CALL_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=15))
+"""The waits between two attempts to reach a session that is being called."""
 M = TypeVar("M", bound=BaseModel)
 _FINAL_FOR_BLOBS = (ContentMismatch.type, TooLarge.type, UnsupportedContent.type)
 """The refusals of a blob that no repetition changes."""
@@ -249,6 +283,176 @@ class FinishUpload:
         return await run_activity("finish_upload", decode(argument, FinishUploadInput), BLOB_TIMEOUT)
 
 
+@workflow.defn(name=SEND_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class SendMessage:
+    """Opens or resumes a session, sends a message, and waits for its outcome: `{session_id, request_id, outcome}`.
+
+    Schedules start it. It fails with the word of the error, or of the refusal, if the request does not complete. If
+    it is cancelled, so is the request. The same workflow id is the same request: a second run has no second effect.
+    """
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """Send the message and wait for the request, for as long as it takes."""
+        fields = decode(argument, SendMessageInput)
+        session_id = fields.session_id or _make_session_id(fields.session_prefix or "")
+        request_id = fields.message.request_id or _make_request_id()
+        queue = workflow.info().task_queue
+        config = fields.config.model_dump(mode="json", exclude_unset=True) if fields.config else {}
+        message = fields.message.model_copy(update={"request_id": request_id})
+        call = SendMessageCall(session_id=session_id, task_queue=queue, config=config, message=message)
+        try:
+            await _call(SEND_MESSAGE, call)
+            outcome = await _await_outcome(session_id, request_id, queue)
+        except (asyncio.CancelledError, TemporalError) as error:
+            if is_cancelled_exception(error):
+                await _cancel_request(session_id, request_id)
+            raise
+        if outcome is None:
+            # The history is nearly full. The next run finds the same request.
+            again = fields.model_copy(update={"session_id": session_id, "session_prefix": None, "message": message})
+            workflow.continue_as_new(again.model_dump(mode="json", exclude_unset=True, exclude_none=True))
+        if outcome.status != "completed":
+            word = outcome.error.type if outcome.error else outcome.termination_reason or outcome.status
+            about = f"request {request_id} of session {session_id} is {outcome.status}"
+            message_text = outcome.error.message if outcome.error else outcome.reason
+            raise ApplicationError(
+                f"{about}: {message_text}" if message_text else about,
+                outcome.as_dict(),
+                type=word,
+                non_retryable=True,
+            )
+        return SendMessageReceipt(session_id=session_id, request_id=request_id, outcome=outcome).as_dict()
+
+
+SCHEDULED_AT = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
+"""The search attribute of workflows that a schedule has started: the time that it was due."""
+AWAIT_SECONDS = 600
+"""Longest time that one activity waits for a request, in seconds. Then the next one is started."""
+AWAIT_STEPS = 500
+"""Most of these activities in one workflow run. Each adds six events to its history."""
+CALL_TIMEOUT = timedelta(minutes=2)
+"""The time of one attempt to reach a session."""
+
+
+def _make_session_id(prefix: str) -> str:
+    """Make the id of a new session: by the time that was scheduled, or else by the id of this workflow."""
+    info = workflow.info()
+    at = info.typed_search_attributes.get(SCHEDULED_AT)
+    if at is None:
+        return f"{prefix}-{compute_digest(info.workflow_id)[:16]}"
+    return f"{prefix}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def _make_request_id() -> str:
+    """Make the request's id of this workflow's, which has the id of a schedule and the scheduled time."""
+    workflow_id = workflow.info().workflow_id
+    return workflow_id if len(workflow_id) <= 200 else f"sent-{compute_digest(workflow_id)}"
+
+
+async def _await_outcome(session_id: str, request_id: str, queue: str) -> RequestOutcome | None:
+    """Wait for the outcome of a request; None: this workflow run should continue as new first."""
+    for _ in range(AWAIT_STEPS):
+        step = AwaitRequestCall(
+            session_id=session_id, task_queue=queue, request_id=request_id, wait_seconds=AWAIT_SECONDS
+        )
+        answer = RequestAnswer.model_validate(await _call(AWAIT_REQUEST, step, AWAIT_SECONDS))
+        if answer.outcome is not None:
+            return answer.outcome
+    return None
+
+
+async def _call(name: str, call: SessionCall, wait_seconds: int = 0) -> dict[str, Any]:
+    """Run an activity on the callers' task queue until it succeeds, or is refused for good.
+
+    Raises:
+        ApplicationError: The session refused it; the type is the word of the refusal.
+    """
+    try:
+        answer: dict[str, Any] = await workflow.execute_activity(
+            name,
+            call.model_dump(mode="json", exclude_unset=True, exclude_none=True),
+            result_type=dict,
+            task_queue=name_caller_queue(call.task_queue),
+            start_to_close_timeout=CALL_TIMEOUT + timedelta(seconds=wait_seconds),
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+            retry_policy=CALL_RETRIES,
+            # The message must have been sent or not when its request is cancelled.
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            summary=call.session_id,
+        )
+    except ActivityError as error:
+        if isinstance(error.cause, ApplicationError) and error.cause.type:
+            raise ApplicationError(error.cause.message, type=error.cause.type, non_retryable=True) from None
+        raise
+    return answer
+
+
+async def _cancel_request(session_id: str, request_id: str) -> None:
+    """Cancel the request by a signal. A session that has ended has no request."""
+    command = CancelInput(request_id=request_id, reason=f"the workflow {workflow.info().workflow_id} was cancelled")
+    with suppress(ApplicationError):
+        session = workflow.get_external_workflow_handle(session_id)
+        await session.signal("cancel", command.model_dump(mode="json", exclude_unset=True))
+
+
+# Deliveries of webhooks: each receiver has attempts of its own, for days.
+
+
+DELIVERY_TIME = timedelta(days=3)
+"""The time for all attempts to reach a receiver."""
+ATTEMPT_TIMEOUT = timedelta(seconds=45)
+"""The time for one attempt. The activity gives up earlier: this is for a worker that is lost."""
+SEND_NOTICE = "send_notice"
+"""The activity that sends a notice to one webhook."""
+FAILED = "webhook_failed"
+"""The type of the failure of a delivery that a receiver has not taken."""
+
+
+@workflow.defn(name=DELIVER_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class DeliverWebhook:
+    """Sends one notice to each of its webhooks: `{deliveries: [{host, status, attempt}]}`. Sessions start it.
+
+    It fails if a receiver has not taken the notice within `DELIVERY_TIME`.
+
+    Attributes:
+        retries: The waits between two attempts.
+    """
+
+    retries: ClassVar[RetryPolicy] = RetryPolicy(
+        initial_interval=timedelta(seconds=5), backoff_coefficient=3, maximum_interval=timedelta(hours=6)
+    )
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """Send the notice."""
+        delivery = decode(argument, Delivery)
+        ends = await asyncio.gather(*(self._send(delivery.notice, webhook) for webhook in delivery.webhooks))
+        if problems := [end for end in ends if isinstance(end, str)]:
+            raise ApplicationError("; ".join(problems)[:2000], type=FAILED, non_retryable=True)
+        return {"deliveries": ends}
+
+    async def _send(self, notice: Notice, webhook: Webhook) -> dict[str, Any] | str:
+        """Send a notice to a webhook; return what came of it, or why the receiver has not taken it."""
+        host = urlsplit(webhook.url).hostname or ""
+        try:
+            sent = await workflow.execute_activity(
+                SEND_NOTICE,
+                SendNotice(notice=notice, webhook=webhook),
+                result_type=NoticeSent,
+                task_queue=name_caller_queue(workflow.info().task_queue),
+                schedule_to_close_timeout=DELIVERY_TIME,
+                start_to_close_timeout=ATTEMPT_TIMEOUT,
+                heartbeat_timeout=HEARTBEAT_TIMEOUT,
+                retry_policy=self.retries,
+                summary=f"{notice.message.type} to {host}"[:200],
+            )
+        except ActivityError as error:
+            failure = make_failure(error)
+            return f"{host}: {failure.type}: {failure.message}"
+        return {"host": host, **sent.model_dump(mode="json")}
+
+
 SERVICES = (
     ReadThread,
     ReadContext,
@@ -260,7 +464,11 @@ SERVICES = (
     GetBlob,
     StartUpload,
     FinishUpload,
+    SendMessage,
 )
+"""The workflows that callers start."""
+WORKFLOWS = (*SERVICES, DeliverWebhook)
+"""All workflows beside the session."""
 
 
 def decode(argument: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:

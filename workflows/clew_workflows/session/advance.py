@@ -10,7 +10,7 @@ from typing import TypeVar
 from clew_workflows.contract.payloads import ConfigPayload, MessagePayload, OperationPayload
 from clew_workflows.contract.tokens import Encoding, load_encoding
 from clew_workflows.protocol import RunTools, SessionEffect
-from clew_workflows.session import tool_rounds
+from clew_workflows.session import tool_rounds, webhooks
 from clew_workflows.session.state import Decision, Input, Request, State, note_entries
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
@@ -94,6 +94,8 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
         after = replace(after, listed=note_entries(after.listed, entries))
     if not after.has_media and any(map(_has_media, entries)):
         after = replace(after, has_media=True)
+    if after.settings.webhooks or after.settings.config.webhooks:
+        after = webhooks.note_events(before, after, entries, stamps.make_timestamp, session.thread.last_seq)
     gave_up = _gives_up(before, after)
     waits = isinstance(session.effect, RunTools) and tool_rounds.is_over(after, session.effect)
     effect = decision.effect or (None if gave_up or waits else session.effect)

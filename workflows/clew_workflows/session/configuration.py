@@ -67,6 +67,7 @@ def adopt_preparation(state: State, answer: Prepared) -> State:
         limited=known.limited if answer.limited is None else answer.limited,
         calls_models=known.calls_models if answer.calls_models is None else answer.calls_models,
         shows_texts=known.shows_texts if answer.shows_texts is None else answer.shows_texts,
+        webhooks=answer.webhooks,
     )
     return replace(state, settings=settings, phase="idle")
 

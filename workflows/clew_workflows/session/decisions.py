@@ -134,7 +134,13 @@ def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
 
 
 def _make_problem(state: State, problem: Failure) -> Prepared:
-    return Prepared(tools=state.settings.tools or (), problem=problem, search_attributes=state.settings.attributes)
+    settings = state.settings
+    return Prepared(
+        tools=settings.tools or (),
+        problem=problem,
+        search_attributes=settings.attributes,
+        webhooks=settings.webhooks,
+    )
 
 
 def reject(state: State, signal: str, reason: str, content: str) -> Decision:

@@ -202,6 +202,7 @@ def dump_configuration(settings: Settings) -> dict[str, Any]:
         "model_options": config.model_options.model_dump(mode="json", exclude_none=True),
         "limits": config.limits.model_dump(mode="json", exclude_none=True),
         "context_policy": settings.policy.model_dump(mode="json"),
+        "webhooks": [webhook.model_dump(mode="json", exclude_none=True) for webhook in config.webhooks],
     }
 
 

