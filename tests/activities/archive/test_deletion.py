@@ -36,7 +36,7 @@ from tests.support.archives import (
     make_entries,
     read_thread,
 )
-from tests.support.examples import examples
+from tests.support.examples import examples, mark_slow_except
 from tests.support.media import make_png
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
@@ -145,9 +145,13 @@ async def test_any_life_of_a_family(life: list[tuple[str, int, float]], fanout: 
     assert await list_objects(store) == set()
 
 
-@pytest.mark.parametrize("name", ["root", "left"])
-@pytest.mark.parametrize("alone", [False, True])
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize(
+    ("name", "alone", "lost"),
+    mark_slow_except(
+        (("root", False, False), ("left", True, True)),
+        itertools.product(("root", "left"), (False, True), (False, True)),
+    ),
+)
 async def test_a_deletion_is_finished_after_a_crash_anywhere(name: str, alone: bool, lost: bool) -> None:
     """At any failing operation, the other sessions read their full threads; the repeated deletion leaves nothing."""
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from clew_activities.model import validation_process
 from clew_activities.model.structured_output import LIMITS, SchemaUnusable, Validation
 from clew_workflows.contract.schemas import check_schema
+from tests.support.examples import mark_slow_except
 from tests.support.hostile_input import SLOW, SLOW_ANSWER, Schema
 from tests.support.processes import is_running, list_validations
 
@@ -144,7 +145,7 @@ COSTLY: dict[str, tuple[Schema, Any]] = {
 """Within the bounds, each with an answer as large as it may be."""
 
 
-@pytest.mark.parametrize("costly", COSTLY)
+@pytest.mark.parametrize("costly", mark_slow_except(("unique items", "parts that multiply", "names"), COSTLY))
 async def test_what_passes_the_door_ends(costly: str, validation: Validation) -> None:
     """With a verdict or at a limit; this process has no part in the work."""
     schema, answer = COSTLY[costly]
