@@ -20,7 +20,7 @@ from clew.worker import make_workflow_sandbox
 from tests.support.processes import run_worker_process
 from tests.support.stack import Stack
 from tests.support.team import Support
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 @asynccontextmanager
@@ -97,7 +97,7 @@ async def test_a_refusal_that_is_not_caught_fails_the_workflow(
     async with team(stack, workflow_runner=make_workflow_sandbox()) as queue:
         handle = await start(stack, queue, call, make_id(), **options)
         with pytest.raises(WorkflowFailureError) as caught:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await handle.result()
     assert isinstance(caught.value.cause, ApplicationError)
     assert caught.value.cause.type == word

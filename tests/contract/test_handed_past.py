@@ -24,6 +24,7 @@ from tests.support.encrypted import needs_plain
 from tests.support.hostile_input import is_harm, make_raw
 from tests.support.rolling import run_rolling_worker
 from tests.support.stack import Stack
+from tests.support.waiting import PATIENCE_SECONDS
 
 MEGABYTE = 1 << 20
 SOON = RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=20)
@@ -54,7 +55,7 @@ async def start(clew: Clew, argument: RawValue, **options: Any) -> WorkflowHandl
 
 async def wait_for_run(clew: Clew, first: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:
     """Wait for a later run of a workflow that the server repeats."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         newest, known = clew.temporal.get_workflow_handle(first.id), first.run_id or first.result_run_id
         while (run_id := (await newest.describe()).run_id) == known:
             pass

@@ -12,7 +12,7 @@ from clew_activities.worker import Capacity
 from tests.support import toolbox
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 FEW = Capacity(model_calls=2, tool_calls=2, store_calls=2)
 
@@ -72,7 +72,7 @@ async def test_a_tool_that_blocks_holds_no_other_session(stack: Stack, caplog: p
     running = await blocked.message("block")
     await toolbox.get_gate(f"{gate}-started").wait()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             idle = await stack.open("fine")
             assert await idle.ask("hello") == "fine"
             await wait_until(lambda: f"tool 'block' (session {blocked.id!r}" in caplog.text)

@@ -214,7 +214,7 @@ async def test_an_unreachable_store_says_so_at_once(unused_tcp_port: int, monkey
         assert said.startswith("the store cannot be used at a")
         assert "error sending request" in said
         assert not any(secret in said for secret in ("pa55word", "AKIAEXAMPLE", "not-to-be-seen"))
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 async def test_a_silent_store_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

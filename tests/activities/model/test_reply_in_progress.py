@@ -45,6 +45,7 @@ from tests.support.provider_server import (
     stop_block,
 )
 from tests.support.session_harness import SessionHarness
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +191,7 @@ async def interrupt(
         arrived = asyncio.Event()
         environment.on_heartbeat = lambda *beat: arrived.set() if holds(beat[0]) else None
         running = asyncio.create_task(environment.run(activities.call_model, session.call))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await arrived.wait()
             environment.cancel(details or ActivityCancellationDetails(cancel_requested=True))
             try:

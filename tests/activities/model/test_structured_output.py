@@ -124,7 +124,7 @@ async def test_a_validation_without_end_is_a_problem_that_is_told(validation: Va
     check_schema(SLOW)
     begun = time.monotonic()
     assert "takes over 2 seconds" in (await validation.find_problem(SLOW_ANSWER, SLOW) or "")
-    assert time.monotonic() - begun < LIMITS.seconds + 5
+    assert time.monotonic() - begun < LIMITS.seconds + 30
 
 
 TWICE: Schema = {"properties": {"a": {"$ref": "#/$defs/node"}}}
@@ -155,7 +155,7 @@ async def test_what_passes_the_door_ends(costly: str, validation: Validation) ->
     begun, memory = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     problem = await validation.find_problem(text, schema)
     assert problem is None or len(problem) < 10_000
-    assert time.monotonic() - begun < LIMITS.seconds + 5
+    assert time.monotonic() - begun < LIMITS.seconds + 30
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 50_000
 
 
@@ -210,7 +210,7 @@ def test_a_killed_worker_leaves_no_process() -> None:
         assert worker.poll() is None
     worker.kill()
     worker.wait()
-    deadline = time.monotonic() + LIMITS.seconds + 5
+    deadline = time.monotonic() + LIMITS.seconds + 30
     while is_running(processes[0]):
         assert time.monotonic() < deadline
         os.sched_yield()

@@ -364,7 +364,7 @@ async def test_sigterm_ends_a_worker_always(server: TemporalServer, tmp_path: Pa
             await wait_until(lambda: "blocked" in worker.log.read_text())
         clock = time.monotonic()
         os.kill(worker.pid, signal.SIGTERM)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert await worker.wait_for_end() == 1
         assert time.monotonic() - clock < 10
         assert "although it has not stopped within 2 seconds" in worker.log.read_text()
