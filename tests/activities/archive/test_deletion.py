@@ -83,6 +83,7 @@ async def test_forks_share_what_they_have_in_common(store: Store) -> None:
     assert len([path for path in await list_objects(store) if "/segments/" in path]) == 6
 
 
+@pytest.mark.parametrize("store", mark_slow_except(("folder", "memory"), ("folder", "s3", "memory")), indirect=True)
 @pytest.mark.parametrize(
     "order", [("root", "left", "right", "deep"), ("deep", "right", "left", "root"), ("left", "deep", "root", "right")]
 )
