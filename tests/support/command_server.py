@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import termios
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -199,9 +201,16 @@ def _take_terminal() -> None:
 
 
 if __name__ == "__main__":
-    # The children inherit what is imported here: the commands, and what some of them import when they run.
-    import clew.cli.app
+    # The children inherit what is imported and made here: the commands, and what some of them import when they run.
+    import typer.main
+
     import clew.operators  # noqa: F401
     import clew_activities.worker.process  # noqa: F401
+    from clew.cli.app import app
 
+    vars(typer.main)["get_command"] = cache(typer.main.get_command)
+    typer.main.get_command(app)
+    # A child that looked for garbage among it would copy all of it.
+    gc.collect()
+    gc.freeze()
     serve(socket.socket(fileno=os.dup(0)))
