@@ -193,9 +193,12 @@ def _take_terminal() -> None:
     """
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
-    for number, name, errors in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
-        stream = open(number, "w", 1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+    for number, name, mode, errors in (
+        (0, "stdin", "r", "strict"),
+        (1, "stdout", "w", "strict"),
+        (2, "stderr", "w", "backslashreplace"),
+    ):
+        stream = open(number, mode, 1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
