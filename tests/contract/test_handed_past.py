@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import uuid
@@ -24,7 +23,7 @@ from tests.support.encrypted import needs_plain
 from tests.support.hostile_input import is_harm, make_raw
 from tests.support.rolling import run_rolling_worker
 from tests.support.stack import Stack
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import wait_until
 
 MEGABYTE = 1 << 20
 SOON = RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=20)
@@ -55,11 +54,13 @@ async def start(clew: Clew, argument: RawValue, **options: Any) -> WorkflowHandl
 
 async def wait_for_run(clew: Clew, first: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:
     """Wait for a later run of a workflow that the server repeats."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        newest, known = clew.temporal.get_workflow_handle(first.id), first.run_id or first.result_run_id
-        while (run_id := (await newest.describe()).run_id) == known:
-            pass
-    return clew.temporal.get_workflow_handle(first.id, run_id=run_id)
+    newest, known = clew.temporal.get_workflow_handle(first.id), first.run_id or first.result_run_id
+
+    async def is_later() -> bool:
+        return (await newest.describe()).run_id != known
+
+    await wait_until(is_later)
+    return clew.temporal.get_workflow_handle(first.id, run_id=(await newest.describe()).run_id)
 
 
 async def assert_refused(handle: WorkflowHandle[Any, Any], word: str = "carried") -> None:
