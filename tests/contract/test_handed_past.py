@@ -101,7 +101,7 @@ async def test_a_run_that_the_server_repeats_brings_no_past(stack: Stack) -> Non
 
 
 @needs_plain
-@pytest.mark.parametrize("carries", [True, False])
+@pytest.mark.parametrize("carries", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_a_session_has_no_cron_schedule(carries: bool, stack: Stack) -> None:
     """Each run of a cron schedule is refused. The server continues the schedule."""
     argument = await make_past(stack) if carries else make_raw(b'{"config": {"model": "scripted:any"}}')
