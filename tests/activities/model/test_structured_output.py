@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from clew_activities.model import validation_process
+from clew_activities.model import structured_output, validation_process
 from clew_activities.model.structured_output import LIMITS, SchemaUnusable, Validation
 from clew_workflows.contract.schemas import check_schema
 from tests.support.examples import mark_slow_except
@@ -51,7 +52,9 @@ def nest_sums(depth: int, innermost: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def validation() -> Validation:
+def validation(monkeypatch: pytest.MonkeyPatch) -> Validation:
+    """A validation whose child has more time to get its share of a busy processor."""
+    monkeypatch.setattr(structured_output, "LIMITS", replace(LIMITS, seconds=30))
     return Validation()
 
 
