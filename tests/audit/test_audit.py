@@ -25,6 +25,7 @@ from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
 from clew_workflows.values import Packed
 from tests.support.archives import ArchiveInUse
+from tests.support.examples import mark_slow_except
 from tests.support.rolling import make_id
 from tests.support.scenarios import wait_until_idle
 from tests.support.stack import Stack
@@ -98,7 +99,9 @@ async def test_a_session_that_is_archived_meanwhile_is_clean(clew: Clew, archive
     assert archive_in_use.replaced
 
 
-@pytest.mark.parametrize("kind", ["sessions", "segments", "nodes", "states"])
+@pytest.mark.parametrize(
+    "kind", mark_slow_except(["segments", "states"], ["sessions", "segments", "nodes", "states"])
+)
 async def test_one_byte_of_an_archived_object_is_named(
     stack: Stack, clew: Clew, archive: Archive, long_session: Session, kind: str
 ) -> None:

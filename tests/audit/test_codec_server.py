@@ -22,6 +22,7 @@ from clew_audit.codec_server import (
 )
 from clew_workflows.encryption import EncryptionCodec
 from tests.support.encrypted import Reversing, make_encryption
+from tests.support.waiting import PATIENCE_SECONDS
 
 TOKEN = "a-token-of-many-characters"
 UI = "https://temporal.example.com"
@@ -134,7 +135,7 @@ async def test_a_body_is_read_only_if_it_is_needed(
         if not is_announced:
             writer.write(b"%x\r\n" % MAX_LOGIN_BYTES + bytes(MAX_LOGIN_BYTES) + b"\r\n1\r\n-\r\n")
         # The body never ends: the server answers all the same.
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 %d " % status)
         writer.close()
@@ -243,7 +244,7 @@ async def test_it_is_served_within_bounds() -> None:
         assert b"400" in await reader.readline()
         writer.close()
         waiting = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS + 8)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             closed = await waiting[-1][0].read()
         assert closed == b""
         for _, writer in waiting:

@@ -289,7 +289,10 @@ class FailingWrites(Failing):
         return await self.inner.holds(path, size)
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["before it is done", "after it is done"])
+@pytest.mark.parametrize(
+    "lost",
+    [pytest.param(False, id="before it is done", marks=pytest.mark.slow), pytest.param(True, id="after it is done")],
+)
 async def test_a_recovery_that_was_cut_off_is_repeated(
     stack: Stack, clew: Clew, archive: Archive, lost: bool
 ) -> None:

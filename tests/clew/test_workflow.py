@@ -13,6 +13,7 @@ import pytest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.worker import Replayer, Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from clew import workflow as sessions
 from clew.local import Reply
@@ -20,12 +21,16 @@ from clew.worker import make_workflow_sandbox
 from tests.support.processes import run_worker_process
 from tests.support.stack import Stack
 from tests.support.team import Support
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 @asynccontextmanager
 async def team(stack: Stack, **settings: Any) -> AsyncIterator[str]:
-    """Run a team's worker: it has no plugin and Temporal's own data converter and sandbox."""
+    """Run a team's worker: it has no plugin and Temporal's own data converter.
+
+    Temporal's own sandbox would import `clew` anew for each workflow, which takes half a second of computing.
+    """
+    settings = {"workflow_runner": make_workflow_sandbox(), **settings}
     queue = f"team-{uuid.uuid4().hex}"
     client = await Client.connect(stack.server.address)
     async with Worker(client, task_queue=queue, workflows=[Support], **settings):
@@ -68,10 +73,10 @@ async def test_an_answer_may_have_a_form(stack: Stack) -> None:
 
 
 async def test_errors_are_those_of_the_client(stack: Stack) -> None:
-    """A workflow catches refusals and failures by their classes."""
+    """A workflow catches refusals and failures by their classes, also in Temporal's own sandbox."""
     session = await stack.open()
     failing = {"model": stack.add_model(lambda _body: Reply("no", status=HTTPStatus.BAD_REQUEST))}
-    async with team(stack) as queue:
+    async with team(stack, workflow_runner=SandboxedWorkflowRunner()) as queue:
         assert await (await start(stack, queue, "catch", session.id)).result() == "idle: caught"
         recovered = await (await start(stack, queue, "recover", make_id(), config=failing)).result()
         assert recovered == "bad_request"
@@ -93,11 +98,10 @@ async def test_a_refusal_that_is_not_caught_fails_the_workflow(
     stack: Stack, call: str, options: dict[str, Any], word: str
 ) -> None:
     """The type of the failure is the refusal's word; no workflow task is repeated without end."""
-    # Temporal's own sandbox, which the other tests have, imports `clew` anew for each workflow.
-    async with team(stack, workflow_runner=make_workflow_sandbox()) as queue:
+    async with team(stack) as queue:
         handle = await start(stack, queue, call, make_id(), **options)
         with pytest.raises(WorkflowFailureError) as caught:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await handle.result()
     assert isinstance(caught.value.cause, ApplicationError)
     assert caught.value.cause.type == word
@@ -138,7 +142,7 @@ async def test_a_long_request_takes_several_activities(stack: Stack, monkeypatch
     session = await stack.open(wait)
     monkeypatch.setattr(sessions, "WAIT_SECONDS", 1)
     # This sandbox passes `clew` through, which the patch needs.
-    async with team(stack, workflow_runner=make_workflow_sandbox()) as queue:
+    async with team(stack) as queue:
         handle = await start(stack, queue, "ask", session.id)
 
         async def has_waited_twice() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import uuid
@@ -24,6 +23,7 @@ from tests.support.encrypted import needs_plain
 from tests.support.hostile_input import is_harm, make_raw
 from tests.support.rolling import run_rolling_worker
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 MEGABYTE = 1 << 20
 SOON = RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=20)
@@ -54,11 +54,13 @@ async def start(clew: Clew, argument: RawValue, **options: Any) -> WorkflowHandl
 
 async def wait_for_run(clew: Clew, first: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:
     """Wait for a later run of a workflow that the server repeats."""
-    async with asyncio.timeout(30):
-        newest, known = clew.temporal.get_workflow_handle(first.id), first.run_id or first.result_run_id
-        while (run_id := (await newest.describe()).run_id) == known:
-            pass
-    return clew.temporal.get_workflow_handle(first.id, run_id=run_id)
+    newest, known = clew.temporal.get_workflow_handle(first.id), first.run_id or first.result_run_id
+
+    async def is_later() -> bool:
+        return (await newest.describe()).run_id != known
+
+    await wait_until(is_later)
+    return clew.temporal.get_workflow_handle(first.id, run_id=(await newest.describe()).run_id)
 
 
 async def assert_refused(handle: WorkflowHandle[Any, Any], word: str = "carried") -> None:
@@ -99,7 +101,7 @@ async def test_a_run_that_the_server_repeats_brings_no_past(stack: Stack) -> Non
 
 
 @needs_plain
-@pytest.mark.parametrize("carries", [True, False])
+@pytest.mark.parametrize("carries", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_a_session_has_no_cron_schedule(carries: bool, stack: Stack) -> None:
     """Each run of a cron schedule is refused. The server continues the schedule."""
     argument = await make_past(stack) if carries else make_raw(b'{"config": {"model": "scripted:any"}}')

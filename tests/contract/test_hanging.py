@@ -7,14 +7,22 @@ from typing import Any
 
 import pytest
 
+from clew import Session
 from clew.local import Reply, ToolCall
 from clew_activities.worker import Capacity
 from tests.support import toolbox
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 FEW = Capacity(model_calls=2, tool_calls=2, store_calls=2)
+
+
+async def wait_until_idle(session: Session) -> None:
+    async def is_idle() -> bool:
+        return (await session.status()).status == "idle"
+
+    await wait_until(is_idle)
 
 
 async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(stack: Stack) -> None:
@@ -41,16 +49,17 @@ async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(stack: S
         requests = [await session.message("hang") for session in hanging]
         await both.wait()
         toolbox.get_gate(gate).set()
-        while not [entry for entry in await busy.entries(kind="ai_message") if entry.payload["role"] == "tool"]:
-            pass
+
+        async def has_result() -> bool:
+            return "tool" in [entry.payload["role"] for entry in await busy.entries(kind="ai_message")]
+
+        await wait_until(has_result)
         idle = await clew.open(make_id(), model=stack.add_model("fine"))
         branch = await idle.fork(at_seq=0)
-        while (await branch.status()).status != "idle":
-            pass
+        await wait_until_idle(branch)
         await idle.hibernate()
         idle = await clew.open(idle.id)
-        while (await idle.status()).status != "idle":
-            pass
+        await wait_until_idle(idle)
         assert len(begun) == FEW.model_calls, "the third one waits on the server"
         release.set()
         assert [await request.answer() for request in requests] == ["at last"] * 3
@@ -72,7 +81,7 @@ async def test_a_tool_that_blocks_holds_no_other_session(stack: Stack, caplog: p
     running = await blocked.message("block")
     await toolbox.get_gate(f"{gate}-started").wait()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             idle = await stack.open("fine")
             assert await idle.ask("hello") == "fine"
             await wait_until(lambda: f"tool 'block' (session {blocked.id!r}" in caplog.text)

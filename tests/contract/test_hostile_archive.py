@@ -73,11 +73,14 @@ def forge_bytes(data: bytes) -> Forgery:
     "forge",
     [
         forge_entries(**NO_ENTRIES[0]),
-        forge_entries(**NO_ENTRIES[1]),
-        forge_entries(tokens="many"),
-        forge_entries(payload={"context_ref": "default", "role": "user", "content": NO_PARTS[0]}),
+        pytest.param(forge_entries(**NO_ENTRIES[1]), marks=pytest.mark.slow),
+        pytest.param(forge_entries(tokens="many"), marks=pytest.mark.slow),
+        pytest.param(
+            forge_entries(payload={"context_ref": "default", "role": "user", "content": NO_PARTS[0]}),
+            marks=pytest.mark.slow,
+        ),
         forge_bytes(b"[" * 100_000),
-        forge_bytes(b'{"state": ' + b"9" * 10_000 + b"}"),
+        pytest.param(forge_bytes(b'{"state": ' + b"9" * 10_000 + b"}"), marks=pytest.mark.slow),
         forge_bytes(b" " * 100_000_000),
     ],
     ids=["no payload", "an unknown role", "no number", "no parts", "deeply nested", "a huge number", "a bomb"],

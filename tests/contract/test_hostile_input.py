@@ -25,6 +25,7 @@ from clew_activities.archive import Archive
 from clew_audit.audit import audit_file, audit_session
 from clew_audit.histories import SavedHistories
 from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES
+from tests.support.examples import mark_slow_except
 from tests.support.hostile_input import MALFORMED, assert_unharmed, make_chain, make_raw
 from tests.support.images import DATA_URL, PNG
 from tests.support.stack import Stack
@@ -87,7 +88,10 @@ async def test_an_update_id_that_cannot_name_a_request_is_refused(stack: Stack, 
     await assert_unharmed(stack, session.id)
 
 
-@pytest.mark.parametrize("signal", [*SIGNALS, "no_such_signal"])
+@pytest.mark.parametrize(
+    "signal",
+    mark_slow_except(("steer", "modify_context", "subagent_result", "no_such_signal"), [*SIGNALS, "no_such_signal"]),
+)
 async def test_a_malformed_signal_becomes_an_entry(stack: Stack, signal: str) -> None:
     """Every signal with every malformed payload becomes an entry with the reason."""
     session = await stack.open()

@@ -135,7 +135,7 @@ async def test_an_archived_result_is_read_on_in_all_the_same(stack: Stack) -> No
         turn = 0
         while (await session.status()).first_live_seq < 4:
             turn += 1
-            assert await session.ask(f"turn {turn} {'.' * 3000}") == "fine"
+            assert await session.ask(f"turn {turn} {'more words ' * 400}") == "fine"
         assert len(await list_runs(clew, session.id)) > 1
         assert await session.ask("read on") == "xxxxxxxxxx\n[bytes 99990 to 100000 of 100000; this is the end]"
         await session.hibernate()

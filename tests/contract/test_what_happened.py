@@ -17,7 +17,7 @@ from tests.support.processes import open_session_on, run_worker_process
 from tests.support.rolling import SlowModel
 from tests.support.scripts import list_results
 from tests.support.stack import Stack, get_last_message
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 def make_payer(folder: Path) -> Any:
@@ -175,7 +175,7 @@ async def test_an_interrupt_does_not_wait_for_an_automatic_summary(stack: Stack)
     await summarizer.wait_for_call()
     assert (await session.status()).status == "summarizing"
     for on_busy in ("reject", "interrupt", "queue"):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await session.ask("now " + "word " * 60, on_busy=on_busy)
         await summarizer.wait_for_call()
     await session.cancel()

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.support.command_server import CommandServer
+from tests.support.command_server import Command, CommandServer
 from tests.support.waiting import PATIENCE_SECONDS
 
 KEY_SECONDS = 2.0
@@ -112,7 +112,7 @@ async def start_command(*arguments: str, address: str | None = None, **settings:
 class Terminal:
     """The command on a pseudo-terminal: types input and reads the screen."""
 
-    def __init__(self, master: int, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, master: int, process: asyncio.subprocess.Process | Command) -> None:
         self._master = master
         self._process = process
         self._news = asyncio.Event()
@@ -195,18 +195,28 @@ class Terminal:
 
 
 @asynccontextmanager
-async def open_terminal(*arguments: str, address: str | None = None, **settings: str) -> AsyncIterator[Terminal]:
-    """Run the command on a pseudo-terminal of `COLUMNS` columns."""
+async def open_terminal(
+    *arguments: str, address: str | None = None, anew: bool = False, **settings: str
+) -> AsyncIterator[Terminal]:
+    """Run the command on a pseudo-terminal of `COLUMNS` columns.
+
+    `anew`: start an interpreter for it, as a shell does. That takes half a second of computing.
+    """
     master, slave = pty.openpty()
     _set_size(slave, COLUMNS)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", "-c", _TAKE_TERMINAL, *_COMMAND, *arguments),
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env=make_environment(address, **settings),
-        start_new_session=True,
-    )
+    env = make_environment(address, **settings)
+    process: asyncio.subprocess.Process | Command
+    if anew:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", "-c", _TAKE_TERMINAL, *_COMMAND, *arguments),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=env,
+            start_new_session=True,
+        )
+    else:
+        process = await _get_server().start_on_terminal(arguments, env, slave)
     os.close(slave)
     loop = asyncio.get_running_loop()
     shown = Terminal(master, process)
@@ -217,7 +227,7 @@ async def open_terminal(*arguments: str, address: str | None = None, **settings:
         loop.remove_reader(master)
         os.close(master)
         with suppress(ProcessLookupError):
-            process.kill()
+            process.send_signal(signal.SIGKILL)
         await process.wait()
 
 

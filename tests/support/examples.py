@@ -1,7 +1,11 @@
-"""How many examples Hypothesis generates: all of them, or a quarter with `--hypothesis-profile=few`."""
+"""How much `make test` tries: a quarter of the generated examples, and some cases of a table."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 
@@ -16,3 +20,17 @@ def register_profiles() -> None:
 def examples(count: int) -> settings:
     """Generate `count` examples, and a quarter of them with the profile `few`. Without it a test has 100."""
     return settings(max_examples=count * settings().max_examples // 100)
+
+
+def mark_slow_except(quick: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
+    """Mark the cases of a table slow that are not quick: each proves the same once more.
+
+    A tuple has a value for each parameter.
+    """
+    chosen = list(quick)
+    return [
+        case
+        if case in chosen
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+        for case in cases
+    ]

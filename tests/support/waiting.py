@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 
 PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.02
+"""The first pause of `wait_until`; each one after it is a quarter longer, up to `_MAX_PAUSE_SECONDS`."""
+_MAX_PAUSE_SECONDS = 0.1
 
 
 async def wait_until(holds: Callable[[], Awaitable[object] | object]) -> None:
@@ -16,9 +18,11 @@ async def wait_until(holds: Callable[[], Awaitable[object] | object]) -> None:
     Raises:
         TimeoutError: It does not hold after `PATIENCE_SECONDS`.
     """
+    pause = _PAUSE_SECONDS
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             value = holds()
             if await value if inspect.isawaitable(value) else value:
                 return
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.25, _MAX_PAUSE_SECONDS)

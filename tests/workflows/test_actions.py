@@ -107,6 +107,7 @@ async def test_a_tool_call_is_two_actions_more(counted: Stack) -> None:
     assert counting.actions == {**PLAIN, "activity": 3}
 
 
+@pytest.mark.slow
 async def test_a_viewer_costs_heartbeats_only_where_there_is_something_new(counted: Stack) -> None:
     """Quickly at first, and then twice a second."""
     session = await open_counted(counted)

@@ -30,7 +30,7 @@ from clew.session.events import EntryCommitted, TextAdded
 from tests.support import toolbox
 from tests.support.rolling import SlowModel
 from tests.support.stack import Stack, get_last_message
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 async def list_words(session: Session) -> list[str]:
@@ -274,7 +274,7 @@ async def test_cancel_reaches_a_tool_and_closes_its_call(stack: Stack) -> None:
     await toolbox.get_gate(f"{gate}-started").wait()
     await session.cancel()
     assert (await request.result()).status == "cancelled"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await toolbox.get_gate(f"{gate}-cancelled").wait()
     assert await session.ask("next") == "fresh"
     (closed,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]

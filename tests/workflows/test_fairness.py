@@ -104,6 +104,7 @@ async def test_a_user_does_not_wait_for_all_calls_of_another(single: Stack) -> N
     assert max(order.index("ada"), order.index("bob")) <= 4
 
 
+@pytest.mark.slow
 async def test_users_of_one_tenant_share_its_turn(single: Stack) -> None:
     """A tenant gets no more for having many users."""
     async with run_line(single) as line:

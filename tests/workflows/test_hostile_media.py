@@ -179,10 +179,10 @@ async def test_a_client_sends_again_what_the_store_has_lost(stack: Stack) -> Non
     assert await session.read_blob(digest) == make_png(203, 1)
 
 
-@pytest.mark.parametrize("deleted", ["origin", "fork"])
+@pytest.mark.parametrize("deleted", ["origin", pytest.param("fork", marks=pytest.mark.slow)])
 async def test_a_family_reads_on_while_a_member_is_deleted(stack: Stack, deleted: str) -> None:
     """A read that has begun goes on when the other session is deleted that shares the blob."""
-    origin, data = await stack.open(), make_png(204, 1, size=2_500_000)
+    origin, data = await stack.open(), make_png(204, 1, size=1_300_000)
     await origin.ask(["look", Image.from_bytes(data)])
     fork = await origin.fork()
     reader, other = (fork, origin) if deleted == "origin" else (origin, fork)
@@ -198,7 +198,7 @@ async def test_a_family_reads_on_while_a_member_is_deleted(stack: Stack, deleted
 
 async def test_a_session_is_deleted_while_its_blob_is_read(stack: Stack) -> None:
     """The read ends with `unknown_blob`, not with bytes of another session and not without an end."""
-    session, data = await stack.open(), make_png(205, 1, size=2_500_000)
+    session, data = await stack.open(), make_png(205, 1, size=1_300_000)
     await session.ask(["look", Image.from_bytes(data)])
     pieces = session.stream_blob(hashlib.sha256(data).hexdigest())
     await anext(pieces)

@@ -82,6 +82,7 @@ async def test_a_ramp_takes_a_share_of_the_sessions_and_keeps_to_it(stack: Stack
         await check_runs(clew, *(session.id for session in (*old, *new)))
 
 
+@pytest.mark.slow
 async def test_a_subagent_is_ramped_by_its_own_id(stack: Stack) -> None:
     """It and its parent may be on different versions; the result arrives."""
     helper = Agent("helper", model=stack.add_model("helped"))
@@ -208,6 +209,7 @@ async def test_services_say_that_a_session_has_no_workers(stack: Stack) -> None:
             await handle.run_service(READ_WORKFLOW, ReadThreadInput(session_id=session.id))
 
 
+@pytest.mark.slow
 async def test_sessions_that_a_rollback_has_left_move_with_workers_of_their_version(stack: Stack) -> None:
     """One worker of the version that was given up is enough, and the signal."""
     fleet = Fleet(stack, make_client(stack))
@@ -247,6 +249,7 @@ async def test_sessions_of_a_lost_version_go_on_with_one_that_replays_them(stack
         await check_runs(clew, session.id)
 
 
+@pytest.mark.slow
 async def test_sessions_of_a_lost_version_are_recovered(stack: Stack) -> None:
     """Where no version that runs can replay them: with the code that made their histories, nothing is lost."""
     fleet = Fleet(stack, make_client(stack))

@@ -147,6 +147,7 @@ async def test_the_first_version_takes_over_sessions_in_the_same_workflow_run(st
             assert await read_version(fleet.clew, session.id) == "1"
 
 
+@pytest.mark.slow
 async def test_a_session_waits_for_workers_of_its_version(stack: Stack) -> None:
     """Callers get an error that says so, and nothing is lost: what they sent is taken when such workers run again."""
     fleet = Fleet(stack, make_client(stack))
@@ -162,6 +163,7 @@ async def test_a_session_waits_for_workers_of_its_version(stack: Stack) -> None:
         assert await session.ask("two") == "fine"
 
 
+@pytest.mark.slow
 async def test_a_session_with_a_version_calls_tools_of_workers_without_one(stack: Stack) -> None:
     """Activities of a team's own workers are not bound to the sessions' version."""
     fleet = Fleet(stack, make_client(stack))
@@ -180,6 +182,7 @@ async def test_a_session_with_a_version_calls_tools_of_workers_without_one(stack
         assert await session.ask("go") == "described"
 
 
+@pytest.mark.slow
 async def test_a_worker_process_has_the_version_of_its_environment(stack: Stack) -> None:
     """On all its task queues; its log names it."""
     fleet = Fleet(stack, make_client(stack))

@@ -309,7 +309,7 @@ async def test_a_head_that_is_another_s_is_not_taken() -> None:
             await archive.read_head("root")
 
 
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("lost", [pytest.param(False, marks=pytest.mark.slow), True])
 async def test_an_append_is_repeated_after_a_crash_anywhere(lost: bool) -> None:
     """Whichever operation fails, or whose answer is lost: doing it all again gives the same objects and head."""
     small = ArchiveSettings(fanout=3, segment_bytes=500)

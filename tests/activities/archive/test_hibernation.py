@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from string import ascii_lowercase
 
@@ -18,6 +19,7 @@ from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.lane import ArchivedPart, Layers
 from clew_workflows.thread.thread import Thread
+from tests.support.examples import mark_slow_except
 from tests.support.threads import Writer, assistant_calls, assistant_says, tool_returns, user_says
 
 CALLS = 64
@@ -54,8 +56,12 @@ def count_recalls(archived: Thread, policy: ContextPolicy) -> tuple[int, Project
     raise AssertionError("the context is never covered")
 
 
-@pytest.mark.parametrize("window", ["sliding", "epoch"])
-@pytest.mark.parametrize("text", ["words", "\n", "\x01"])
+@pytest.mark.parametrize(
+    ("text", "window"),
+    mark_slow_except(
+        (("words", "sliding"), ("\x01", "epoch")), itertools.product(("words", "\n", "\x01"), ("sliding", "epoch"))
+    ),
+)
 def test_a_round_larger_than_an_answer_is_fetched_in_parts(text: str, window: str) -> None:
     """Each answer brings more of it, and the context is the complete thread's."""
     writer = Writer().talk(user_says("before"), assistant_says("yes"), run="r1").talk(user_says("go"), run="r2")

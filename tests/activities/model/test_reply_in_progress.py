@@ -18,6 +18,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from clew.contract.payloads import AssistantMessage
+from clew_activities import heartbeats
 from clew_activities.model import reply_in_progress
 from clew_activities.model.call_model import ModelActivities
 from clew_activities.model.model_table import find_prices
@@ -44,6 +45,13 @@ from tests.support.provider_server import (
     stop_block,
 )
 from tests.support.session_harness import SessionHarness
+from tests.support.waiting import PATIENCE_SECONDS
+
+
+@pytest.fixture(autouse=True)
+def frequent_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show a reply every tenth of a second, not every four seconds."""
+    monkeypatch.setattr(heartbeats, "REST_SECONDS", 0.1)
 
 
 @dataclass
@@ -183,7 +191,7 @@ async def interrupt(
         arrived = asyncio.Event()
         environment.on_heartbeat = lambda *beat: arrived.set() if holds(beat[0]) else None
         running = asyncio.create_task(environment.run(activities.call_model, session.call))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await arrived.wait()
             environment.cancel(details or ActivityCancellationDetails(cancel_requested=True))
             try:

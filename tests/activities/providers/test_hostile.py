@@ -357,7 +357,15 @@ async def end_call(
         _ = decoder.text, decoder.thinking, decoder.tool_name
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(shape, marks=pytest.mark.slow)
+        if shape in ("whole calls", "whole blocks", "a whole reply of Converse")
+        else shape
+        for shape in SHAPES
+    ],
+)
 async def test_each_byte_is_parsed_a_bounded_number_of_times(
     shape: str, server: FakeServer, client: httpx.AsyncClient, parsed: Callable[[], int]
 ) -> None:
@@ -404,7 +412,8 @@ async def test_other_work_goes_on_while_a_hostile_stream_is_folded(
     "shape",
     [
         *("one text", "choices", "deep", "a whole text", "whole blocks"),
-        *("annotations", "a whole response", "a long frame", "a deep frame", "a whole reply of Converse"),
+        *("annotations", "a whole response", "a long frame", "a deep frame"),
+        pytest.param("a whole reply of Converse", marks=pytest.mark.slow),
     ],
 )
 async def test_a_large_event_is_folded_beside_the_event_loop(

@@ -66,6 +66,7 @@ def messages(url: str) -> Provider:
     return load_providers({"ANTHROPIC_BASE_URL": url}).get("anthropic")
 
 
+@pytest.mark.slow
 async def test_a_reply_arrives_with_its_usage_and_its_limit_holds(local: Provider, client: httpx.AsyncClient) -> None:
     decoder = make_redacted_decoder(local)
     reply = await stream(client, local, make_request(max_output_tokens=5, temperature=0.0, seed=1), decoder)
@@ -94,6 +95,7 @@ async def test_a_conversation_with_tools_and_every_option_is_taken(
         assert reply.usage.input_tokens > 0
 
 
+@pytest.mark.slow
 async def test_a_schema_shapes_the_reply(local: Provider, client: httpx.AsyncClient) -> None:
     schema = {"type": "object", "properties": {"n": {"enum": [1]}}, "required": ["n"]}
     model_request = make_request(output_schema=schema, max_output_tokens=8, temperature=0.0)

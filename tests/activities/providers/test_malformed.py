@@ -375,7 +375,7 @@ def test_many_sources_of_one_segment_take_a_bounded_time() -> None:
     decoder.feed("", json.dumps(add_parts({"text": "x"}, groundingMetadata=grounding, finishReason="STOP")))
     began = time.process_time()
     assert decoder.finish().citations == ({"url": "http://a", "start": 0, "end": 1},)
-    assert time.process_time() - began < 0.1
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from clew_activities.tools.os_threads import ThreadedCall, ToolThreads, ToolThreadSettings, TooManyAbandoned
+from tests.support.waiting import PATIENCE_SECONDS
 
 HERE = __file__
 
@@ -52,7 +53,7 @@ async def stuck(threads: ToolThreads) -> AsyncIterator[asyncio.Task[Any]]:
 
 async def wait_until_logged(caplog: pytest.LogCaptureFixture, text: str) -> str:
     """The first line of the log with this text, as soon as it is there."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             for record in caplog.records:
                 if text in record.getMessage():
@@ -111,7 +112,7 @@ async def test_other_tools_go_on_beside_one_that_blocks(
 
     assert await threads.call(name_call(), lambda: "sync", is_async=False) == "sync"
     await wait_until_logged(caplog, "has blocked")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await threads.call(name_call(), quick, is_async=True) == "quick"
     assert not stuck.done()
 
@@ -135,7 +136,7 @@ async def test_the_first_loop_is_used_again_when_it_answers(
     gate.set()
     first = await blocked
     assert spare is not first
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while await threads.call(name_call(), where, is_async=True) is not first:  # noqa: ASYNC110 - it is a look
             await asyncio.sleep(0.01)
 
@@ -188,7 +189,7 @@ async def test_what_does_not_end_is_given_up_at_its_time_and_counted(
     assert await threads.call(name_call("good"), lambda: 1, is_async=False) == 1
     assert kind == "ignores" or begun.acquire(blocking=False)
     gate.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             try:
                 await threads.call(name_call("bad"), lambda: None, is_async=False)
@@ -233,7 +234,7 @@ async def test_no_exception_of_a_tool_ends_the_loop_or_looks_like_a_cancellation
 
     with pytest.raises(RuntimeError, match=raised.__name__):
         await threads.call(name_call(), directly, is_async=True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await threads.call(name_call(), in_a_task, is_async=True) == "goes on"
 
 

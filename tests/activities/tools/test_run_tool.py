@@ -23,6 +23,7 @@ from clew_activities.tools.os_threads import ToolThreadSettings
 from tests.support.examples import examples
 from tests.support.images import PARTS, PNG
 from tests.support.model_calls import KIB64, Unspeakable, Worker, make_call, run_function, run_returning
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 async def test_an_attempt_that_raised_is_tried_again_as_often_as_the_tool_says() -> None:
@@ -175,7 +176,7 @@ async def test_whatever_of_a_tool_blocks_it_is_answered_in_time_and_heartbeats_g
     made = tool(name="it", timeout_seconds=0.5)(functions[where])
     worker = Worker(made, threads=bounds, storing_seconds=0.5)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await worker.run(make_call("it", {"slow": {"a": 1}} if where == "validator" else None))
     finally:
         gate.set()

@@ -20,6 +20,7 @@ from clew.local.child import Child, child_process
 from clew_workflows.contract.names import name_caller_queue, name_model_queue, name_provider_queue, name_tool_queue
 from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import PATIENCE_SECONDS
 
 WORKFLOWS = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
 ACTIVITIES = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
@@ -105,7 +106,7 @@ async def test_a_stopped_worker_finishes_a_call_that_is_shorter_than_its_grace(s
         model = stack.add_model(script)
         session = await clew.open("draining", model=model)
         request = await session.message("go")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await begun.wait()
         worker.process.terminate()
 
@@ -119,6 +120,6 @@ async def test_a_stopped_worker_finishes_a_call_that_is_shorter_than_its_grace(s
                 await worker.process.wait()
         released.set()
         assert (await request.result()).status == "completed"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert await worker.process.wait() == 0
     assert len(stack.list_requests(model)) == 1

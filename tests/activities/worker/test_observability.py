@@ -223,6 +223,7 @@ async def test_the_metrics_say_what_turns_cost(stack: Stack) -> None:
     assert CONTENT not in seen.text
 
 
+@pytest.mark.slow
 async def test_what_a_provider_has_cached_and_the_worker_keeps(stack: Stack) -> None:
     """The cached share of the input, and the session in the worker's cache."""
     async with (

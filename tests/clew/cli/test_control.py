@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import itertools
 import json
 import re
 import uuid
@@ -23,10 +24,11 @@ from clew.local.child import free_ports
 from clew_workflows.contract.content import get_text
 from clew_workflows.contract.outputs import OperationReceipt
 from tests.support.command_line import read_error, run_clew, start_command
+from tests.support.examples import mark_slow_except
 from tests.support.rolling import make_id
 from tests.support.scripts import PausedModel, call_add_twice, wait_for_approvals
 from tests.support.stack import Stack, get_last_message
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 async def test_steer_and_inject_reach_the_run(stack: Stack) -> None:
@@ -184,11 +186,17 @@ async def test_asking_a_busy_session(stack: Stack) -> None:
     refused = await run_clew("ask", session.id, "no", "--on-busy", "reject", address=address)
     assert read_error(refused) == (1, "busy")
     queued = asyncio.create_task(run_clew("ask", session.id, "two", "--on-busy", "queue", address=address))
-    while not (await session.status()).queued_messages:
-        pass
+
+    async def has_queued() -> object:
+        return (await session.status()).queued_messages
+
+    await wait_until(has_queued)
     steering = asyncio.create_task(run_clew("ask", session.id, "three", "--on-busy", "steer", address=address))
-    while not (await session.status()).pending_inputs:
-        pass
+
+    async def has_input() -> object:
+        return (await session.status()).pending_inputs
+
+    await wait_until(has_input)
     model.free.set()
     assert [(ended.code, ended.out) for ended in (await steering, await queued)] == [(0, "<three>\n"), (0, "<two>\n")]
     assert await served.answer() == "<three>"
@@ -419,8 +427,10 @@ async def test_the_only_waiting_call_needs_no_id(stack: Stack) -> None:
     assert await request.answer() == "denied: no and 2"
 
 
-@pytest.mark.parametrize("command", ["ask", "chat"])
-@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize(
+    ("command", "as_json"),
+    mark_slow_except([("ask", True), ("chat", False)], itertools.product(("ask", "chat"), (True, False))),
+)
 async def test_what_waits_for_approval_is_told_beside_the_answer(stack: Stack, command: str, as_json: bool) -> None:
     """Each waiting call is reported once on stderr, with the command to approve it; stdout has only the answer."""
     model, session_id, address = stack.add_model(call_add_twice), f"approve-{command}-{as_json}", stack.server.address

@@ -187,7 +187,7 @@ async def test_ctrl_c_ends_quietly_and_the_request_goes_on(stack: Stack) -> None
     assert await session.request(running).answer() == "at last"
 
 
-@pytest.mark.parametrize("missing", ["typer", "rich"])
+@pytest.mark.parametrize("missing", ["typer", pytest.param("rich", marks=pytest.mark.slow)])
 async def test_without_the_extra_the_command_says_what_to_install(missing: str) -> None:
     """One line and exit code 1, no ImportError."""
     program = f"import sys; sys.modules[{missing!r}] = None; from clew.cli import main; main(['status', 's'])"

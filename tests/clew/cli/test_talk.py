@@ -204,7 +204,7 @@ def paced(_body: dict[str, Any]) -> Reply:
 async def test_a_reply_is_shown_as_it_grows(stack: Stack) -> None:
     """The beginning is on the screen before the end is written; the whole reply is printed once."""
     session = await stack.open(paced)
-    async with open_terminal("ask", session.id, "Count", address=stack.server.address) as screen:
+    async with open_terminal("ask", session.id, "Count", address=stack.server.address, anew=True) as screen:
         await screen.wait_for("word3")
         assert "word29" not in screen.screen
         await screen.wait_for("word29")
@@ -245,7 +245,7 @@ async def test_a_conversation(stack: Stack) -> None:
         return Reply(f"[b]You said {content}[/b]")
 
     model, session_id = stack.add_model(script), "opened-by-hand"
-    async with open_terminal("chat", session_id, "--model", model, address=stack.server.address) as screen:
+    async with open_terminal("chat", session_id, "--model", model, address=stack.server.address, anew=True) as screen:
         await screen.wait_until_shown(f"session {session_id} · {model} · new")
         await screen.wait_until_shown("· idle")
         screen.type("hello\r")

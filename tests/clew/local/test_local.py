@@ -88,6 +88,7 @@ async def test_dynamic_configuration_reaches_the_server() -> None:
             await client.start_workflow("Nobody", "x" * 400, id="large", task_queue="none")
 
 
+@pytest.mark.slow
 async def test_a_worker_that_cannot_start_says_why() -> None:
     """With no server behind the address the error holds the worker's own last words."""
     (port,) = free_ports(1)

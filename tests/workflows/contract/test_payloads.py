@@ -124,6 +124,8 @@ def test_a_look_into_a_payload_is_found() -> None:
 
 def looks_into_payloads(source: str) -> Iterator[tuple[int, str]]:
     """The lines of a source that look into the mapping of an attribute `payload`, or give it another name."""
+    if ".payload" not in source:
+        return
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
         looked: list[ast.expr] = []

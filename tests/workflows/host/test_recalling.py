@@ -17,7 +17,7 @@ from clew_workflows.session.state import State
 from tests.support.other_workflows import IMPATIENT
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 async def test_a_run_that_is_carried_over_can_be_cancelled_while_the_store_is_away(
@@ -51,7 +51,7 @@ async def test_a_run_that_is_carried_over_can_be_cancelled_while_the_store_is_aw
         async def has_begun_to_recall() -> bool:
             return recalls > 0
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await wait_until(has_begun_to_recall)
             assert len(await list_runs(clew, session.id)) > 1
             await session.cancel()

@@ -190,7 +190,10 @@ async def test_a_snapshot_may_reach_further_back_than_those_in_the_archive(stack
     assert await again.ask("five") == "9"
 
 
-@pytest.mark.parametrize("workflows", [IMPATIENT, RESIGNED], ids=["asks soon", "asks late"])
+@pytest.mark.parametrize(
+    "workflows",
+    [pytest.param(IMPATIENT, id="asks soon", marks=pytest.mark.slow), pytest.param(RESIGNED, id="asks late")],
+)
 async def test_a_store_that_is_away_is_waited_for(stack: Stack, workflows: Sequence[type]) -> None:
     """The session serves on; full, it refuses new messages; when the store is back it goes on by itself, at once."""
     store = FailingStore()

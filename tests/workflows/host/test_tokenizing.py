@@ -62,6 +62,7 @@ async def test_replies_and_summaries_are_not_tokenized_in_the_workflow(stack: St
     assert tokenized.find_largest(session.id) < OWN_BYTES
 
 
+@pytest.mark.slow
 async def test_inputs_that_arrive_at_once_are_tokenized_in_many_tasks(stack: Stack, tokenized: Tokenized) -> None:
     """A worker that was away finds ten signals and six updates. They are taken in order, about one in each task."""
     queue = f"queue-{uuid.uuid4().hex}"

@@ -102,7 +102,7 @@ async def test_a_query_that_a_worker_cannot_answer_yet_is_asked_again(
     started = time.monotonic()
     with pytest.raises(Starting, match="ask again in a moment"):
         await read_status(SessionHandle(client, session.id, stack.clew.task_queue), seconds=0.5)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 async def test_nobody_is_asked_for_ever(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,7 +286,7 @@ def test_thinking_between_texts_comes_back_in_its_place() -> None:
     [
         pytest.param([{"type": "thinking", "thinking": "no signature", "signature": ""}], id="unsigned"),
         pytest.param([{"type": "redacted_thinking", "data": "x" * 600_000}], id="too large"),
-        pytest.param([REDACTED] * 20_000, id="too many"),
+        pytest.param([REDACTED] * 20_000, id="too many", marks=pytest.mark.slow),
     ],
 )
 def test_thinking_that_cannot_come_back_whole_does_not_come_back(blocks: list[dict[str, Any]]) -> None:

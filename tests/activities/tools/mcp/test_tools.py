@@ -103,8 +103,9 @@ def http_server() -> Iterator[HttpSettings]:
         yield settings
 
 
-@pytest.fixture(params=["stdio", "http"])
+@pytest.fixture(scope="module", params=["stdio", "http"])
 async def good(request: pytest.FixtureRequest) -> AsyncIterator[McpTools]:
+    """A connection to the official server, which all tests use that neither break nor change it."""
     settings: ServerSettings = GOOD if request.param == "stdio" else request.getfixturevalue("http_server")
     tools = McpTools(McpSettings({"good": settings}))
     yield tools
