@@ -24,6 +24,8 @@ from tests.chaos.oracle import Oracle
 from tests.chaos.rest import REST_SECONDS
 from tests.chaos.rules import check_subagents, list_subagents
 
+OLD_OBJECTS = 3
+"""Objects of each kind that get the old key again."""
 MAX_LEFT = 5
 """Objects that a report about a deletion names."""
 
@@ -100,8 +102,21 @@ class Inspection:
         await asyncio.gather(*map(self._check_deleted, deleted))
         self._figures.counts["effects"] = len(effects)
 
-    async def check_rotation(self, newest: Store) -> None:
-        """Check that after a rotation of the keys the newest one opens every object; `newest` has no other key."""
+    async def check_rotation(self, oldest: Store, newest: Store) -> None:
+        """Check that after a rotation of the keys the newest one opens every object.
+
+        Args:
+            oldest: Writes with the old key. Some objects of each kind are written with it before.
+            newest: Has no key but the newest.
+        """
+        kinds = Counter[str]()
+        async for path in self._archive.list_paths():
+            kind = path.split("/")[-2]
+            if await oldest.get_size(path) and kinds[kind] < OLD_OBJECTS:
+                kinds[kind] += 1
+                await oldest.put(path, await oldest.get(path))
+        for kind, number in kinds.items():
+            self._figures.counts[f"objects with an old key: {kind}"] = number
         rekeyed = await rekey_archive(self._archive)
         self._figures.counts["objects that rekey left"] += rekeyed.rewritten
         for problem in rekeyed.problems:
