@@ -65,7 +65,7 @@ class LocalCluster:
         workers: The workers, by what they serve.
         database: The URL of PostgreSQL, for `psql`.
         folder: Holds the data of PostgreSQL (`postgresql`) and SeaweedFS (`s3`).
-        logs: The log files of PostgreSQL, Temporal's server and SeaweedFS, by the program's name.
+        servers: The processes of PostgreSQL, Temporal's server and SeaweedFS, by the program's name.
         prepare: Runs again what compose.yaml prepares at each start: tables, namespace, search attributes and bucket.
         crash: Kills Temporal's server, and starts it again at the same address after some seconds.
     """
@@ -75,7 +75,7 @@ class LocalCluster:
     workers: Mapping[str, Worker]
     database: str
     folder: Path
-    logs: Mapping[str, Path]
+    servers: Mapping[str, Child]
     prepare: Callable[[], Awaitable[None]]
     crash: Callable[[float], Awaitable[None]]
 
@@ -83,6 +83,11 @@ class LocalCluster:
     def s3_address(self) -> str:
         """The base URL of SeaweedFS's S3."""
         return self.settings["AWS_ENDPOINT_URL"]
+
+    @property
+    def logs(self) -> Mapping[str, Path]:
+        """The log files of the servers, by the program's name."""
+        return {name: server.log for name, server in self.servers.items()}
 
 
 class Compose:
@@ -167,7 +172,7 @@ async def local_cluster(
             workers=workers,
             database=starter.database_address,
             folder=folder,
-            logs=starter.logs,
+            servers=starter.servers,
             prepare=starter.prepare_again,
             crash=starter.crash_temporal,
         )
@@ -178,7 +183,7 @@ class _Starter:
 
     Attributes:
         server: Temporal's server, once it has been started.
-        logs: The log files of what has been started.
+        servers: The processes of the servers that have been started.
     """
 
     server: TemporalServer
@@ -190,7 +195,7 @@ class _Starter:
         self._database_port = next(ports)
         self._temporal_ports = dict(zip(_TEMPORAL_PORTS, _pick_low_ports(len(_TEMPORAL_PORTS)), strict=True))
         self._store_ports = {name: (next(ports), next(ports)) for name in _STORE_PORTS}
-        self.logs: dict[str, Path] = {}
+        self.servers: dict[str, Child] = {}
         self._store: Child
         self._temporal: Child
 
@@ -310,7 +315,7 @@ class _Starter:
 
     async def _start(self, name: str, command: Sequence[str | Path], **options: Any) -> Child:
         child = await self._stack.enter_async_context(child_process(name, command, **options))
-        self.logs[name] = child.log
+        self.servers[name] = child
         return child
 
     async def _run_script(self, service: str, environ: Mapping[str, str]) -> None:
