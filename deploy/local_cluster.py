@@ -209,8 +209,10 @@ class _Starter:
         command += [f"-{part}.localSocket={folder}/{part}.sock" for part in ("filer", "s3")]
         for name, (port, grpc_port) in self._store_ports.items():
             command += [f"-{name}={port}", f"-{name}.grpc={grpc_port}"]
+        # It would take the user's own AWS_ACCESS_KEY_ID as one of its users.
+        env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         # Its data is about to be deleted: it need not announce its end.
-        self._store = await self._start("seaweedfs", command, folder=folder, grace_seconds=0.0)
+        self._store = await self._start("seaweedfs", command, env=env, folder=folder, grace_seconds=0.0)
 
     async def prepare_store(self) -> None:
         """Wait for SeaweedFS, and make the bucket."""
