@@ -34,7 +34,7 @@ test-all: $(READY) ## run all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 test-cluster: $(READY) ## run the tests that any server must pass on the local cluster (ARGS="-k word" selects some)
-	$(BIN)/python -m tests.cluster -n 3 $(ARGS)
+	$(BIN)/python -m tests.cluster -n 3 --dist loadgroup $(ARGS)
 
 test-others: $(READY) ## run all other tests on the development server
 	$(BIN)/python -m tests.cluster --others -n 2 $(ARGS)
