@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,7 +24,7 @@ from clew import Clew
 from clew.errors import ArchiveUnavailable, ClewError
 from clew.local import scripted_model
 from clew.operators import Archive, rekey_archive
-from clew_activities.archive import Store
+from clew_activities.archive import ArchiveSettings, Store
 from clew_workflows.encryption.cipher import KEYS_VARIABLE
 from clew_workflows.encryption.sealing import KeySealer
 from tests.chaos.actions import perform
@@ -48,6 +49,8 @@ CLIENTS = 3
 EFFECTS_FILE = "effects.jsonl"
 LEAVE_SECONDS = 45.0
 """Seconds after the last fault in which actions may end by themselves."""
+AN_HOUR_LATER = ArchiveSettings(fork_time=timedelta(0))
+"""The settings of an archive for which no fork is in the making any more."""
 THRESHOLDS = {"EVENTS": "150", "BYTES": "400000", "UPDATES": "25", "SIGNALS": "30"}
 
 
@@ -130,6 +133,7 @@ class _Round:
         self._callers: dict[str, Callers] = {}
         self._oldest_store = _open_store(bucket, Keys(*OLDEST_KEYS))
         self._direct_archive = Archive(_open_store(bucket, keys), NAMESPACE)
+        self._later_archive = Archive(_open_store(bucket, keys), NAMESPACE, AN_HOUR_LATER)
         self._inspection = Inspection(clients[0], self._direct_archive, self.oracle, self.figures, self._callers)
 
     async def carry_out(
@@ -172,7 +176,7 @@ class _Round:
             await self._inspection.check_rotation(self._oldest_store, self._newest_store)
         if not self.oracle.violations:
             offspring = [name_offspring(action) for action in self._plan.actions if action.kind in OFFSPRING]
-            await self._inspection.check_deletion(offspring)
+            await self._inspection.check_deletion(offspring, self._later_archive)
 
     async def _perform_last_cases(self) -> None:
         """Perform the cases that every round contains, with its first session."""
