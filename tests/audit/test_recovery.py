@@ -318,7 +318,7 @@ async def test_a_recovery_that_was_cut_off_is_repeated(
 async def test_a_run_whose_history_is_being_deleted_is_gone() -> None:
     """The server still has its record. Another refusal is an error."""
 
-    async def refuse(message: str) -> None:
+    async def refuse(message: str) -> int:
         raise RPCError(message, RPCStatusCode.INVALID_ARGUMENT, b"")
 
     gone = refuse("Requested workflow history not found, may have passed retention period.")
