@@ -13,7 +13,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # The tests start hundreds of processes, which load compiled modules if those may be written.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chat test test-all test-cluster chaos check deploy-tools deploy-servers local-cluster peers \
+.PHONY: help setup demo chat test test-all test-cluster test-others chaos check deploy-tools deploy-servers local-cluster peers \
 	pages docs format record release-files release-check lock clean
 
 help: ## list the targets
@@ -34,10 +34,14 @@ test-all: $(READY) ## run all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 test-cluster: $(READY) ## run the tests that any server must pass on the local cluster (ARGS="-k word" selects some)
-	$(BIN)/python -m tests.cluster -n 2 $(ARGS)
+	$(BIN)/python -m tests.cluster -n 3 --dist loadgroup $(ARGS)
 
-chaos: $(READY) ## break everything at once and check what callers were promised (MINUTES=10 SEED=1)
-	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
+test-others: $(READY) ## run all other tests on the development server
+	$(BIN)/python -m tests.cluster --others -n 2 $(ARGS)
+
+chaos: $(READY) ## break everything at once and check what callers were promised (MINUTES=10 SEED=1 SERVER=cluster)
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
+		--server $(or $(SERVER),development)
 
 check: $(READY) ## run ruff, mypy and pyright, and check the pages: what is generated, and all links
 	$(BIN)/ruff check

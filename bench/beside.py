@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.floor import CACHED
 from bench.results import Results, Row
-from bench.systems import Process, System, Turn, run_clew, run_floor
+from bench.systems import Process, Servers, System, Turn, run_clew, run_floor
 
 QUESTION = "A question that a user might ask, in so many words. " * 17
 WARM_TURNS = 12
@@ -56,10 +56,18 @@ class Bench:
     """One server, one scripted model, and how workers are started on them.
 
     The model and the callers run in the bench's own process.
+
+    Attributes:
+        address: The address of Temporal's server.
+        servers: The processes of the server, with its database and its store if they are others.
+        model_url: The base URL of the model.
+        store: The URL of the archive's store.
+        sizes: How much is measured.
+        results: What has been measured.
     """
 
     address: str
-    server: Process
+    servers: Servers
     model_url: str
     store: str
     sizes: Sizes
@@ -67,7 +75,7 @@ class Bench:
 
     def measure_cpu(self, worker: Process) -> tuple[float, float]:
         """Measure the seconds of CPU time so far: of a worker, and of the server, the model and the callers."""
-        return worker.measure_cpu(), self.server.measure_cpu() + time.process_time()
+        return worker.measure_cpu(), self.servers.measure_cpu() + time.process_time()
 
     async def start(self, stack: AsyncExitStack, *, floor_cache: int = CACHED) -> tuple[System, ...]:
         """Start both workers: Clew's, and that of the floor, the least agent and two variants of the floor."""

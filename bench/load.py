@@ -3,6 +3,7 @@
     python -m bench.load                          # all parts, some 35 minutes
     python -m bench.load --quick                  # smaller, some 4 minutes
     python -m bench.load --parts latency load
+    python -m bench.load --quick --cluster        # on the local cluster instead of the development server
 
 Both run on one server, each with a worker process of its own, and take turns in short rounds, so that other work on
 the machine meets both. What counts are the ratios. A turn is a question and an answer of 0.9 KB each; Clew's context
@@ -41,6 +42,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 from rich.console import Console
 from temporalio.client import Client
@@ -52,9 +54,10 @@ from bench.endless import compute_p95
 from bench.floor import ANSWER, CACHED
 from bench.long_thread import copy_and_lengthen
 from bench.results import Results, show
-from bench.systems import Process, System, Turn
+from bench.systems import Servers, System, Turn
 from clew import Clew
 from clew.local import Reply, scripted_model, temporal_server
+from deploy.local_cluster import local_cluster
 
 PLOT = Path(__file__).parent / "plots" / "load.svg"
 SMALL_QUESTION = "And what of the next one?"
@@ -348,20 +351,36 @@ async def _take_turns(system: System, name: str, count: int) -> None:
         await turn(QUESTION)
 
 
-async def measure(parts: Sequence[str], sizes: Sizes) -> Results:
+async def measure(parts: Sequence[str], sizes: Sizes, *, on_cluster: bool = False) -> Results:
     """Measure some parts, each on a server of its own."""
     results = Results()
     for part in parts:
         begun = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="clew-load-", ignore_cleanup_errors=True) as store:
-            async with temporal_server(ui=False) as server, scripted_model(lambda _body: Reply(ANSWER)) as model:
-                # The bodies of all requests would fill the memory.
-                keep_few = asyncio.create_task(_forget(model.requests))
-                process = Process(server.pid, 0)
-                await PARTS[part](Bench(server.address, process, model.base_url, store, sizes, results))
-                keep_few.cancel()
+        async with AsyncExitStack() as stack:
+            address, servers, store = await (start_cluster if on_cluster else start_server)(stack)
+            model = await stack.enter_async_context(scripted_model(lambda _body: Reply(ANSWER)))
+            # The bodies of all requests would fill the memory.
+            keep_few = asyncio.create_task(_forget(model.requests))
+            await PARTS[part](Bench(address, servers, model.base_url, store, sizes, results))
+            keep_few.cancel()
         print(f"part {part}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     return results
+
+
+async def start_server(stack: AsyncExitStack) -> tuple[str, Servers, str]:
+    """Start the development server. Returns its address, its process and the URL of a store in a folder."""
+    folder = tempfile.TemporaryDirectory(prefix="clew-load-", ignore_cleanup_errors=True)
+    store = Path(stack.enter_context(folder)).as_uri()
+    server = await stack.enter_async_context(temporal_server(ui=False))
+    return server.address, Servers((server.pid,)), store
+
+
+async def start_cluster(stack: AsyncExitStack) -> tuple[str, Servers, str]:
+    """Start the local cluster without workers. Returns its address, its processes and the URL of its store."""
+    cluster = await stack.enter_async_context(local_cluster(parts=()))
+    settings = {name: value for name, value in cluster.settings.items() if name.startswith("AWS_")}
+    stack.enter_context(patch.dict(os.environ, settings))
+    return cluster.server.address, Servers(tuple(one.pid for one in cluster.servers.values())), cluster.server.store
 
 
 async def _forget(requests: list[dict[str, Any]]) -> None:
@@ -375,12 +394,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.load", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), help="(all)")
     parser.add_argument("--quick", action="store_true", help="measure less")
+    parser.add_argument("--cluster", action="store_true", help="measure on the local cluster")
     parser.add_argument("--plot", type=Path, default=None, help=f"SVG file to write (of all parts: {PLOT})")
     options = parser.parse_args(arguments)
     begun = time.monotonic()
-    results = asyncio.run(measure(options.parts, QUICK if options.quick else Sizes()))
+    sizes = QUICK if options.quick else Sizes()
+    results = asyncio.run(measure(options.parts, sizes, on_cluster=options.cluster))
     reached = show(results, Console())
-    is_complete = len(options.parts) == len(PARTS) and not options.quick
+    is_complete = len(options.parts) == len(PARTS) and not (options.quick or options.cluster)
     if results.charts and (path := options.plot or (PLOT if is_complete else None)):
         write_charts(path, results.charts)
         print(f"plot: {path}")

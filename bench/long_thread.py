@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client
@@ -18,11 +17,11 @@ from clew_workflows.thread.entries import Entry
 
 
 async def copy_and_lengthen(client: Client, store: str, session_id: str, copy_id: str, turns: int) -> None:
-    """Make a session with so many turns; its archive is in the folder `store`.
+    """Make a session with so many turns; `store` is the URL of its archive's store.
 
     The newest turn of the other one must have called the model once, without a tool or a schema of the answer.
     """
-    archive = Archive(Store.from_url(Path(store).as_uri()), client.namespace)
+    archive = Archive(Store.from_url(store), client.namespace)
     with tempfile.TemporaryFile() as file:
         await export_session(client, archive, session_id, file)
         file.seek(0)

@@ -58,12 +58,40 @@ class Process:
 
     def measure_cpu(self) -> float:
         """Measure the seconds of CPU time so far, of user and system."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        return sum(_read_stat(self.pid)[11:13]) / TICKS
 
     def measure_memory(self) -> int:
         """Measure the resident bytes."""
         return measure_memory(self.pid)
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Processes with their children: those of a server that all systems share.
+
+    Attributes:
+        pids: The ids of the processes.
+    """
+
+    pids: tuple[int, ...]
+
+    def measure_cpu(self) -> float:
+        """Measure the seconds of CPU time so far, also that of children that have ended."""
+        parents = {pid: _read_stat(pid)[1] for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
+        tree, found = set[int](), set(self.pids)
+        while found:
+            tree |= found
+            found = {pid for pid, parent in parents.items() if parent in found}
+        return sum(sum(_read_stat(pid)[11:15]) for pid in tree) / TICKS
+
+
+def _read_stat(pid: int) -> list[int]:
+    """Read the numbers that follow the name and the state of a process; zeros if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return [0] * 50
+    return [0, *map(int, fields[1:])]
 
 
 @dataclass

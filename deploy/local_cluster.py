@@ -50,6 +50,7 @@ _TEMPORAL_PORTS = (
 """The variables with which Temporal's server takes its ports."""
 _LOW_PORTS = range(10_000, 32_768)
 """Temporal stores its ports in PostgreSQL as `smallint`: the ports that the system gives out are too large."""
+_DYNAMIC_CONFIG = "dynamicconfig"
 _STORE_PORTS = ("master.port", "volume.port", "filer.port", "s3.port")
 """The options with which SeaweedFS takes its ports; each has one for gRPC beside it."""
 
@@ -64,8 +65,9 @@ class LocalCluster:
         workers: The workers, by what they serve.
         database: The URL of PostgreSQL, for `psql`.
         folder: Holds the data of PostgreSQL (`postgresql`) and SeaweedFS (`s3`).
-        logs: The log files of PostgreSQL, Temporal's server and SeaweedFS, by the program's name.
+        servers: The processes of PostgreSQL, Temporal's server and SeaweedFS, by the program's name.
         prepare: Runs again what compose.yaml prepares at each start: tables, namespace, search attributes and bucket.
+        crash: Kills Temporal's server, and starts it again at the same address after some seconds.
     """
 
     server: TemporalServer
@@ -73,13 +75,19 @@ class LocalCluster:
     workers: Mapping[str, Worker]
     database: str
     folder: Path
-    logs: Mapping[str, Path]
+    servers: Mapping[str, Child]
     prepare: Callable[[], Awaitable[None]]
+    crash: Callable[[float], Awaitable[None]]
 
     @property
     def s3_address(self) -> str:
         """The base URL of SeaweedFS's S3."""
         return self.settings["AWS_ENDPOINT_URL"]
+
+    @property
+    def logs(self) -> Mapping[str, Path]:
+        """The log files of the servers, by the program's name."""
+        return {name: server.log for name, server in self.servers.items()}
 
 
 class Compose:
@@ -159,7 +167,14 @@ async def local_cluster(
         settings = {**starter.make_worker_settings(), **(env or {})}
         workers = await _start_workers(stack, settings, tools, parts)
         yield LocalCluster(
-            starter.server, settings, workers, starter.database_address, folder, starter.logs, starter.prepare_again
+            server=starter.server,
+            settings=settings,
+            workers=workers,
+            database=starter.database_address,
+            folder=folder,
+            servers=starter.servers,
+            prepare=starter.prepare_again,
+            crash=starter.crash_temporal,
         )
 
 
@@ -168,7 +183,7 @@ class _Starter:
 
     Attributes:
         server: Temporal's server, once it has been started.
-        logs: The log files of what has been started.
+        servers: The processes of the servers that have been started.
     """
 
     server: TemporalServer
@@ -180,8 +195,9 @@ class _Starter:
         self._database_port = next(ports)
         self._temporal_ports = dict(zip(_TEMPORAL_PORTS, _pick_low_ports(len(_TEMPORAL_PORTS)), strict=True))
         self._store_ports = {name: (next(ports), next(ports)) for name in _STORE_PORTS}
-        self.logs: dict[str, Path] = {}
+        self.servers: dict[str, Child] = {}
         self._store: Child
+        self._temporal: Child
 
     async def start_store(self) -> None:
         """Start SeaweedFS; it becomes ready meanwhile."""
@@ -193,8 +209,10 @@ class _Starter:
         command += [f"-{part}.localSocket={folder}/{part}.sock" for part in ("filer", "s3")]
         for name, (port, grpc_port) in self._store_ports.items():
             command += [f"-{name}={port}", f"-{name}.grpc={grpc_port}"]
+        # It would take the user's own AWS_ACCESS_KEY_ID as one of its users.
+        env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         # Its data is about to be deleted: it need not announce its end.
-        self._store = await self._start("seaweedfs", command, folder=folder, grace_seconds=0.0)
+        self._store = await self._start("seaweedfs", command, env=env, folder=folder, grace_seconds=0.0)
 
     async def prepare_store(self) -> None:
         """Wait for SeaweedFS, and make the bucket."""
@@ -242,25 +260,35 @@ class _Starter:
 
     async def start_temporal(self, dynamic_config: Mapping[str, object]) -> None:
         """Start all services of Temporal in one process, and make the namespace with its search attributes."""
-        file = self._compose.write_config("dynamicconfig", self._folder)
+        file = self._compose.write_config(_DYNAMIC_CONFIG, self._folder)
         values = {name: [{"value": value}] for name, value in dynamic_config.items()}
         file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | values))
+        await self._start_server(file)
+        port = self._temporal_ports["FRONTEND_GRPC_PORT"]
+        address, store = f"{LOOPBACK}:{port}", self._compose.read_environment("worker")["CLEW_STORE"]
+        self.server = TemporalServer(address, "default", None, self._temporal.log, store, None, self._temporal)
+        await self.prepare_namespace()
+
+    async def crash_temporal(self, seconds: float) -> None:
+        """Kill Temporal's server with SIGKILL, and start it again at the same ports after some seconds."""
+        await self._temporal.kill()
+        await asyncio.sleep(seconds)
+        await self._start_server(self._folder / _DYNAMIC_CONFIG)
+
+    async def _start_server(self, dynamic_config: Path) -> None:
         environ = {
             **self._compose.read_environment("temporal"),
             **{name: str(port) for name, port in self._temporal_ports.items()},
             "BIND_ON_IP": LOOPBACK,
             "POSTGRES_SEEDS": LOOPBACK,
             "DB_PORT": str(self._database_port),
-            "DYNAMIC_CONFIG_FILE_PATH": str(file),
+            "DYNAMIC_CONFIG_FILE_PATH": str(dynamic_config),
             "LOG_LEVEL": "warn",
         }
         command: list[str | Path] = [self._programs.temporal_server, "--allow-no-auth", "start"]
-        child = await self._start("temporal-server", command, env=environ, grace_seconds=0.0)
+        self._temporal = await self._start("temporal-server", command, env=environ, grace_seconds=0.0)
         port = self._temporal_ports["FRONTEND_GRPC_PORT"]
-        await child.wait_until(partial(_serves, f"{LOOPBACK}:{port}"), _START_SECONDS)
-        address, store = f"{LOOPBACK}:{port}", self._compose.read_environment("worker")["CLEW_STORE"]
-        self.server = TemporalServer(address, "default", None, child.log, store, None, child)
-        await self.prepare_namespace()
+        await self._temporal.wait_until(partial(_serves, f"{LOOPBACK}:{port}"), _START_SECONDS)
 
     async def prepare_namespace(self) -> None:
         """Make the namespace and its search attributes, if they are not there."""
@@ -289,7 +317,7 @@ class _Starter:
 
     async def _start(self, name: str, command: Sequence[str | Path], **options: Any) -> Child:
         child = await self._stack.enter_async_context(child_process(name, command, **options))
-        self.logs[name] = child.log
+        self.servers[name] = child
         return child
 
     async def _run_script(self, service: str, environ: Mapping[str, str]) -> None:

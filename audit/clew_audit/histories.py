@@ -14,10 +14,10 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client, WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from clew.session.connection import validate_session_id
-from clew.session.transport import translate_error
+from clew.session.transport import is_unknown, translate_error
 from clew_audit.json_lines import FileDamaged, LineReader, LineWriter
 from clew_workflows.contract.errors import InvalidInput
 from clew_workflows.values import Format
@@ -82,7 +82,7 @@ async def ask_server(call: Awaitable[T], session_id: str) -> T | None:
     try:
         return await call
     except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
+        if is_unknown(error):
             return None
         raise translate_error(error, session_id) from error
 

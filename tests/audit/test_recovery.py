@@ -8,16 +8,17 @@ import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, ResetWorkflowExecutionRequest
+from temporalio.service import RPCError, RPCStatusCode
 
 from clew import Clew, Session
-from clew.errors import ArchiveUnavailable, Interrupted, NotFound, ThreadMismatch
+from clew.errors import ArchiveUnavailable, ClewError, Interrupted, NotFound, ThreadMismatch
 from clew.local import temporal_server
 from clew_activities.archive import Archive
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools.registry import load_tools
 from clew_activities.worker import make_worker
 from clew_audit.audit import audit_session
-from clew_audit.histories import ServerHistories
+from clew_audit.histories import ServerHistories, ask_server
 from clew_audit.recovery import recover
 from tests.support import toolbox
 from tests.support.archives import Failing
@@ -315,3 +316,15 @@ async def test_a_recovery_that_was_cut_off_is_repeated(
     assert after[: len(before)] == before
     assert [row["kind"] for row in after[len(before) :]].count("run") == 3
     assert (await audit_session(clew.temporal, archive, session.id)).clean
+
+
+async def test_a_run_whose_history_is_being_deleted_is_gone() -> None:
+    """The server still has its record. Another refusal is an error."""
+
+    async def refuse(message: str) -> int:
+        raise RPCError(message, RPCStatusCode.INVALID_ARGUMENT, b"")
+
+    gone = refuse("Requested workflow history not found, may have passed retention period.")
+    assert await ask_server(gone, "s-1") is None
+    with pytest.raises(ClewError, match="refused the call"):
+        await ask_server(refuse("Invalid NextPageToken."), "s-1")

@@ -1,11 +1,12 @@
 """Run rounds of chaos, and shrink the plan of one that breaks a promise.
 
-    python -m tests.chaos [--seed 1] [--minutes 10] [--round-minutes 5] [--plan FILE]
+    python -m tests.chaos [--seed 1] [--minutes 10] [--round-minutes 5] [--server cluster] [--plan FILE]
 
 Each round has a seed of its own, counted up from `--seed`, and servers and workers of its own on loopback. At the
 first broken promise the plan is shrunk: kinds of actions are left out and halves dropped while a promise of the same
 kind breaks. Processes are not deterministic, so each candidate has several tries, and the smallest plan may not fail
-every time. `--plan` carries out a plan from a file.
+every time. `--plan` carries out a plan from a file. With `--break` a mechanism is broken on purpose: the run succeeds
+if its first round notices it.
 """
 
 from __future__ import annotations
@@ -15,26 +16,30 @@ import asyncio
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from tests.chaos.breaks import BREAKS
 from tests.chaos.inspection import Figures
 from tests.chaos.plan import Plan, make_plan, shrink
+from tests.chaos.processes import SERVERS
 from tests.chaos.round import Result, run_round
 
 TRIES = 3
 """Tries of each candidate."""
 
 
-async def run_rounds(seed: int, minutes: float, round_minutes: float, console: Console) -> tuple[int, Result | None]:
+async def run_rounds(options: Namespace, console: Console) -> tuple[int, Result | None]:
     """Run rounds until the time is over or a promise is broken; returns the number of rounds and the broken one."""
+    seed, minutes, round_minutes = options.seed, options.minutes, options.round_minutes
     give_up_at, figures, number = time.monotonic() + 60 * minutes, Figures(), 0
     broken: Result | None = None
     while broken is None and (left := give_up_at - time.monotonic()) > 0:
         console.print(f"seed {seed + number} begins", highlight=False)
-        result = await run_round(make_plan(seed + number, min(60 * round_minutes, left)))
+        result = await run_round(make_plan(seed + number, min(60 * round_minutes, left)), options.server)
         number += 1
         figures.add(result.figures)
         console.print(f"seed {result.plan.seed}: {len(result.violations)} violations", highlight=False)
@@ -67,18 +72,18 @@ def show_violations(result: Result, console: Console) -> None:
         console.print(str(violation), style="red", highlight=False, markup=False)
 
 
-async def explain(broken: Result, minutes: float, console: Console) -> None:
-    """Print what was broken, and shrink the plan for some minutes."""
+async def explain(broken: Result, options: Namespace, console: Console) -> None:
+    """Print what was broken, and shrink the plan."""
     show_violations(broken, console)
     kinds = {violation.kind for violation in broken.violations}
 
     async def breaks(plan: Plan) -> bool:
         for _ in range(TRIES):
-            if kinds & {violation.kind for violation in (await run_round(plan)).violations}:
+            if kinds & {violation.kind for violation in (await run_round(plan, options.server)).violations}:
                 return True
         return False
 
-    smallest = await shrink(broken.plan, breaks, 60 * minutes)
+    smallest = await shrink(broken.plan, breaks, 60 * options.shrink_minutes)
     path = save(smallest)
     console.print(f"{len(smallest.actions)} of {len(broken.plan.actions)} actions are left; again:", highlight=False)
     console.print(f"    python -m tests.chaos --plan {path}", highlight=False)
@@ -94,21 +99,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--shrink-minutes", type=float, default=15, help="minutes of shrinking the plan of a failure (%(default)s)"
     )
+    parser.add_argument("--server", choices=SERVERS, default="development", help="the server (%(default)s)")
+    parser.add_argument(
+        "--break", dest="breaks", choices=BREAKS, action="append", default=[], help="break a mechanism"
+    )
     options = parser.parse_args(arguments)
     console = Console()
     plan = Plan.load(options.plan.read_text()) if options.plan else None
 
     async def run() -> int:
-        if plan:
-            result = await run_round(plan)
+        if plan or options.breaks:
+            seconds = 60 * min(options.minutes, options.round_minutes)
+            carried_out = plan or make_plan(options.seed, seconds)
+            result = await run_round(carried_out, options.server, options.breaks)
             show(result.figures, console)
             show_violations(result, console)
-            return bool(result.violations)
-        rounds, broken = await run_rounds(options.seed, options.minutes, options.round_minutes, console)
+            return bool(result.violations) != bool(options.breaks)
+        rounds, broken = await run_rounds(options, console)
         if broken is None:
             console.print(f"{rounds} rounds from seed {options.seed}: every promise was kept", highlight=False)
         else:
-            await explain(broken, options.shrink_minutes, console)
+            await explain(broken, options, console)
         return broken is not None
 
     return asyncio.run(run())

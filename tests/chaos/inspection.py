@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
@@ -24,6 +24,8 @@ from tests.chaos.oracle import Oracle
 from tests.chaos.rest import REST_SECONDS
 from tests.chaos.rules import check_subagents, list_subagents
 
+OLD_OBJECTS = 3
+"""Objects of each kind that get the old key again."""
 MAX_LEFT = 5
 """Objects that a report about a deletion names."""
 
@@ -100,8 +102,21 @@ class Inspection:
         await asyncio.gather(*map(self._check_deleted, deleted))
         self._figures.counts["effects"] = len(effects)
 
-    async def check_rotation(self, newest: Store) -> None:
-        """Check that after a rotation of the keys the newest one opens every object; `newest` has no other key."""
+    async def check_rotation(self, oldest: Store, newest: Store) -> None:
+        """Check that after a rotation of the keys the newest one opens every object.
+
+        Args:
+            oldest: Writes with the old key. Some objects of each kind are written with it before.
+            newest: Has no key but the newest.
+        """
+        kinds = Counter[str]()
+        async for path in self._archive.list_paths():
+            kind = path.split("/")[-2]
+            if await oldest.get_size(path) and kinds[kind] < OLD_OBJECTS:
+                kinds[kind] += 1
+                await oldest.put(path, await oldest.get(path))
+        for kind, number in kinds.items():
+            self._figures.counts[f"objects with an old key: {kind}"] = number
         rekeyed = await rekey_archive(self._archive)
         self._figures.counts["objects that rekey left"] += rekeyed.rewritten
         for problem in rekeyed.problems:
@@ -113,12 +128,16 @@ class Inspection:
             except ArchiveError as error:
                 self._oracle.report("audit", "", f"the newest key does not open {path}: {error}")
 
-    async def check_deletion(self, offspring: Iterable[str]) -> None:
+    async def check_deletion(self, offspring: Iterable[str], later: Archive) -> None:
         """Delete all sessions. Nothing of them is left in the store.
+
+        A fork that was given up while the store was away has left its marker. For an hour it seems to be in the
+        making, and its family is kept; a deletion that is repeated later deletes the family.
 
         Args:
             offspring: The sessions that callers may have made. One without an answer may be there; an import that
                 failed has left objects.
+            later: The archive for which no fork is in the making any more.
         """
         known = next(iter(self._callers.values()))
         others = set(offspring) - self._callers.keys()
@@ -129,6 +148,9 @@ class Inspection:
         except TimeoutError:
             self._oracle.report("wedged", "", "not all sessions can be deleted")
             return
+        left = [path async for path in self._archive.list_paths()]
+        for family in _find_abandoned(left, others):
+            await later.delete_rest(family)
         left = [path async for path in self._archive.list_paths()]
         for path in left[:MAX_LEFT]:
             self._oracle.report("thread", "", f"all sessions were deleted, but {path} is left, one of {len(left)}")
@@ -188,6 +210,12 @@ def _count_entries(entries: Sequence[Entry], counts: Counter[str]) -> None:
         counts["subagents"] += "subagent" in payload
     counts["turns"] += sum(entry.kind == "run" for entry in entries)
     counts["model calls"] += sum(entry.recipe is not None for entry in entries)
+
+
+def _find_abandoned(paths: Iterable[str], unconfirmed: Collection[str]) -> set[str]:
+    """Find the families that are kept for the marker of a fork without an answer."""
+    markers = (path.partition("/families/s-")[2].partition("/members/s-") for path in paths)
+    return {family for family, _, member in markers if member in unconfirmed}
 
 
 def _find_root(name: str) -> str:

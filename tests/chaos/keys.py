@@ -16,6 +16,8 @@ FIRST_KEYS = ("k1",)
 ROTATION = (("k1", "k2"), ("k2", "k1"))
 """The keys after each step of a rotation: all processes have taken one before the next one begins."""
 NEWEST_KEYS = ("k2",)
+OLDEST_KEYS = ("k1", "k2")
+"""The keys of a process that has not heard of the rotation: it reads all, and writes with the old key."""
 MARKER = b"labyrinth"
 """A word of many texts, which no process writes where it can be read."""
 

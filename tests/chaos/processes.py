@@ -1,4 +1,4 @@
-"""Workers that are killed and stopped and whose clocks jump, a server that crashes, and a bucket."""
+"""Workers that are killed and stopped and whose clocks jump, servers that crash, and buckets."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import asyncio
 import os
 import re
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 from clew.errors import ClewError
 from clew.local import StartFailed, TemporalServer, Worker, temporal_server, worker_process
 from clew.local.child import LOOPBACK, child_process, free_ports
+from deploy.local_cluster import LocalCluster, local_cluster
 from tests.chaos.worker import CACHED_SESSIONS
 from tests.support.rolling import QUICK_ROLLOVERS
+from tests.support.s3 import make_s3_env
 
 CACHES = (0, 2, 1000)
 """The sizes of the workers' caches: the first replays a session at every task."""
@@ -173,27 +177,27 @@ class _Member:
         self.records += [record.strip() for record in records if any(word in record for word in _WRONG)]
 
 
-class Server:
-    """A Temporal server with a database file, which crashes and comes back at the same port.
+class Server(ABC):
+    """A Temporal server that crashes and comes back at the same address, and a server that speaks S3.
 
     Attributes:
         crashes: Crashes so far.
+        bucket: Host and port of the server with the bucket `clew`.
     """
 
     def __init__(self, folder: Path) -> None:
         self.crashes = 0
-        (port,) = free_ports(1)
-        self._port = port
+        self.bucket = ""
         self._folder = folder
         self._stack = AsyncExitStack()
-        self._running: TemporalServer | None = None
+        self._crashing = asyncio.Lock()
 
     @property
+    @abstractmethod
     def address(self) -> str:
-        """Its address, which stays the same."""
-        return f"{LOOPBACK}:{self._port}"
+        """The address of Temporal's server."""
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> Self:
         await self._start()
         return self
 
@@ -201,22 +205,74 @@ class Server:
         await self._stack.aclose()
 
     async def crash(self, seconds: float) -> None:
-        """Kill the server with SIGKILL, and start it again on its database after some seconds."""
-        if self._running is None:
+        """Kill Temporal's server with SIGKILL, and start it again on its database after some seconds."""
+        if self._crashing.locked():
             return
-        running, self._running = self._running, None
-        await running.kill()
-        self.crashes += 1
-        await self._stack.aclose()
-        await asyncio.sleep(seconds)
-        await self._start()
+        async with self._crashing:
+            self.crashes += 1
+            await self._restart(seconds)
+
+    def make_store_env(self, address: str) -> dict[str, str]:
+        """Make the environment of a process whose bucket is at an address: this server's, or a proxy before it."""
+        return make_s3_env(f"http://{address}")
+
+    @abstractmethod
+    def list_files(self) -> list[Path]:
+        """List the files of the database, and the logs."""
+
+    @abstractmethod
+    def list_logs(self) -> Mapping[str, Path]:
+        """List the logs that are not in the folder of the round, by name."""
+
+    @abstractmethod
+    async def _start(self) -> None: ...
+
+    @abstractmethod
+    async def _restart(self, seconds: float) -> None: ...
+
+
+class DevelopmentServer(Server):
+    """The development server with a database file, and Moto."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        (self._port,) = free_ports(1)
+        self._running = AsyncExitStack()
+        self._temporal: TemporalServer
+
+    @property
+    def address(self) -> str:
+        """The address of Temporal's server."""
+        return f"{LOOPBACK}:{self._port}"
+
+    def list_files(self) -> list[Path]:
+        """List the files of the database, and the logs."""
+        return [*self._folder.glob("temporal.db*"), *self._folder.glob("*.log")]
+
+    def list_logs(self) -> Mapping[str, Path]:
+        """List the logs that are not in the folder of the round, by name."""
+        return {}
 
     async def _start(self) -> None:
+        self.bucket = await self._stack.enter_async_context(_run_moto())
+        self._stack.push_async_callback(self._end)
+        await self._start_temporal()
+
+    async def _restart(self, seconds: float) -> None:
+        await self._temporal.kill()
+        await self._end()
+        await asyncio.sleep(seconds)
+        await self._start_temporal()
+
+    async def _end(self) -> None:
+        await self._running.aclose()
+
+    async def _start_temporal(self) -> None:
         database = self._folder / "temporal.db"
         while True:
             server = temporal_server(ui=False, port=self._port, db_filename=database, dynamic_config=QUICK_ROLLOVERS)
             try:
-                self._running = await self._stack.enter_async_context(server)
+                self._temporal = await self._running.enter_async_context(server)
                 return
             except StartFailed as error:
                 if "taken" not in str(error):
@@ -224,8 +280,45 @@ class Server:
                 await asyncio.sleep(_RETRY_SECONDS)
 
 
+class ClusterServer(Server):
+    """The local cluster: Temporal on PostgreSQL with several shards, and SeaweedFS."""
+
+    _cluster: LocalCluster
+
+    @property
+    def address(self) -> str:
+        """The address of Temporal's server."""
+        return self._cluster.server.address
+
+    def make_store_env(self, address: str) -> dict[str, str]:
+        """Make the environment of a process whose bucket is at an address: SeaweedFS, or a proxy before it."""
+        settings = {name: value for name, value in self._cluster.settings.items() if name.startswith("AWS_")}
+        return {**settings, "AWS_ENDPOINT_URL": f"http://{address}"}
+
+    def list_files(self) -> list[Path]:
+        """List the files of the database, and the logs."""
+        files = [path for path in (self._cluster.folder / "postgresql").rglob("*") if path.is_file()]
+        return [*files, *self._folder.glob("*.log"), *self._cluster.logs.values()]
+
+    def list_logs(self) -> Mapping[str, Path]:
+        """List the logs that are not in the folder of the round, by name."""
+        return self._cluster.logs
+
+    async def _start(self) -> None:
+        cluster = local_cluster(dynamic_config=QUICK_ROLLOVERS, parts=())
+        self._cluster = await self._stack.enter_async_context(cluster)
+        self.bucket = self._cluster.s3_address.removeprefix("http://")
+
+    async def _restart(self, seconds: float) -> None:
+        await self._cluster.crash(seconds)
+
+
+SERVERS: Mapping[str, type[Server]] = {"development": DevelopmentServer, "cluster": ClusterServer}
+"""The servers that a round may run on."""
+
+
 @asynccontextmanager
-async def run_bucket() -> AsyncIterator[str]:
+async def _run_moto() -> AsyncIterator[str]:
     """Run a server that speaks S3, with the bucket `clew`; yields `host:port`."""
     (port,) = free_ports(1)
     command = ["moto_server", "--host", LOOPBACK, "--port", str(port)]

@@ -10,9 +10,10 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,33 +21,36 @@ from unittest.mock import patch
 from temporalio.service import RPCError
 
 from clew import Clew
-from clew.errors import ArchiveUnavailable
+from clew.errors import ArchiveUnavailable, ClewError
 from clew.local import scripted_model
 from clew.operators import Archive, rekey_archive
-from clew_activities.archive import Store
+from clew_activities.archive import ArchiveSettings, Store
 from clew_workflows.encryption.cipher import KEYS_VARIABLE
 from clew_workflows.encryption.sealing import KeySealer
 from tests.chaos.actions import perform
-from tests.chaos.callers import PAUSE_SECONDS, Callers
+from tests.chaos.breaks import BREAKS_VARIABLE, break_mechanisms
+from tests.chaos.callers import PAUSE_SECONDS, Callers, GaveUp
 from tests.chaos.effects import read_effects
 from tests.chaos.inspection import Figures, Inspection
-from tests.chaos.keys import FIRST_KEYS, MARKER, NEWEST_KEYS, ROTATION, Keys
+from tests.chaos.keys import FIRST_KEYS, MARKER, NEWEST_KEYS, OLDEST_KEYS, ROTATION, Keys
+from tests.chaos.last_cases import perform_last_cases
 from tests.chaos.model import FIRST, SECOND, SPARE, reply_as_instructed
 from tests.chaos.oracle import Oracle, Violation
 from tests.chaos.plan import OFFSPRING, ROTATE, SESSIONS, Action, Plan, name_offspring
-from tests.chaos.processes import MAX_RESIDENT_BYTES, Server, Workers, run_bucket
+from tests.chaos.processes import MAX_RESIDENT_BYTES, SERVERS, Server, Workers
 from tests.chaos.provider import FaultyProvider
-from tests.chaos.rest import come_to_rest
+from tests.chaos.rest import REST_SECONDS, come_to_rest
 from tests.chaos.store import NAMESPACE, STORE, FaultyStore
 from tests.chaos.tools import EFFECTS
 from tests.support.encrypted import write_keys
-from tests.support.s3 import make_s3_env
 
 CLIENTS = 3
 """Connections that the callers share."""
 EFFECTS_FILE = "effects.jsonl"
 LEAVE_SECONDS = 45.0
 """Seconds after the last fault in which actions may end by themselves."""
+AN_HOUR_LATER = ArchiveSettings(fork_time=timedelta(0))
+"""The settings of an archive for which no fork is in the making any more."""
 THRESHOLDS = {"EVENTS": "150", "BYTES": "400000", "UPDATES": "25", "SIGNALS": "30"}
 
 
@@ -65,23 +69,37 @@ class Result:
     figures: Figures
 
 
-async def run_round(plan: Plan) -> Result:
-    """Carry a plan out on processes of its own."""
+async def run_round(plan: Plan, server_name: str = "development", breaks: Sequence[str] = ()) -> Result:
+    """Carry a plan out on processes of its own.
+
+    Args:
+        plan: The plan.
+        server_name: One of `SERVERS`.
+        breaks: Those of `BREAKS` that are in force meanwhile.
+    """
+    with break_mechanisms(breaks):
+        return await _run_round(plan, server_name, breaks)
+
+
+async def _run_round(plan: Plan, server_name: str, breaks: Sequence[str]) -> Result:
     with tempfile.TemporaryDirectory(prefix="clew-round-", ignore_cleanup_errors=True) as name:
         folder, keys = Path(name), Keys(*FIRST_KEYS) if plan.encrypts else Keys()
         async with (
             scripted_model(reply_as_instructed) as model,
-            run_bucket() as bucket,
+            SERVERS[server_name](folder) as server,
             FaultyProvider(model.base_url.removeprefix("http://").removesuffix("/v1"), plan.seed).serve() as provider,
-            FaultyStore(bucket, plan.seed, KeySealer(keys)).serve() as store,
-            Server(folder) as server,
+            FaultyStore(server.bucket, plan.seed, KeySealer(keys)).serve() as store,
         ):
-            env = _make_env(folder, provider.address, model.base_url, store.address, encrypts=plan.encrypts)
+            env = {
+                **_make_env(folder, provider.address, model.base_url, encrypts=plan.encrypts),
+                **server.make_store_env(store.address),
+                BREAKS_VARIABLE: ",".join(breaks),
+            }
             workers = Workers(server.address, env, folder)
             async with workers:
                 converter = keys.make_converter()
                 clients = [await Clew.connect(server.address, data_converter=converter) for _ in range(CLIENTS)]
-                running = _Round(plan, clients, keys, bucket=bucket, store=store.address, folder=folder)
+                running = _Round(plan, clients, keys, server=server, store=store.address, folder=folder)
                 try:
                     await running.carry_out(server, workers, provider, store, model.requests)
                 except Exception as error:  # what ends a round early is to be explained, too
@@ -91,27 +109,32 @@ async def run_round(plan: Plan) -> Result:
                     with suppress(RPCError):  # the server may be what has failed
                         await running.keep_evidence(folder)
             running.check_logs(workers)
-            running.check_files(folder)
+            running.check_files(server)
             if running.oracle.violations:
+                for part, log in server.list_logs().items():
+                    shutil.copy(log, folder / f"{part}.log")
                 keep(folder, plan)
             return Result(plan, running.oracle.violations, running.figures)
 
 
 class _Round:
     def __init__(
-        self, plan: Plan, clients: Sequence[Clew], keys: Keys, *, bucket: str, store: str, folder: Path
+        self, plan: Plan, clients: Sequence[Clew], keys: Keys, *, server: Server, store: str, folder: Path
     ) -> None:
         self.oracle = Oracle()
         self.figures = Figures()
         self._plan = plan
         self._clients = clients
         self._keys = keys
-        self._archive = Archive(_open_store(store, keys), NAMESPACE)
+        self._archive = Archive(_open_store(server.make_store_env(store), keys), NAMESPACE)
+        bucket = server.make_store_env(server.bucket)
         self._newest_store = _open_store(bucket, Keys(*NEWEST_KEYS))
         self._effects = folder / EFFECTS_FILE
         self._callers: dict[str, Callers] = {}
-        archive = Archive(_open_store(bucket, keys), NAMESPACE)
-        self._inspection = Inspection(clients[0], archive, self.oracle, self.figures, self._callers)
+        self._oldest_store = _open_store(bucket, Keys(*OLDEST_KEYS))
+        self._direct_archive = Archive(_open_store(bucket, keys), NAMESPACE)
+        self._later_archive = Archive(_open_store(bucket, keys), NAMESPACE, AN_HOUR_LATER)
+        self._inspection = Inspection(clients[0], self._direct_archive, self.oracle, self.figures, self._callers)
 
     async def carry_out(
         self,
@@ -147,12 +170,25 @@ class _Round:
                 if isinstance(ended, Exception):
                     raise ended
         await asyncio.gather(*(come_to_rest(callers, self._plan.seed) for callers in self._callers.values()))
+        await self._perform_last_cases()
         await self._inspection.check(read_effects(self._effects))
         if self._keys.kid in NEWEST_KEYS:
-            await self._inspection.check_rotation(self._newest_store)
+            await self._inspection.check_rotation(self._oldest_store, self._newest_store)
         if not self.oracle.violations:
             offspring = [name_offspring(action) for action in self._plan.actions if action.kind in OFFSPRING]
-            await self._inspection.check_deletion(offspring)
+            await self._inspection.check_deletion(offspring, self._later_archive)
+
+    async def _perform_last_cases(self) -> None:
+        """Perform the cases that every round contains, with its first session."""
+        number = max((action.number for action in self._plan.actions), default=0) + 1
+        callers = self._callers[SESSIONS[0]]
+        try:
+            async with asyncio.timeout(REST_SECONDS):
+                made = await perform_last_cases(callers, self._direct_archive, number)
+        except (TimeoutError, ClewError, GaveUp) as error:
+            self.oracle.report("wedged", callers.name, f"the last cases do not end: {error!r}")
+        else:
+            self._callers |= {one.name: one for one in made}
 
     async def _call(self, action: Action) -> None:
         callers = self._callers.get(action.session)
@@ -224,12 +260,12 @@ class _Round:
         for record in workers.records:
             self.oracle.report("worker", "", record[:3000])
 
-    def check_files(self, folder: Path) -> None:
+    def check_files(self, server: Server) -> None:
         """Check that no text is in the server's database or in a log, if all processes encrypt."""
-        files = [*folder.glob("temporal.db*"), *folder.glob("*.log")] if self._plan.encrypts else []
-        for file in files:
-            if MARKER in file.read_bytes():
-                self.oracle.report("audit", "", f"{file.name} has a text that is not encrypted")
+        for file in server.list_files() if self._plan.encrypts else []:
+            with suppress(FileNotFoundError):  # the database deletes its logs
+                if MARKER in file.read_bytes():
+                    self.oracle.report("audit", "", f"{file.name} has a text that is not encrypted")
 
     async def keep_evidence(self, folder: Path) -> None:
         """Write the histories of all sessions beside the logs."""
@@ -253,10 +289,9 @@ def keep(folder: Path, plan: Plan) -> Path:
     return kept
 
 
-def _make_env(folder: Path, provider: str, spare: str, store: str, *, encrypts: bool) -> dict[str, str]:
+def _make_env(folder: Path, provider: str, spare: str, *, encrypts: bool) -> dict[str, str]:
     thresholds = {f"CLEW_ROLLOVER_{name}": value for name, value in THRESHOLDS.items()}
     return {
-        **make_s3_env(f"http://{store}"),
         **thresholds,
         "CLEW_STORE": STORE,
         "CLEW_PROVIDER_CHAOS_BASE_URL": f"http://{provider}/v1",
@@ -278,7 +313,7 @@ def _write_models(folder: Path) -> Path:
     return file
 
 
-def _open_store(address: str, keys: Keys) -> Store:
-    """Open the bucket at an address: its own, or that of the faults before it."""
-    with patch.dict(os.environ, make_s3_env(f"http://{address}")):
+def _open_store(env: Mapping[str, str], keys: Keys) -> Store:
+    """Open the bucket that the variables name: its server, or the faults before it."""
+    with patch.dict(os.environ, env):
         return Store.from_url(STORE, sealer=KeySealer(keys))

@@ -10,12 +10,15 @@ import pytest
 from clew import Clew
 from clew.local import Reply
 from clew.operators import Archive
+from clew_activities.archive import Store
+from tests.chaos.breaks import BREAKS
 from tests.chaos.callers import Callers
+from tests.chaos.inspection import Figures, Inspection
 from tests.chaos.oracle import Oracle
-from tests.chaos.plan import Action, Plan, make_plan
+from tests.chaos.plan import ROTATE, Action, Plan, make_plan
 from tests.chaos.rest import come_to_rest
-from tests.chaos.round import run_round
-from tests.support.rolling import make_id
+from tests.chaos.round import AN_HOUR_LATER, run_round
+from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
 
 
@@ -73,3 +76,47 @@ async def test_a_session_that_answers_comes_to_rest(stack: Stack) -> None:
     oracle.check_thread(session.id, await session.entries(), None)
     assert oracle.violations == []
     await session.close()
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+async def test_only_a_fork_that_was_given_up_may_keep_its_family(stack: Stack, is_confirmed: bool) -> None:
+    """Its marker seems to be that of a fork in the making: after an hour a deletion is repeated, and finishes."""
+    oracle, store = Oracle(), Store.from_url("memory://")
+    archive, later = Archive(store, "default"), Archive(store, "default", AN_HOUR_LATER)
+    async with run_rolling_worker(stack, store=store) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
+        await session.ask("go")
+        await session.hibernate()
+        await archive.enroll(session.id, "fork-9")
+        known = {session.id: Callers(clew, archive, oracle, session.id)}
+        inspection = Inspection(clew, archive, oracle, Figures(), known)
+        await inspection.check_deletion(() if is_confirmed else ("fork-9",), later)
+    assert bool(oracle.violations) is is_confirmed
+    assert bool([path async for path in archive.list_paths()]) is is_confirmed
+
+
+@pytest.mark.slow
+async def test_a_round_notices_what_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also a short one, in which callers do nothing at random: each mechanism that is broken on purpose is named."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    plan = Plan(2, 2.0, (Action(1, 0.5, ROTATE),), encrypts=True)
+    result = await run_round(plan, breaks=tuple(BREAKS))
+    texts = "\n".join(map(str, result.violations))
+    for words in (
+        "whose model is down",
+        "cannot be read",
+        "the newest key does not open",
+        "the fork was deleted, but",
+    ):
+        assert words in texts, words
+
+
+@pytest.mark.slow
+async def test_a_round_in_which_nothing_is_broken_has_no_violation() -> None:
+    """The same round keeps every promise."""
+    result = await run_round(Plan(2, 2.0, (Action(1, 0.5, ROTATE),), encrypts=True))
+    assert [str(violation) for violation in result.violations] == []
+    counts = result.figures.counts
+    old = {name.rpartition(" ")[2] for name in counts if name.startswith("objects with an old key")}
+    assert old >= {"segments", "nodes", "states", "results", "blobs", "sessions"}
+    assert counts["runs with a fallback"] > 0

@@ -1,4 +1,4 @@
-"""A worker whose cache of sessions has the size that the environment says."""
+"""A worker whose cache of sessions has the size that the environment says, and whose mechanisms may be broken."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from unittest.mock import patch
 from temporalio.worker import Worker
 
 from clew_activities.worker import assembly, process
+from tests.chaos.breaks import break_mechanisms, read_breaks
 
 CACHED_SESSIONS = "CHAOS_CACHED_SESSIONS"
 """The environment variable with the size of the cache; 0: each task replays its session."""
@@ -17,7 +18,8 @@ CACHED_SESSIONS = "CHAOS_CACHED_SESSIONS"
 def main() -> None:
     """Run the worker until a signal."""
     cached = int(os.environ[CACHED_SESSIONS])
-    with patch.object(assembly, "Worker", partial(Worker, max_cached_workflows=cached)):
+    worker = partial(Worker, max_cached_workflows=cached)
+    with break_mechanisms(read_breaks()), patch.object(assembly, "Worker", worker):
         process.main()
 
 

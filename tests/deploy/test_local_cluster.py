@@ -37,7 +37,8 @@ MODEL = "scripted:parrot"
 PATIENCE_SECONDS = 180.0
 """Seconds for a start of the cluster on a busy machine."""
 
-pytestmark = pytest.mark.slow
+# One process of pytest-xdist runs them all, as each process starts a cluster.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("local cluster")]
 
 
 def answer(body: dict[str, Any]) -> Reply:

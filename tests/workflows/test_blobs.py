@@ -17,7 +17,7 @@ import pytest
 from clew import Clew, Entry, File, Image
 from clew.local import temporal_server
 from clew.session.handle import SessionHandle
-from clew_activities.archive import Archive
+from clew_activities.archive import Archive, Store
 from clew_audit.exports import export_session, import_session
 from clew_audit.verification import verify_archive
 from clew_workflows.contract import MAX_CHUNK_BYTES, START_UPLOAD_WORKFLOW, StartUploadInput
@@ -361,7 +361,7 @@ async def test_the_server_keeps_no_history_of_an_upload(stack: Stack) -> None:
     quick = {f"history.{queue}ProcessorUpdateAckInterval": "1s" for queue in ("transfer", "visibility", "timer")}
     async with temporal_server(ui=False, dynamic_config=quick) as server:
         clew = await Clew.connect(server.address)
-        async with serve(clew, stack.environ, store=stack.store):
+        async with serve(clew, stack.environ, store=Store.from_url("memory://")):
             session = await clew.open(f"test-{uuid.uuid4().hex}", model=stack.add_model("fine"))
             blob = await session.put_blob(make_png(118, 119, size=2_500_000))
             await session.read_blob(blob)

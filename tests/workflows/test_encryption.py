@@ -10,6 +10,7 @@ from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from temporalio.worker import Worker
 from clew import Clew, Session
 from clew.errors import ArchiveUnavailable, ClewError, InvalidInput, NotEncrypted, UnknownKey, UnknownTool
 from clew.local import Reply
+from clew.session.events import Retrying
 from clew_activities.archive import Archive, Store
 from clew_audit.audit import audit_session
 from clew_audit.exports import export_session, import_session
@@ -247,6 +249,17 @@ async def test_exports_and_checkpoints_are_encrypted(encrypted: Stack) -> None:
     report = await audit_session(client, archive, session.id)
     assert report.clean, report.differences
     assert report.calls.verified == 1
+
+
+async def test_a_viewer_learns_why_an_attempt_failed(encrypted: Stack) -> None:
+    """The server keeps the message of an attempt's failure, as long as it is, until the next attempt has ended."""
+    reason = "the queue of the model is full " * 40
+    replies = [Reply(reason, status=HTTPStatus.SERVICE_UNAVAILABLE), Reply("at last")]
+    session = await encrypted.open(lambda _body: replies.pop(0))
+    request = await session.message("go")
+    (retrying,) = [event async for event in request.events() if isinstance(event, Retrying)]
+    assert retrying.error == "provider_unavailable"
+    assert reason.strip() in retrying.message
 
 
 async def list_inputs(session: Session, client: Clew, name: str) -> list[Payload]:

@@ -19,6 +19,7 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowHandle, WorkflowQ
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from clew.session.transport import is_unknown
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from clew_workflows.contract import WORKFLOW_TYPE, EntriesQuery
 from clew_workflows.contract.errors import Interrupted, NotFound, Starting, ThreadMismatch, WorkerUnavailable
@@ -256,7 +257,7 @@ class _StoredParts:
             page = await query_function(live, "entries", filters | {"from_seq": from_seq})
         except RPCError as error:
             # The server has deleted the workflow since it was located.
-            if error.status != RPCStatusCode.NOT_FOUND:
+            if not is_unknown(error):
                 raise
             return None
         except ApplicationError as error:

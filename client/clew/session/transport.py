@@ -99,7 +99,7 @@ def translate_error(error: RPCError, session_id: str) -> ClewError:
             return ServerUnreachable(f"the Temporal server has no such namespace: {error.message}")
         case RPCStatusCode.NOT_FOUND if is_rollover(error):
             return Closed(f"session {session_id!r} has ended")
-        case RPCStatusCode.NOT_FOUND:
+        case _ if is_unknown(error):
             return NotFound(f"there is no session {session_id!r}")
         case RPCStatusCode.UNAVAILABLE:
             return ServerUnreachable(f"the Temporal server does not answer: {error.message}")
@@ -109,6 +109,12 @@ def translate_error(error: RPCError, session_id: str) -> ClewError:
             return WorkerUnavailable(f"no worker answers for session {session_id!r}: {error.message}")
         case _:
             return ClewError(f"the Temporal server refused the call: {error.message}")
+
+
+def is_unknown(error: RPCError) -> bool:
+    """Whether the server does not know a workflow, or deletes it: its history goes before its record."""
+    is_deleted = error.status == RPCStatusCode.INVALID_ARGUMENT and "workflow history not found" in error.message
+    return is_deleted or error.status == RPCStatusCode.NOT_FOUND
 
 
 def make_interrupted(session_id: str) -> Interrupted:

@@ -12,8 +12,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew import Clew
 from clew.agents import Agent
 from clew.contract import ConfigureInput, MessageInput, SessionConfig
-from clew.errors import Busy, InvalidInput, WorkerUnavailable
-from clew.session.transport import dump_input, make_input, translate_errors
+from clew.errors import Busy, ClewError, InvalidInput, NotFound, WorkerUnavailable
+from clew.session.transport import dump_input, is_unknown, make_input, translate_error, translate_errors
 from clew.tools import external_tool, tool
 from tests.support.stack import Stack
 
@@ -112,3 +112,25 @@ def test_a_function_that_is_no_tool_is_refused() -> None:
 
     with pytest.raises(InvalidInput, match=r"plain is a function: decorate it with clew\.tool"):
         make_input(SessionConfig, {"model": "m:m", "tools": [plain]})
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [
+        (RPCStatusCode.NOT_FOUND, "workflow not found for ID: s-1", NotFound),
+        # A server with many shards deletes the history before the record of the workflow.
+        (
+            RPCStatusCode.INVALID_ARGUMENT,
+            "Requested workflow history not found, may have passed retention period.",
+            NotFound,
+        ),
+        (RPCStatusCode.INVALID_ARGUMENT, "Invalid NextPageToken.", ClewError),
+    ],
+)
+def test_a_session_that_the_server_deletes_is_not_found(
+    status: RPCStatusCode, message: str, kind: type[ClewError]
+) -> None:
+    """Whichever of its parts the server has deleted first."""
+    error = RPCError(message, status, b"")
+    assert type(translate_error(error, "s-1")) is kind
+    assert is_unknown(error) is (kind is NotFound)

@@ -7,7 +7,6 @@ Tested in other modules:
 `duties`: test_background, tests/workflows/test_external_tools
 `effects`: test_recalling, test_tool_calls
 `intake`: test_tokenizing, test_rollover
-`payload_converter`: tests/workflows/test_remote_tools, tests/contract/test_hostile_input
 `runtime`: test_local_contexts
 `services`: tests/workflows/test_read_context, tests/workflows/test_forking
 `subagents`: tests/workflows/test_subagents

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice, repeat
 from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel
@@ -25,6 +26,20 @@ from clew_workflows.host.ingress import REFUSES_PLAIN, KeyMissing, QueryRefused
 from clew_workflows.temporal_faults.failure_details import TolerantFailureConverter
 from clew_workflows.temporal_faults.storage_references import pass_on_references
 
+MAX_FAILURE_BYTES = 2200
+"""Most bytes of a failure that is retried, unless its details are larger.
+
+While the server waits for the next attempt it keeps 4 KiB of a failure. Of a larger one it drops what is encrypted:
+nobody learns why the attempt failed. Encryption adds up to 450 bytes for the details and for each level: each is a
+payload that names its workflow.
+"""
+MAX_CAUSES = 2
+"""Causes of such a failure that are kept."""
+MIN_MESSAGE_BYTES = 200
+"""Bytes of a message that are kept in any case."""
+_ENCODED = "Encoded failure"
+"""The SDK's message of a failure whose own one is encoded."""
+
 
 class SharedPayloadConverter(PydanticPayloadConverter):
     """The SDK's converter for pydantic's types. All instances of a process have the same validators.
@@ -40,6 +55,16 @@ class SharedPayloadConverter(PydanticPayloadConverter):
 _CONVERTERS = tuple(PydanticPayloadConverter().converters.values())
 
 
+class BoundedFailureConverter(TolerantFailureConverter):
+    """Shortens the stack traces, and if need be the messages, of failures that the server would not keep."""
+
+    def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
+        """Convert an exception to a failure."""
+        super().to_failure(exception, payload_converter, failure)
+        if not isinstance(exception, QueryRefused) and not failure.application_failure_info.non_retryable:
+            shorten_failure(failure)
+
+
 class EncryptingFailureConverter(TolerantFailureConverter):
     """Moves messages and stack traces to where the codec encrypts them, too.
 
@@ -48,15 +73,61 @@ class EncryptingFailureConverter(TolerantFailureConverter):
 
     def __init__(self) -> None:
         super().__init__(encode_common_attributes=True)
-        self._readable = TolerantFailureConverter()
+        self._readable = BoundedFailureConverter()
 
     def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
         """Convert an exception to a failure."""
-        if isinstance(exception, QueryRefused | KeyMissing | UnknownKey):
-            self._readable.to_failure(exception, payload_converter, failure)
-            failure.stack_trace = ""
-        else:
-            super().to_failure(exception, payload_converter, failure)
+        self._readable.to_failure(exception, payload_converter, failure)
+        for level, cause in zip(_list_levels(failure), chain(_list_causes(exception), repeat(None)), strict=False):
+            if isinstance(cause, QueryRefused | KeyMissing | UnknownKey):
+                level.stack_trace = ""
+                continue
+            if level.message == _ENCODED and level.HasField("encoded_attributes"):
+                continue
+            attributes = {"message": level.message, "stack_trace": level.stack_trace}
+            level.encoded_attributes.CopyFrom(payload_converter.to_payloads([attributes])[0])
+            level.message, level.stack_trace = _ENCODED, ""
+
+
+def shorten_failure(failure: Failure) -> None:
+    """Shorten a failure to `MAX_FAILURE_BYTES`: stack traces lose their first lines, then messages their ends.
+
+    What is nearest to the cause of all keeps most of its stack trace, and the failure itself most of its message.
+    """
+    levels = list(islice(_list_levels(failure), MAX_CAUSES + 1))
+    levels[-1].ClearField("cause")
+    if failure.ByteSize() <= MAX_FAILURE_BYTES:
+        return
+    room = MAX_FAILURE_BYTES - failure.ByteSize() + sum(len(level.stack_trace.encode()) for level in levels)
+    for level in reversed(levels):
+        level.stack_trace = _keep_last_lines(level.stack_trace, room)
+        room -= len(level.stack_trace.encode())
+    for level in reversed(levels):
+        excess, message = failure.ByteSize() - MAX_FAILURE_BYTES, level.message.encode()
+        if excess > 0:
+            level.message = message[: max(len(message) - excess, MIN_MESSAGE_BYTES)].decode(errors="ignore")
+
+
+def _keep_last_lines(text: str, most_bytes: int) -> str:
+    encoded = text.encode()
+    if len(encoded) <= most_bytes:
+        return text
+    return encoded[-most_bytes:].partition(b"\n")[2].decode(errors="ignore") if most_bytes > 0 else ""
+
+
+def _list_levels(failure: Failure) -> Iterator[Failure]:
+    """List a failure and its causes."""
+    yield failure
+    while failure.HasField("cause"):
+        failure = failure.cause
+        yield failure
+
+
+def _list_causes(exception: BaseException | None) -> Iterator[BaseException]:
+    """List an exception and its causes, as the SDK does."""
+    while exception is not None:
+        yield exception
+        exception = exception.__cause__ or (None if exception.__suppress_context__ else exception.__context__)
 
 
 def make_tolerant(converter: DataConverter) -> DataConverter:
@@ -68,7 +139,7 @@ def make_tolerant(converter: DataConverter) -> DataConverter:
         kind = converter.payload_converter_class
         converter = replace(converter, payload_converter_class=type(kind.__name__, (kind,), {REFUSES_PLAIN: True}))
     if converter.failure_converter_class is DefaultFailureConverter:
-        converter = replace(converter, failure_converter_class=TolerantFailureConverter)
+        converter = replace(converter, failure_converter_class=BoundedFailureConverter)
     if converter.failure_converter_class is DefaultFailureConverterWithEncodedAttributes:
         converter = replace(converter, failure_converter_class=EncryptingFailureConverter)
     return pass_on_references(converter)

@@ -229,6 +229,9 @@ async def _read_retry(pending: PendingActivityInfo, converter: DataConverter) ->
     if pending.attempt < 2 or not pending.HasField("last_failure"):
         return None
     failure = pending.last_failure
+    if failure.HasField("server_failure_info") and failure.HasField("cause"):
+        # The server keeps a part of a failure that is too large, as the cause of one of its own.
+        failure = failure.cause
     if failure.HasField("timeout_failure_info"):
         # The attempts have no time limit but that of their heartbeats.
         error, message = "worker_lost", "the worker stopped answering"

@@ -1,0 +1,108 @@
+"""The cases that every round contains, however short it is. They come once everything is at rest.
+
+What callers do at random meets some mechanisms rarely: a fallback that has to be used, an import of images, a deleted
+fork whose parent stays. Without faults each of them has one right end.
+"""
+
+from __future__ import annotations
+
+import random
+
+from clew.operators import Archive
+from tests.chaos.actions import hibernate, import_export
+from tests.chaos.callers import Callers
+from tests.chaos.model import SPARE
+from tests.chaos.oracle import Origin
+from tests.chaos.plan import Action
+from tests.support.media import make_png
+
+FALLBACK_SECONDS = 30
+"""Seconds for a message whose model is down. A fallback takes over after three attempts."""
+_IMAGE_BYTES = 3000
+_OWN_KINDS = ("segments", "nodes", "states")
+"""The kinds of objects that belong to members. Results and images are kept as long as the family has a member."""
+
+
+async def perform_last_cases(callers: Callers, archive: Archive, number: int) -> list[Callers]:
+    """Perform them with a session, and sessions that are made of it. Returns the callers of these.
+
+    Args:
+        callers: The session's callers.
+        archive: The archive, without faults.
+        number: The number of the first action; the next one has the number that follows.
+    """
+    await check_fallback(callers)
+    await fill(callers)
+    await hibernate(callers, _make_action(number, "hibernate"), random.Random(number))
+    imported = await import_export(callers, _make_action(number, "import"), random.Random(number))
+    await callers.persist(callers.open)
+    forked = await check_deleted_fork(callers, archive, f"fork-{number + 1}")
+    return [one for one in (imported, forked) if one]
+
+
+async def check_fallback(callers: Callers) -> None:
+    """Check that a message is answered though its model is down: it has a fallback."""
+    settings = {"fallbacks": [SPARE], "timeout_seconds": FALLBACK_SECONDS, "on_busy": "queue"}
+    outcome = await callers.ask("r-down", {"content": "r-down: down with the model", **settings})
+    if (outcome.status, outcome.fallback) != ("completed", SPARE):
+        callers.oracle.report("thread", callers.name, f"a message whose model is down got {outcome}, no fallback")
+
+
+async def fill(callers: Callers) -> None:
+    """Give a session an image, and a tool result that is stored outside of its thread."""
+    image = make_png(7, 9, size=_IMAGE_BYTES)
+    blob = await callers.persist(lambda: callers.session.put_blob(image, name="last.png"))
+    look = [{"type": "text", "text": "r-look: look at it"}, {"type": "image", "blob": blob}]
+    for name, content in (("r-look", look), ("r-big", "r-big: big result")):
+        await callers.ask(name, {"content": content, "on_busy": "queue"})
+
+
+async def check_deleted_fork(callers: Callers, archive: Archive, name: str) -> Callers:
+    """Check that a deleted fork leaves nothing of its own, while its parent stays."""
+    status = await callers.persist(callers.session.status)
+    seq = status.rev - 1
+    await callers.persist(lambda: callers.session.fork(seq, name))
+    callers.promises.forks[name] = seq
+    fork = callers.call_offspring(name, Origin(callers.name, seq))
+    head = await archive.read_head(callers.name)
+    family = head.family if head else callers.name
+    before = await _list_family(archive, family)
+    await fork.ask("r-fork", {"content": "r-fork: note that it is one", "on_busy": "queue"})
+    await hibernate(fork, _make_action(0, "hibernate"), random.Random(0))
+    own = await _list_family(archive, family) - before
+    if not any("/segments/" in path for path in own):
+        callers.oracle.report("thread", name, f"a fork that hibernates has archived nothing: {sorted(own)}")
+    await fork.delete()
+    # The parent may have archived something meanwhile.
+    own -= await _list_needed(archive, family, name)
+    for path in sorted(own & await _list_family(archive, family)):
+        callers.oracle.report("thread", name, f"the fork was deleted, but its {path} is left")
+    return fork
+
+
+async def _list_family(archive: Archive, family: str) -> set[str]:
+    """List the objects of a family that single members need, the markers and the heads of members."""
+    folders = tuple(f"/families/s-{family}/{kind}/" for kind in (*_OWN_KINDS, "members"))
+    return {
+        path async for path in archive.list_paths() if "/sessions/" in path or any(part in path for part in folders)
+    }
+
+
+async def _list_needed(archive: Archive, family: str, deleted: str) -> set[str]:
+    """List the objects that the other members of a family need."""
+    marker = f"/families/s-{family}/members/s-"
+    needed: set[str] = set()
+    async for path in archive.list_paths():
+        session = path.partition(marker)[2] or path.partition("/sessions/s-")[2].removesuffix(".json")
+        if not session or session == deleted:
+            continue
+        needed.add(path)
+        head = await archive.read_head(session)
+        if head and head.family == family:
+            needed |= (await archive.list_objects(family, head.root)).keys()
+            needed |= {f"default/families/s-{family}/states/{head.state}.json"} if head.state else set()
+    return needed
+
+
+def _make_action(number: int, kind: str) -> Action:
+    return Action(number, 0.0, kind)
