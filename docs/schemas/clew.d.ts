@@ -135,6 +135,8 @@ export interface AppliedReplace {
   result_context: StoredSnapshot;
   /** The lane's messages after this seq follow the snapshot; absent: those after the operation. */
   base_seq?: number;
+  /** The requests that were sent for the summary of a compaction; absent: a caller has sent the context. */
+  recipe?: SummaryRecipe;
 }
 
 /** The lane was made the active one. */
@@ -419,7 +421,7 @@ export interface ConfigPayload {
   strategy: string;
   /** The system prompt. */
   system_prompt: string | null;
-  /** The schemas of the tools, as the worker resolved them. */
+  /** The schemas of the tools, as the worker resolved them, and of those that callers have defined. */
   tools: Array<ToolSpec>;
   /** The tools whose calls wait for a person's decision. */
   require_approval: Array<string>;
@@ -453,9 +455,11 @@ export interface ConfigPayload {
   approval_scope?: "call" | "round";
   /** The URLs that are told of events of the session (`Webhook`). */
   webhooks?: Array<Record<string, unknown>>;
-  /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result` and `view_blob`. */
+  /** The names of the tools as the configuration has them; absent: those of the schemas, without `read_result`, `view_blob` and `external_tools`. */
   tool_names?: Array<string>;
-  /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent. */
+  /** The tools that callers have defined (`ExternalToolSpec`); absent: none. */
+  external_tools?: Array<Record<string, unknown>>;
+  /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent; without `external_tools`, which all are theirs. */
   own?: Record<string, unknown>;
   /** The fields that differ from the `config` entry before, without `own`; absent in the first one. */
   changes?: Array<string>;
@@ -483,6 +487,8 @@ export interface ConfigureInput {
   system_prompt?: string | null;
   /** All tools that the model may call from then on. A worker resolves their schemas anew, also if the session is pinned. */
   tools?: Array<string> | null;
+  /** Tools that the caller defines, beside `tools`. Their calls wait for `submit_tool_result`. None may have the name of a tool that the session has from its workers. */
+  external_tools?: Array<ExternalToolSpec> | null;
   /** The tools that the model's provider runs itself. A provider that has none of a name does not get it. */
   provider_tools?: Array<"web_search" | "web_fetch" | "code_execution" | "image_generation"> | null;
   /** The tools whose calls wait for a person's decision, beside those that always do. */
@@ -748,6 +754,20 @@ export interface Expand {
   meta?: Record<string, unknown> | null;
   /** Names the operation. */
   type: "expand";
+}
+
+/** A tool that the caller defines. Its calls wait until `submit_tool_result` submits their results. */
+export interface ExternalToolSpec {
+  /** The name: 1 to 64 letters, digits, `_` and `-`. `read_result`, `view_blob` and names that begin with `mcp__` are taken. */
+  name: string;
+  /** What the tool does, for the model. */
+  description?: string;
+  /** The JSON Schema of the arguments, an object. The session validates the arguments of each call. */
+  parameters: Record<string, unknown>;
+  /** The time that a call waits, in seconds. After that the model reads that it timed out. */
+  timeout_seconds?: number;
+  /** Whether a person must approve each call; `round`: before any call of its reply begins. */
+  requires_approval?: boolean | "round";
 }
 
 /** A document or another file. */
@@ -1585,6 +1605,8 @@ export interface SessionConfig {
   system_prompt?: string | null;
   /** The names of the tools that the model may call, each once. */
   tools?: Array<string>;
+  /** Tools that the caller defines, beside `tools`. Their calls wait for `submit_tool_result`. None may have the name of a tool that the session has from its workers. */
+  external_tools?: Array<ExternalToolSpec>;
   /** The tools that the model's provider runs itself. A provider that has none of a name does not get it. */
   provider_tools?: Array<"web_search" | "web_fetch" | "code_execution" | "image_generation">;
   /** The tools whose calls wait for a person's decision, beside those that always do. */
@@ -1995,8 +2017,10 @@ export interface SummaryPayload {
   source_tokens?: number;
   /** The seqs of the entries that were pinned then; contexts still have them verbatim. */
   pinned?: Array<number>;
-  /** The usage of the model call that wrote the summary. */
+  /** The usage of the model calls that wrote the summary. */
   usage?: Usage;
+  /** The requests that were sent for it. */
+  recipe?: SummaryRecipe;
 }
 
 /** A summary was committed. */
@@ -2009,6 +2033,29 @@ export interface SummaryReceipt {
   to_seq: number;
   /** Tokens of the summary. */
   tokens: number;
+}
+
+/**
+ * How a summary was written: with the entry's range, enough to make the requests for it again from the thread.
+ *
+ * A conversation that is too long for one call is summarized in pieces. Each call then reads what the call before it
+ * has written, and the next piece. The text of the last call is the summary.
+ */
+export interface SummaryRecipe {
+  /** The instructions and the form of the conversation in the prompt, as a name with a version. */
+  instructions: string;
+  /** The most tokens that a call may write. */
+  max_output_tokens: number;
+  /** What the provider received in the last call. */
+  request: SentRequest;
+  /** The seq of the summary or the snapshot that the first call has read; absent: there was none. */
+  builds_on?: number;
+  /** Pairs of seqs between which the user's messages were withdrawn, which no call has read. */
+  withdrawn?: Array<[number, number]>;
+  /** The number of calls. */
+  calls?: number;
+  /** The SHA-256 of the object in the archive that has, for each call before the last, what it has written, where its piece ends, and what the provider received; absent where there is none, or the store has failed. */
+  earlier_calls?: string;
 }
 
 /** Make the lane that the operation names the active one. */

@@ -35,7 +35,16 @@ def test_the_configuration_is_the_first_fact_and_complete() -> None:
     assert config.payload["model_options"] == {"seed": 3}
     assert config.payload["context_policy"] == session.state.settings.policy.model_dump(mode="json")
     # Those that the session does not have are absent, and the usual priority and scope are not recorded.
-    absent = {"agent", "pin", "fallbacks", "provider_tools", "external_tools", "priority", "approval_scope", "webhooks"}
+    absent = {
+        "agent",
+        "pin",
+        "fallbacks",
+        "provider_tools",
+        "external_tools",
+        "priority",
+        "approval_scope",
+        "webhooks",
+    }
     assert set(config.payload) == {*SessionConfig.model_fields, "tokens"} - absent
     assert session.state.phase == "idle"
 
