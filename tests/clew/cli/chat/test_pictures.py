@@ -146,7 +146,7 @@ async def test_a_file_is_attached_on_a_real_terminal(stack: Stack, tmp_path: Pat
     session = await stack.open(see)
     (tmp_path / "red.png").write_bytes(make_png(300, 200))
     settings = {SETTING: "kitty"}
-    async with open_terminal("chat", session.id, address=stack.server.address, **settings) as terminal:
+    async with open_terminal("chat", session.id, address=stack.server.address, anew=False, **settings) as terminal:
         await terminal.wait_until_shown("/help lists the commands")
         terminal.type(f"/attach {tmp_path}/red.png\r")
         await terminal.wait_until_shown("+ red.png, ")
