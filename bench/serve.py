@@ -102,8 +102,8 @@ async def follow(http: httpx.AsyncClient, path: str, measures: Measures) -> None
                 if moments and not seen:
                     seen = True
                     measures.first.append(now - begun)
-    except httpx.HTTPError:
-        pass
+    except (httpx.HTTPError, ValueError):
+        words = 0
     measures.failed += words < WORDS
 
 

@@ -38,11 +38,11 @@ def _add_bodies(routers: Sequence[APIRouter], document: dict[str, Any]) -> None:
     ]
     names, definitions = models_json_schema(models, ref_template=_REF + "{model}")
     schemas: dict[str, Any] = document.setdefault("components", {}).setdefault("schemas", {})
-    renamed = {
+    renamed: dict[str, str] = {
         name: f"{name}Body" for name, schema in definitions["$defs"].items() if schemas.get(name, schema) != schema
     }
     for name, schema in definitions["$defs"].items():
-        schemas[renamed.get(name, name)] = _rename_refs(schema, renamed)
+        schemas[renamed.get(name) or name] = _rename_refs(schema, renamed)
     for route, model in read:
         schema = _rename_refs(names[model, "validation"], renamed)
         body = {"content": {"application/json": {"schema": schema}}}

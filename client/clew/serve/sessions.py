@@ -453,6 +453,7 @@ async def _answer_request(
     caller: Caller, session_id: str, request: SessionRequest, wait: int, *, running: int = 202
 ) -> JSONResponse:
     """Wait for the outcome of a request, and answer with it, or with `running` after the time."""
+    outcome, text = None, None
     try:
         async with asyncio.timeout(wait):
             # Without a wait the session is not asked: each question is an event of its history.

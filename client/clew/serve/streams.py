@@ -227,7 +227,8 @@ async def _send(
                 yield SentEvent('{"type":"draining"}', event="draining", retry=later).encode()
             return
         else:
-            yield b": still here\n\n"
+            # A comment without an empty line ends no event: some clients would take the end for one.
+            yield b": still here\n"
 
 
 class _EventsResponse(StreamingResponse):
