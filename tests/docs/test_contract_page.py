@@ -21,7 +21,7 @@ from clew_workflows.contract import names, schemas
 from clew_workflows.host import ingress, services
 from clew_workflows.host.handlers import SIGNALS
 from clew_workflows.session import decisions, drafts, inputs, operations, requests, state
-from docs.generate import CONTRACT, DOCS, MODELS, SERVE, messages, page, stale, write
+from docs.generate import CONTRACT, DOCS, MODELS, OPENAI, SERVE, messages, page, stale, write
 from docs.generate.messages import Exchange
 from docs.generate.schemas import all_definitions
 from tests.support.session_harness import SessionHarness
@@ -78,7 +78,7 @@ def test_what_is_made_from_the_code_is_current() -> None:
 
 def test_a_changed_table_is_found_and_put_right(tmp_path: Path) -> None:
     """What differs from the code is named, and written again by the generator."""
-    for name in (MODELS, SERVE):
+    for name in (MODELS, OPENAI, SERVE):
         (tmp_path / name).write_text((DOCS / name).read_text())
     (tmp_path / CONTRACT).write_text(PAGE.replace("`max_iterations?`", "`most_iterations?`"))
     assert CONTRACT in stale(tmp_path)
@@ -89,7 +89,7 @@ def test_a_changed_table_is_found_and_put_right(tmp_path: Path) -> None:
 
 def test_a_schema_of_no_type_is_found_and_removed(tmp_path: Path) -> None:
     """A file that a type has left behind does not stay."""
-    for name in (MODELS, SERVE):
+    for name in (MODELS, OPENAI, SERVE):
         (tmp_path / name).write_text((DOCS / name).read_text())
     (tmp_path / CONTRACT).write_text(PAGE)
     write(tmp_path)

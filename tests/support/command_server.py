@@ -211,8 +211,9 @@ if __name__ == "__main__":
     import clew_activities.worker.process  # noqa: F401
     from clew.cli.app import app
 
-    vars(typer.main)["get_command"] = cache(typer.main.get_command)
-    typer.main.get_command(app)
+    get_command = cache(typer.main.get_command)
+    setattr(typer.main, "get_command", get_command)  # noqa: B010 - a module has no such attribute for type checkers
+    get_command(app)
     # A child that looked for garbage among it would copy all of it.
     gc.collect()
     gc.freeze()

@@ -31,6 +31,8 @@ _TAKEN_OPTIONS = {
     "evaluate": frozenset[str](),
     "export": _ALL_OPTIONS - {"--task-queue"},
     "rekey": frozenset({"--namespace"}),
+    "schedule": _ALL_OPTIONS - {"--task-queue"},
+    "schedule create": _ALL_OPTIONS,
     "serve-key": frozenset[str](),
     "setup-namespace": _ALL_OPTIONS - {"--task-queue"},
     "top": _ALL_OPTIONS - {"--task-queue"},
@@ -64,8 +66,8 @@ def describe_need(needs: Literal["approval", "result"], session_id: str, tool_ca
 def _complete(command: str) -> str:
     """Complete a command, given without its program: with the program, and the options that it lacks."""
     target = _target.get()
-    verb = command.partition(" ")[0]
-    taken = _TAKEN_OPTIONS.get(verb, _ALL_OPTIONS)
+    verb, *others = command.split(" ", 2)
+    taken = _TAKEN_OPTIONS.get(f"{verb} {''.join(others[:1])}") or _TAKEN_OPTIONS.get(verb, _ALL_OPTIONS)
     values = {
         "--address": target.address,
         "--namespace": target.namespace,

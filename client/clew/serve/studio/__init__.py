@@ -100,7 +100,7 @@ class _Page:
 
 def _read_pages() -> dict[str, _Page]:
     """Read the files of the studio."""
-    folder = files(__package__) / "page"
+    folder = files("clew.serve.studio") / "page"
     return {file.name: _Page(file.name, file.read_bytes()) for file in folder.iterdir() if file.is_file()}
 
 
