@@ -25,6 +25,7 @@ from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
 from clew_workflows.values import Packed
 from tests.support.archives import ArchiveInUse
+from tests.support.encrypted import make_encryption, run_worker
 from tests.support.examples import mark_slow_except
 from tests.support.rolling import make_id
 from tests.support.scenarios import wait_until_idle
@@ -309,6 +310,10 @@ async def test_a_server_that_has_forgotten_all_leaves_the_archive(archive: Archi
 @pytest.fixture(scope="module")
 async def summarized(stack: Stack, clew: Clew) -> Session:
     """A session with a summary in pieces and a compaction in one piece, which hibernates."""
+    return await summarize(stack, clew)
+
+
+async def summarize(stack: Stack, clew: Clew) -> Session:
     policy = ContextPolicy(max_input_tokens=1300, reserve_output_tokens=100, keep_last_turns=0)
     session = await clew.open(make_id(), model=stack.add_model("They talked."), context_policy=policy)
     for number in range(3):
@@ -335,6 +340,18 @@ async def test_the_requests_of_summaries_are_audited(clew: Clew, archive: Archiv
     calls = sum(1 for entry in entries if entry.recipe) + in_pieces.calls + alone.calls
     assert (report.calls.verified, report.calls.sent) == (calls, calls)
     assert not report.calls.other_encoders
+
+
+async def test_encrypted_summaries_are_audited(stack: Stack) -> None:
+    """What the calls of a summary have sent is encrypted in the archive, and made again with the key."""
+    encryption = make_encryption("k1")
+    async with run_worker(stack, encryption) as sealed:
+        session = await summarize(sealed, sealed.clew)
+        entries = await session.entries()
+        calls = sum(1 for entry in entries if entry.recipe) + sum(made.calls for _, made in find_summaries(entries))
+        report = await audit_session(sealed.clew.temporal, Archive(sealed.store, "default"), session.id)
+    assert report.clean, report.differences
+    assert (report.calls.verified, report.calls.sent) == (calls, calls)
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,9 @@ class Caller:
         """
         if self.key.operator:
             return
+        if config.get("webhooks") is not None:
+            # A webhook names a secret of the workers, which signs for another tenant perhaps.
+            raise Forbidden(f"the key {self.key.name!r} may not set webhooks: operators do", param="webhooks")
         agent = config.get("agent")
         agent = agent if agent is None or isinstance(agent, str) else agent.name
         if agent is not None and self.key.agents is not None and agent not in self.key.agents:

@@ -102,6 +102,8 @@ def test_two_keys_differ(tmp_path: Path) -> None:
         ({"models": ["openai:x"]}, {"model": "openai:x", "fallbacks": ["openai:y"]}, False),
         ({"models": ["openai:x"]}, {"model": "openai:x", "tools": ["rm"]}, True),
         ({"agents": ["support"], "operator": True}, {"agent": "other", "tools": ["rm"], "model": "openai:x"}, True),
+        ({}, {"model": "openai:x", "webhooks": [{"url": "https://x.example", "secret": "a"}]}, False),
+        ({"operator": True}, {"model": "openai:x", "webhooks": [{"url": "https://x.example", "secret": "a"}]}, True),
     ],
 )
 def test_a_key_permits_agents_models_and_fields(
