@@ -60,9 +60,9 @@ async def serve(address: str) -> None:
         await asyncio.Event().wait()
 
 
-async def repeat(call: Callable[[], Awaitable[object]], pause: float) -> None:
-    """Repeat a call for ever."""
-    while True:
+async def repeat(call: Callable[[], Awaitable[object]], pause: float, stopped: asyncio.Event) -> None:
+    """Repeat a call. The client makes an error of a cancellation, which therefore ends no loop."""
+    while not stopped.is_set():
         with suppress(Exception):
             async with asyncio.timeout(4):
                 await call()
@@ -89,9 +89,14 @@ async def main(program: str | None) -> int:
                 await env.client.start_workflow(Ticks.run, id=uuid.uuid4().hex, task_queue=QUEUE)
                 for _ in range(WORKFLOWS)
             ]
-            calls = [asyncio.create_task(repeat(lambda h=handle: h.query(Ticks.count), 0.1)) for handle in handles]
-            calls += [
-                asyncio.create_task(repeat(lambda h=handle: h.execute_update(Ticks.put), 1)) for handle in handles
+            stopped = asyncio.Event()
+            calls = [
+                asyncio.create_task(repeat(call, pause, stopped))
+                for handle in handles
+                for call, pause in (
+                    (lambda h=handle: h.query(Ticks.count), 0.1),
+                    (lambda h=handle: h.execute_update(Ticks.put), 1),
+                )
             ]
             for _ in range(STOPS):
                 await asyncio.sleep(random.uniform(1, 3))
@@ -99,9 +104,8 @@ async def main(program: str | None) -> int:
                 await asyncio.sleep(random.uniform(2.5, 7))
                 os.kill(worker.pid, signal.SIGCONT)
             await asyncio.sleep(3)
-            for call in calls:
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
+            stopped.set()
+            await asyncio.gather(*calls)
             broken = [handle.id for handle in handles if not await replay(handle)]
         finally:
             worker.kill()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clew_activities.inspection import MAX_PIXELS, MAX_SIDE
 from clew_workflows.contract.content import Part
 from clew_workflows.contract.media_tokens import FORMULAS, NEUTRAL, find_formula
 from clew_workflows.contract.messages import Message
@@ -52,10 +53,16 @@ def test_images_of_nova_are_near_the_published_estimates(width: int, height: int
     assert find_formula("bedrock:amazon.nova-pro").count_image(width, height) == pytest.approx(tokens, rel=0.1)
 
 
-@given(st.sampled_from([*FORMULAS]), st.integers(1, 100_000), st.integers(1, 100_000))
-def test_every_image_has_a_count_within_bounds(name: str, width: int, height: int) -> None:
-    """Neither a single pixel nor the thinnest strip breaks a formula."""
-    assert 1 <= find_formula(f"any:{name}").count_image(width, height) <= 400_000
+SIZES = st.integers(1, MAX_SIDE).flatmap(
+    lambda width: st.tuples(st.just(width), st.integers(1, min(MAX_PIXELS // width, MAX_SIDE)))
+)
+"""The sizes of images that are stored."""
+
+
+@given(st.sampled_from([*FORMULAS]), SIZES)
+def test_every_image_has_a_count_within_bounds(name: str, size: tuple[int, int]) -> None:
+    """Neither a single pixel nor the thinnest strip nor the largest image breaks a formula."""
+    assert 1 <= find_formula(f"any:{name}").count_image(*size) <= 400_000
 
 
 def test_pages_seconds_and_files_of_text_count_by_their_size() -> None:
