@@ -159,8 +159,8 @@ async def assert_kept_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
     assert all("Never forget the number 4711." in messages for messages in contexts)
     assert any(text.startswith("Summary of earlier conversation:") for text in contexts[-1])
     for entry in await session.entries():
-        if recipe := entry.payload.get("recipe"):
-            assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == recipe["digest"]
+        if recipe := entry.recipe:
+            assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == recipe.digest
 
 
 @pytest.mark.parametrize("runs", ["one run", pytest.param("many runs", marks=pytest.mark.slow)])
@@ -202,8 +202,8 @@ async def test_what_was_compacted_can_be_asked_for_as_it_was_seen(stack: Stack) 
     await session.message("next", on_busy="queue")
     await session.ask("and next", on_busy="queue")
     for entry in await session.entries(kind="ai_message"):
-        if recipe := entry.payload.get("recipe"):
-            assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == recipe["digest"]
+        if recipe := entry.recipe:
+            assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == recipe.digest
 
 
 class _Forgetful(Store):
