@@ -75,6 +75,7 @@ async def test_a_reply_arrives_with_its_usage_and_its_limit_holds(local: Provide
     assert reply.usage.input_tokens > 0
 
 
+@pytest.mark.slow
 async def test_a_conversation_with_tools_and_every_option_is_taken(
     local: Provider, messages: Provider, client: httpx.AsyncClient
 ) -> None:

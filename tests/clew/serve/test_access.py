@@ -223,7 +223,8 @@ def make_body(path: str, session_id: str, token: str) -> dict[str, Any]:
             return {}
 
 
-async def test_no_route_reaches_another_tenants_session(stack: Stack) -> None:
+@pytest.mark.parametrize("tries_all", [False, pytest.param(True, marks=pytest.mark.slow)])
+async def test_no_route_reaches_another_tenants_session(stack: Stack, tries_all: bool) -> None:
     """Each route, with the plain name of a victim's session and with tricks: nothing is read or changed."""
     script = make_tool_script(ToolCall("add", {"a": 1, "b": 1}))
     async with run_service(stack.clew) as served:
@@ -250,7 +251,7 @@ async def test_no_route_reaches_another_tenants_session(stack: Stack) -> None:
             "upload_id": "u",
         }
         scoped = served.scope(VICTIM)
-        names = (
+        names = [
             VICTIM,
             scoped,
             scoped.replace(":", "%3A"),
@@ -261,7 +262,9 @@ async def test_no_route_reaches_another_tenants_session(stack: Stack) -> None:
             f"{VICTIM}%3Fx={scoped}",
             f"{VICTIM};{scoped}",
             f"%EF%BC%9A{scoped}",
-        )
+        ]
+        if not tries_all:
+            names = names[1:2]  # the one that Temporal knows
         tried = 0
         for method, path in list_routes():
             for name in names:
@@ -279,7 +282,7 @@ async def test_no_route_reaches_another_tenants_session(stack: Stack) -> None:
                     if name != VICTIM and "{session_id}" in path:
                         assert answer.status_code in (400, 404, 405, 422), (method, filled, answer.status_code)
                     tried += 1
-        assert tried > 200
+        assert tried > (200 if tries_all else 40)
         assert await session.status() == before
         listed = (await served.stranger.get("/v1/sessions", params={"limit": 500})).json()["sessions"]
         assert served.tenant not in str(listed)

@@ -79,6 +79,7 @@ async def test_a_conversation_is_had_in_the_studio(stack: Stack) -> None:
     assert outcomes == ["completed", "completed"]
 
 
+@pytest.mark.slow
 async def test_hostile_texts_stay_texts(stack: Stack) -> None:
     """A reply's Markdown is shown as Markdown, its markup and its unsafe links as text."""
     async with run_service(stack.clew) as served:
@@ -91,6 +92,7 @@ async def test_hostile_texts_stay_texts(stack: Stack) -> None:
             assert await page.locator("#rooms img, #rooms a[href^='javascript']").count() == 0
 
 
+@pytest.mark.slow
 async def test_an_agent_is_steered_and_cancelled_while_it_works(stack: Stack) -> None:
     """The same text box steers a run; a queued message and a cancellation are buttons."""
     async with run_service(stack.clew) as served:
@@ -112,6 +114,7 @@ async def test_an_agent_is_steered_and_cancelled_while_it_works(stack: Stack) ->
             await expect(page.get_by_role("button", name="Send")).to_be_visible()
 
 
+@pytest.mark.slow
 async def test_what_the_model_saw_is_shown_live(stack: Stack) -> None:
     """Each call has its window and the proof of it; another policy makes another context beside it."""
     async with run_service(stack.clew) as served:
@@ -130,6 +133,7 @@ async def test_what_the_model_saw_is_shown_live(stack: Stack) -> None:
             await expect(page.locator("#seen .pair .only")).not_to_have_count(0)
 
 
+@pytest.mark.slow
 async def test_a_session_is_forked_from_a_message(stack: Stack) -> None:
     """The fork opens with the conversation up to the message."""
     async with run_service(stack.clew) as served:
@@ -144,6 +148,7 @@ async def test_a_session_is_forked_from_a_message(stack: Stack) -> None:
             await expect(page.locator(".log")).not_to_contain_text("second")
 
 
+@pytest.mark.slow
 async def test_the_inbox_has_what_waits_in_all_sessions(stack: Stack) -> None:
     """Calls of several sessions are decided in one place."""
     async with run_service(stack.clew) as served:
@@ -161,6 +166,7 @@ async def test_the_inbox_has_what_waits_in_all_sessions(stack: Stack) -> None:
         assert [(await request.result()).status for request in requests] == ["completed", "completed"]
 
 
+@pytest.mark.slow
 async def test_images_are_sent_and_shown(stack: Stack) -> None:
     """A file that is chosen is uploaded with the message, and its image is read with the key."""
     async with run_service(stack.clew) as served:
@@ -178,6 +184,7 @@ async def test_images_are_sent_and_shown(stack: Stack) -> None:
         assert message.payload["content"][1]["blob"]["name"] == "chart.png"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_a_phone_has_room_for_everything(stack: Stack, scheme: Any) -> None:
     """Nothing is wider than the screen, and the list and the conversation take turns."""
@@ -193,6 +200,7 @@ async def test_a_phone_has_room_for_everything(stack: Stack, scheme: Any) -> Non
             await expect(page.locator("#sessions")).to_be_visible()
 
 
+@pytest.mark.slow
 async def test_a_wrong_key_is_asked_for_again(stack: Stack) -> None:
     """The page says so, and shows nothing of any session."""
     async with run_service(stack.clew) as served, open_browser() as browser:
