@@ -73,7 +73,7 @@ def test_public_addresses_are_sent_to(text: str) -> None:
 
 @pytest.mark.parametrize("text", PRIVATE)
 def test_other_addresses_are_not(text: str) -> None:
-    """Whatever form an address has that reaches a machine of one's own."""
+    """A worker connects to no address of its own network, in any form that an address has."""
     assert not WebhookSettings().allows(ip_address(text), encrypted=True)
 
 

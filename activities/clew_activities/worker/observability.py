@@ -20,18 +20,9 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 from temporalio.common import MetricMeter
-from temporalio.runtime import (
-    LogForwardingConfig,
-    LoggingConfig,
-    PrometheusConfig,
-    Runtime,
-    TelemetryConfig,
-    TelemetryFilter,
-)
 from temporalio.service import RPCError
 
 from clew_activities.providers import Redaction
-from clew_activities.telemetry.metrics import BUCKETS
 from clew_activities.worker.assembly import Work
 from clew_workflows.contract.names import name_model_queue, name_provider_queue, name_tool_queue
 
@@ -178,31 +169,6 @@ class JsonFormatter(RedactingFormatter):
 def _get_fields(record: logging.LogRecord) -> Mapping[str, Any]:
     fields = getattr(record, "fields", None)
     return fields if isinstance(fields, Mapping) else {}
-
-
-def make_runtime(metrics_address: str | None = None) -> Runtime:
-    """Make the runtime. With an address it serves the SDK's metrics and Clew's at `/metrics`.
-
-    The log lines of the SDK's core go through Python's handlers, where they are formatted and redacted.
-
-    Raises:
-        ValueError: The port cannot be opened.
-    """
-    metrics = None
-    if metrics_address is not None:
-        metrics = PrometheusConfig(
-            bind_address=metrics_address,
-            counters_total_suffix=True,
-            unit_suffix=True,
-            durations_as_seconds=True,
-            histogram_bucket_overrides=BUCKETS,
-        )
-    forwarding = LogForwardingConfig(logger=logging.getLogger("temporalio"), append_target_to_name=False)
-    logs = LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
-    try:
-        return Runtime(telemetry=TelemetryConfig(logging=logs, metrics=metrics))
-    except ValueError as error:
-        raise ValueError(f"the metrics port {metrics_address} cannot be opened: {error}") from None
 
 
 def list_queues(task_queue: str, serves: Collection[Work], limited: Collection[str] = ()) -> list[Queue]:

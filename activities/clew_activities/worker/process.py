@@ -20,10 +20,11 @@ from typing import Any
 
 import uvloop
 
-from clew.session.connection import Clew
+from clew.session.connection import Clew, make_runtime
 from clew_activities.providers import Redaction, make_http_client
 from clew_activities.providers.redaction import find_suspected_secrets
 from clew_activities.telemetry.interceptor import trace_with
+from clew_activities.telemetry.metrics import BUCKETS
 from clew_activities.tools.registry import AgentsUnusable, ToolsUnusable
 from clew_activities.worker.assembly import ALL_WORK, SessionWorker, Work, make_worker
 from clew_activities.worker.environment import (
@@ -40,7 +41,6 @@ from clew_activities.worker.observability import (
     ObservabilitySettings,
     list_queues,
     log_without_secrets,
-    make_runtime,
     read_observability_settings,
     read_spans,
     report_backlog,
@@ -173,7 +173,7 @@ async def serve(
     """
     loop = asyncio.get_running_loop()
     raise_limits(loop, environment.capacity)
-    runtime = make_runtime(settings.metrics_address)
+    runtime = make_runtime(settings.metrics_address, BUCKETS)
     clew = await Clew.connect(task_queue=task_queue, runtime=runtime)
     stopped = asyncio.Event()
     deadline = environment.grace.total_seconds() + END_SECONDS

@@ -1,4 +1,4 @@
-"""Who may do what: keys, their tenants, and what a request may reach.
+"""Keys and their tenants: what a request may do, and which sessions it may reach.
 
 A tenant's session `ID` is the Temporal workflow `TENANT:ID`. Neither a tenant nor an id has a colon, so no request
 can name a session of another tenant.

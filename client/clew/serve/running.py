@@ -15,17 +15,11 @@ from typing import Any, Literal
 import uvicorn
 from fastapi import FastAPI
 from temporalio.client import Interceptor
-from temporalio.runtime import (
-    LogForwardingConfig,
-    LoggingConfig,
-    PrometheusConfig,
-    Runtime,
-    TelemetryConfig,
-    TelemetryFilter,
-)
+from temporalio.runtime import Runtime
 
 from clew.serve.app import BUCKETS
 from clew.serve.streams import Drain
+from clew.session import connection
 from clew_workflows.contract.errors import InvalidInput
 
 LogFormat = Literal["text", "json"]
@@ -109,21 +103,10 @@ def make_runtime(metrics_address: str | None) -> Runtime:
     Raises:
         InvalidInput: The port cannot be opened.
     """
-    metrics = None
-    if metrics_address is not None:
-        metrics = PrometheusConfig(
-            bind_address=metrics_address,
-            counters_total_suffix=True,
-            unit_suffix=True,
-            durations_as_seconds=True,
-            histogram_bucket_overrides=BUCKETS,
-        )
-    forwarding = LogForwardingConfig(logger=logging.getLogger("temporalio"), append_target_to_name=False)
-    logs = LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
     try:
-        return Runtime(telemetry=TelemetryConfig(logging=logs, metrics=metrics))
+        return connection.make_runtime(metrics_address, BUCKETS)
     except ValueError as error:
-        raise InvalidInput(f"the metrics port {metrics_address} cannot be opened: {error}") from None
+        raise InvalidInput(str(error)) from None
 
 
 def log_to_stderr(log_format: LogFormat) -> None:

@@ -22,7 +22,14 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.runtime import Runtime
+from temporalio.runtime import (
+    LogForwardingConfig,
+    LoggingConfig,
+    PrometheusConfig,
+    Runtime,
+    TelemetryConfig,
+    TelemetryFilter,
+)
 from temporalio.service import RPCError, TLSConfig
 
 from clew.session._encryption import decrypt_token, encrypt_client
@@ -340,6 +347,34 @@ class Clew(SessionLists):
             raise WorkerUnavailable(
                 f"no worker polls the task queue {self.task_queue!r}: start one with `clew worker{queue}`"
             )
+
+
+def make_runtime(metrics_address: str | None, buckets: Mapping[str, Sequence[float]]) -> Runtime:
+    """Make the SDK's runtime of a process. The log lines of its core go through Python's handlers.
+
+    Args:
+        metrics_address: The IP address and the port at which it serves the metrics of the SDK and of the process, at
+            `/metrics`; None: it serves none.
+        buckets: The upper bounds of the buckets of the process's histograms, by their names.
+
+    Raises:
+        ValueError: The port cannot be opened.
+    """
+    metrics = None
+    if metrics_address is not None:
+        metrics = PrometheusConfig(
+            bind_address=metrics_address,
+            counters_total_suffix=True,
+            unit_suffix=True,
+            durations_as_seconds=True,
+            histogram_bucket_overrides=buckets,
+        )
+    forwarding = LogForwardingConfig(logger=logging.getLogger("temporalio"), append_target_to_name=False)
+    logs = LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
+    try:
+        return Runtime(telemetry=TelemetryConfig(logging=logs, metrics=metrics))
+    except ValueError as error:
+        raise ValueError(f"the metrics port {metrics_address} cannot be opened: {error}") from None
 
 
 def validate_session_id(session_id: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -27,18 +26,6 @@ WEATHER: Any = {
 
 class City(BaseModel):
     name: str
-
-
-@pytest.fixture
-async def served(stack: Stack) -> AsyncIterator[Served]:
-    async with run_service(stack.clew) as served:
-        yield served
-
-
-@pytest.fixture
-async def client(served: Served) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with connect(served) as client:
-        yield client
 
 
 async def test_a_completion_has_the_earlier_messages(client: openai.AsyncOpenAI, stack: Stack) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -12,21 +11,9 @@ from clew import Agent
 from clew.local import Reply, ToolCall
 from tests.support.openai_api import check, connect
 from tests.support.openai_scripts import echo
-from tests.support.serving import Served, run_service
+from tests.support.serving import run_service
 from tests.support.stack import Stack, make_client, run_deployment
 from tests.support.toolbox import add, guarded
-
-
-@pytest.fixture
-async def served(stack: Stack) -> AsyncIterator[Served]:
-    async with run_service(stack.clew) as served:
-        yield served
-
-
-@pytest.fixture
-async def client(served: Served) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with connect(served) as client:
-        yield client
 
 
 async def test_a_conversation_and_its_items(client: openai.AsyncOpenAI, stack: Stack) -> None:

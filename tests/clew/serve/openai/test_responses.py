@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import openai
@@ -39,18 +39,6 @@ WEATHER: Any = {
 class City(BaseModel):
     name: str
     people: int
-
-
-@pytest.fixture
-async def served(stack: Stack) -> AsyncIterator[Served]:
-    async with run_service(stack.clew) as served:
-        yield served
-
-
-@pytest.fixture
-async def client(served: Served) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with connect(served) as client:
-        yield client
 
 
 async def test_a_response_has_the_answer(client: openai.AsyncOpenAI, stack: Stack) -> None:

@@ -1,6 +1,6 @@
 // One session: its conversation as it grows, what waits for a person, and what a person can do.
 
-import { call, follow, makeId, pause } from "./api.js";
+import { call, follow, makeId, pause, readBytes } from "./api.js";
 import { makeAnswer, makeDecision } from "./approvals.js";
 import { SHOWN, dollars, formatBytes, get, getText, make, makeButton, makeContent, makeLink, number, tell, words } from "./view.js";
 
@@ -277,7 +277,6 @@ export class Chat {
   }
 
   async openReport() {
-    const { readBytes } = await import("./api.js");
     try {
       const page = URL.createObjectURL(await readBytes(`${this.path}/report`));
       const link = make("a", { href: page, download: `${this.id}.html` });
