@@ -22,6 +22,7 @@ from temporalio.client import Client
 from temporalio.common import MetricMeter
 from temporalio.service import RPCError
 
+from clew.session.connection import names_collector
 from clew_activities.providers import Redaction
 from clew_activities.worker.assembly import Work
 from clew_workflows.contract.names import name_model_queue, name_provider_queue, name_tool_queue
@@ -224,9 +225,7 @@ def read_spans(environ: Mapping[str, str]) -> Spans | None:
     Raises:
         ValueError: The extra `telemetry` is not installed.
     """
-    collectors = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-    is_off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none"
-    if is_off or not any(environ.get(variable) for variable in collectors):
+    if not names_collector(environ):
         return None
     try:
         spans = import_module("clew_activities.telemetry.spans")

@@ -20,6 +20,7 @@ from temporalio.runtime import Runtime
 from clew.serve.app import BUCKETS
 from clew.serve.streams import Drain
 from clew.session import connection
+from clew.session.connection import names_collector
 from clew_workflows.contract.errors import InvalidInput
 
 LogFormat = Literal["text", "json"]
@@ -165,9 +166,7 @@ def make_interceptors(environ: Mapping[str, str]) -> list[Interceptor]:
     Raises:
         InvalidInput: The extra `telemetry` is not installed.
     """
-    collectors = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-    is_off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none"
-    if is_off or not any(environ.get(variable) for variable in collectors):
+    if not names_collector(environ):
         return []
     try:
         from clew.serve import tracing  # noqa: PLC0415 - the extra may be missing

@@ -377,6 +377,13 @@ def make_runtime(metrics_address: str | None, buckets: Mapping[str, Sequence[flo
         raise ValueError(f"the metrics port {metrics_address} cannot be opened: {error}") from None
 
 
+def names_collector(environ: Mapping[str, str]) -> bool:
+    """Whether the variables of OpenTelemetry name a collector of traces, and do not switch traces off."""
+    collectors = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    is_off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none"
+    return not is_off and any(environ.get(variable) for variable in collectors)
+
+
 def validate_session_id(session_id: str) -> str:
     """Check a session's id and return it.
 
