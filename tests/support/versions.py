@@ -219,11 +219,11 @@ class Fleet:
                 await set_current(self.clew, build_id)
             yield
 
-    async def wait_for(self, session: Session, build_id: str) -> None:
+    async def wait_for(self, session_id: str, build_id: str) -> None:
         """Wait until a session is on a version."""
 
         async def is_there() -> bool:
-            return await read_version(self.clew, session.id) == build_id
+            return await read_version(self.clew, session_id) == build_id
 
         await wait_until(is_there)
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 _PAUSE_SECONDS = 0.02
 """The first pause of `wait_until`; each one after it is a quarter longer, up to `_MAX_PAUSE_SECONDS`."""
 _MAX_PAUSE_SECONDS = 0.1

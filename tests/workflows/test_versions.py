@@ -107,13 +107,13 @@ async def test_an_incompatible_version_ships_while_sessions_live(stack: Stack) -
             pinned = f"TemporalWorkerDeploymentVersion = '{clew.task_queue}:1' AND ExecutionStatus = 'Running'"
             await run_temporal(clew, "workflow", "signal", "--query", pinned, "--name", "move", "--yes")
             for state in WAITING:
-                await fleet.wait_for(sessions[state], "2")
+                await fleet.wait_for(sessions[state].id, "2")
             assert {await read_version(clew, sessions[state].id) for state in WORKING} == {"1"}
             sessions["new"] = await clew.open(make_id(), model=stack.add_model("fine"))
             sessions["hibernated"] = await clew.open(sessions["hibernated"].id)
             assert await every.finish() == every.answers
             for session in sessions.values():
-                await fleet.wait_for(session, "2")
+                await fleet.wait_for(session.id, "2")
             await wait_until(lambda: is_drained(clew, "1"))
             await old_workers.aclose()
             for state in ("at rest", "hibernated", "rolling over", "new"):
@@ -159,7 +159,7 @@ async def test_a_session_waits_for_workers_of_its_version(stack: Stack) -> None:
             await SessionHandle(fleet.clew.temporal, session.id, fleet.clew.task_queue).query("status", seconds=2)
         await fleet.clew.temporal.get_workflow_handle(session.id).signal("move")
         async with run_deployment(stack, fleet.clew, deployment=make_version(fleet.clew, "1")):
-            await fleet.wait_for(session, "2")
+            await fleet.wait_for(session.id, "2")
         assert await session.ask("two") == "fine"
 
 

@@ -30,7 +30,6 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew.agents import Agent
 from clew.tools import ExternalTool, ToolDefinition
 from clew_workflows.contract.errors import (
-    Busy,
     ClewError,
     Closed,
     Interrupted,
@@ -230,9 +229,9 @@ async def send_update(
     """Send an update and return when it is accepted; with `awaits_answer` later, if the answer comes soon.
 
     Raises:
-        Busy: The server had no room for it in time: too many updates of the session wait for an answer.
         Refusal: The session refused it. Nothing has changed.
-        WorkerUnavailable: No worker accepted it in time.
+        WorkerUnavailable: No worker accepted it in time, or too many updates of the session wait. It may be accepted
+            yet.
     """
     handle, slots = client.get_workflow_handle(session_id), find_slots(client, session_id)
     pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, is_random=True)
@@ -259,15 +258,15 @@ async def send_update(
     except WorkerUnavailable as error:
         if not pauses.seconds:
             raise
-        raise _make_busy(session_id) from error
+        raise _make_overloaded(session_id) from error
 
 
 async def read_answer(session_id: str, update: WorkflowUpdateHandle[dict[str, Any]]) -> dict[str, Any]:
     """Wait for the answer to an update that was accepted, for as long as it takes.
 
     Raises:
-        Busy: The server has refused to say it for `ACCEPT_SECONDS`: too many updates of the session wait.
         Refusal: The session refused it. Nothing has changed.
+        WorkerUnavailable: The server has not said it for `ACCEPT_SECONDS`: too many updates of the session wait.
     """
     pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, is_random=True)
     async with translate_errors(session_id):
@@ -278,12 +277,12 @@ async def read_answer(session_id: str, update: WorkflowUpdateHandle[dict[str, An
                 if not is_overload(error):
                     raise
                 if pauses.seconds > ACCEPT_SECONDS:
-                    raise _make_busy(session_id) from error
+                    raise _make_overloaded(session_id) from error
             await pauses.wait()
 
 
-def _make_busy(session_id: str) -> Busy:
-    return Busy(
+def _make_overloaded(session_id: str) -> WorkerUnavailable:
+    return WorkerUnavailable(
         f"too many updates of session {session_id!r} wait at the same time: send it again later, with the same id"
     )
 

@@ -120,7 +120,7 @@ class Archived(Refusal):
 
 
 class Busy(Refusal):
-    """A request is running or waits, a summary is being written, or too many updates wait for an answer."""
+    """A request is running or waits, or a summary is being written."""
 
     type = "busy"
 
@@ -422,7 +422,10 @@ class ServerUnreachable(ClewError):
 
 
 class WorkerUnavailable(ClewError):
-    """The Temporal server answers, but no worker serves the session."""
+    """The Temporal server answers, but no worker serves the session, or too many of its updates wait.
+
+    A command may have been accepted: send it again, with the same id.
+    """
 
     type = "worker_unavailable"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import get_app, run_in_terminal
+from prompt_toolkit.application import get_app
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
@@ -226,7 +226,7 @@ class Display:
         if self._flushing:
             await self._flushing
         if self._unprinted:
-            await run_in_terminal(self._write_unprinted)
+            await self._write_unprinted()
 
     @property
     def _painter(self) -> Painter:
@@ -257,17 +257,25 @@ class Display:
     def _write(self, painted: str) -> None:
         """Write text above the line. What is printed in one turn of the loop is written at once."""
         if not self._unprinted:
-            self._flushing = asyncio.ensure_future(self._flush_soon())
+            self._flushing = asyncio.ensure_future(self._write_unprinted())
         self._unprinted += painted
         self._printed += 1
 
-    async def _flush_soon(self) -> None:
-        await run_in_terminal(self._write_unprinted)
+    async def _write_unprinted(self) -> None:
+        """Write what is not written yet above the line.
 
-    def _write_unprinted(self) -> None:
+        The library's `run_in_terminal` would let the terminal echo the keys that are typed meanwhile.
+        """
+        app = self._prompt.app
+        await app.renderer.wait_for_cpr_responses()  # they say where the line was
+        if app.is_running:
+            app.renderer.erase()
         painted, self._unprinted = self._unprinted, ""
         self._output.write_raw(painted)
         self._output.flush()
+        if app.is_running:
+            app.renderer.request_absolute_cursor_position()
+            app.invalidate()
 
 
 # The line that is typed: keys, history, completion.
