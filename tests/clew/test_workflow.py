@@ -183,5 +183,5 @@ async def test_a_call_survives_the_death_of_the_worker(stack: Stack) -> None:
             await first.kill()
             killed.set()
         async with run_worker_process(stack, queue):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 assert await handle.result() == "still here"

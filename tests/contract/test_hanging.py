@@ -37,7 +37,7 @@ async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(stack: S
         await release.wait()
         return Reply("at last")
 
-    async with run_rolling_worker(stack, capacity=FEW) as clew, asyncio.timeout(60):
+    async with run_rolling_worker(stack, capacity=FEW) as clew, asyncio.timeout(PATIENCE_SECONDS):
         gate = make_id()
         replies = [Reply(tool_calls=(ToolCall("tell_and_wait", {"gate": gate}),)), Reply("done")]
         busy = await clew.open(

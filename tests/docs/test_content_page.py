@@ -25,6 +25,7 @@ from tests.support.hostile_input import assert_unharmed
 from tests.support.media import make_png
 from tests.support.s3 import BUCKET, make_s3_env, run_s3
 from tests.support.stack import Stack
+from tests.support.waiting import PATIENCE_SECONDS
 
 PAGE = (DOCS / "content.md").read_text(encoding="utf-8")
 CLIENT = "@temporalio/client@1.24.0"
@@ -75,7 +76,7 @@ async def test_the_browser_sends_a_file_to_the_store(
         async with (
             run_worker(stack, Encryption(), store=Store.from_url(f"s3://{BUCKET}/page")) as running,
             open_page(tmp_path) as (send, receive),
-            asyncio.timeout(60),
+            asyncio.timeout(PATIENCE_SECONDS),
         ):
             session = await running.open()
             path, body = await receive()

@@ -17,6 +17,7 @@ from clew.local import Reply, ToolCall
 from clew.testing import ScriptedRequest
 from examples.web.agents import shop
 from examples.web.service import app
+from tests.support.waiting import PATIENCE_SECONDS
 from tests.support.web import serve
 
 CLIENT = "@ag-ui/client@1.0.0"
@@ -58,7 +59,7 @@ async def test_the_client_from_npm(tmp_path: Path) -> None:
         process = await asyncio.create_subprocess_exec(
             NODE, script, f"http://{address}/ag-ui", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             printed, errors = await process.communicate()
         assert process.returncode == 0, errors.decode()
         seen = json.loads(printed)

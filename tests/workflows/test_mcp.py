@@ -20,7 +20,7 @@ from clew_activities.tools.mcp.settings import McpSettings, ProcessSettings
 from tests.support import bad_mcp_server
 from tests.support.processes import open_session_on, run_worker_process
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 async def test_a_session_uses_the_tools_of_a_server_and_survives_its_death(stack: Stack, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_no_server_outlives_its_worker(stack: Stack, tmp_path: Path, numbe
         (pid,) = map(int, pids.read_text().split())
         assert _is_running(pid)
         os.kill(worker.pid, number)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await worker.wait_for_end()
         # It is no child of this process: nothing announces its end.
         await wait_until(lambda: not _is_running(pid))

@@ -35,6 +35,7 @@ from clew_activities.tools.mcp.tools import McpTool, McpTools, UnknownMcpTool, m
 from clew_activities.tools.registry import Deployment
 from tests.support import bad_mcp_server
 from tests.support.media import make_pdf, make_png, make_wav
+from tests.support.waiting import PATIENCE_SECONDS
 from tests.support.web import serve
 
 SECRET = "s3cret-of-the-server"
@@ -273,7 +274,7 @@ async def test_a_call_that_a_server_breaks_ends_with_its_problem(
     bad: McpTools, tool: str, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The next call has a server again. The log has no traceback."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(McpUnavailable, match=f"'bad' cannot be used: .*{problem}"):
             await call(bad, tool)
         assert all(record.exc_info is None for record in caplog.records)
@@ -441,7 +442,7 @@ async def test_a_redirect_takes_the_headers_to_no_other_host(status: int) -> Non
 )
 async def test_a_server_that_cannot_be_reached_is_named(settings: ServerSettings, problem: str) -> None:
     tools = McpTools(McpSettings({"gone": settings}))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(McpUnavailable, match=rf"the MCP server 'gone' cannot be used: .*({problem})"):
             await tools.select("mcp:gone/*")
         await tools.close()

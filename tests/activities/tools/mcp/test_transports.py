@@ -15,6 +15,7 @@ from mcp_types import JSONRPCNotification
 from clew_activities.tools.mcp.settings import ProcessSettings
 from clew_activities.tools.mcp.transports import ServerProcess, run_server_process
 from clew_activities.worker.process import WorkerLoop
+from tests.support.waiting import PATIENCE_SECONDS
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 MESSAGE = SessionMessage(
@@ -27,7 +28,7 @@ def run(request: pytest.FixtureRequest) -> Run:
     """Run a coroutine on an event loop."""
 
     async def run_for_a_minute(coroutine: Coroutine[Any, Any, None]) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await coroutine
 
     def run_on_loop(coroutine: Coroutine[Any, Any, None]) -> None:

@@ -29,6 +29,7 @@ from tests.support.processes import open_session_on, run_worker_process
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 from tests.support.viewers import Viewer, check_events, collect, list_seqs, list_types, select, watch
+from tests.support.waiting import PATIENCE_SECONDS
 from tests.support.web import run_proxy
 
 WORDS = " ".join(f"word{number}" for number in range(12))
@@ -133,10 +134,10 @@ async def test_a_viewer_ends_with_the_session(stack: Stack) -> None:
     async with watch(session) as viewer:
         await session.ask("one")
         await session.close()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await viewer.task
     async with watch(session) as later:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await later.task
     assert list_seqs(later.events) == list_seqs(viewer.events) == list(range(len(await session.entries())))
     assert select(viewer.events, StatusChanged)[-1].status == "closed"
@@ -152,7 +153,7 @@ async def test_a_terminated_session_fails_its_viewers(stack: Stack) -> None:
         await viewer.wait_for_seq(3)
         await stack.clew.temporal.get_workflow_handle(session.id).terminate()
         with pytest.raises(Interrupted, match="clew recover"):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await viewer.task
 
 
@@ -217,7 +218,7 @@ async def test_sixty_viewers_add_no_event(stack: Stack) -> None:
         await viewer.wait_for(lambda events: select(events, TextAdded))
     for viewer in viewers[:30]:
         await viewer.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await session.cancel()
         outcome = await request.result()
     for viewer in viewers[30:]:
