@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
+import pytest
 from temporalio.client import WorkflowUpdateStage
 
 from clew import Session
 from clew.contract import MAX_WAITERS
+from clew_workflows.host import waiters as waiters_module
+from clew_workflows.host.waiters import Waiters
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.other_workflows import IMPATIENT
 from tests.support.rolling import SlowModel, make_id, run_rolling_worker
@@ -45,3 +49,16 @@ async def test_the_oldest_wait_gives_way(stack: Stack) -> None:
         assert {task.result()["status"] for task in (oldest, *refused)} == {"running"}
         model.release()
         assert {outcome["status"] for outcome in await asyncio.gather(*waiting)} == {"completed"}
+
+
+def test_of_waits_of_the_same_age_the_first_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process, which replays the history, answers the same callers in the same order."""
+    now = 0.0
+    monkeypatch.setattr(waiters_module.workflow, "time", lambda: now)
+    monkeypatch.setattr(waiters_module, "MAX_WAITERS", 40)
+    waiters = Waiters(timedelta(seconds=1))
+    same = [waiters.enter() for _ in range(40)]
+    now = 2.0
+    for count in range(1, 41):
+        assert not waiters.enter().expired
+        assert [waiter.expired for waiter in same] == [True] * count + [False] * (40 - count)

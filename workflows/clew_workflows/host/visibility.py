@@ -118,7 +118,7 @@ class Visibility:
             start_background_task(self._update_later(seconds_left))
         memo = self.memo
         if memo != self._memo and not state.closed:
-            workflow.upsert_memo({**dict.fromkeys(self._memo.keys() - memo.keys()), **memo})
+            workflow.upsert_memo({**dict.fromkeys(self._memo), **memo})
             self._memo = memo
             self._task_commands.note()
 

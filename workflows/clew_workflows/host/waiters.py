@@ -33,7 +33,8 @@ class Waiters:
 
     def __init__(self, patience: timedelta) -> None:
         self._patience_seconds = patience.total_seconds()
-        self._waiting: set[Waiter] = set()
+        # In the order of their arrival: a set has another order in each process, and a replay must choose the same.
+        self._waiting: dict[Waiter, None] = {}
         self._dismissed = False
 
     @property
@@ -51,7 +52,7 @@ class Waiters:
         has_place = sum(not waiter.expired for waiter in staying) < MAX_WAITERS
         waiter = Waiter(since=now, expired=self._dismissed or not has_place)
         if not waiter.expired:
-            self._waiting.add(waiter)
+            self._waiting[waiter] = None
         return waiter
 
     async def wait(self, waiter: Waiter | None, done: Callable[[], bool]) -> None:
@@ -62,7 +63,7 @@ class Waiters:
     def leave(self, waiter: Waiter | None) -> None:
         """Remove a waiter."""
         if waiter:
-            self._waiting.discard(waiter)
+            self._waiting.pop(waiter, None)
 
     def dismiss(self) -> None:
         """Release all waiters, present and future: this workflow run is about to end."""
