@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import pytest
+from obstore.store import MemoryStore
 
 from clew import (
     Clew,
@@ -16,10 +18,12 @@ from clew import (
 )
 from clew.errors import InvalidInput, NotFound
 from clew.local import Reply
-from clew_activities.archive import Store
+from clew_activities.archive import Head, Store
+from clew_activities.archive.backends import Bucket
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.scripts import reply_as_told
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -165,6 +169,52 @@ async def test_many_forks_at_once_of_who_sleeps(stack: Stack, clew: Clew) -> Non
     awake = await clew.open(parent.id)
     await talk(awake, "three")
     assert (await awake.entries())[: len(whole)] == whole
+
+
+class ForgetfulStore(Store):
+    """A store that shows the head of a session as it was before the session ended.
+
+    Attributes:
+        session_id: The session; empty: it shows all heads as they are.
+        reads: How often it has shown the old head.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Bucket(MemoryStore()))
+        self.session_id, self.reads = "", 0
+
+    async def get(self, path: str) -> bytes:
+        data = await super().get(path)
+        if not self.session_id or not path.endswith(f"/s-{self.session_id}.json"):
+            return data
+        self.reads += 1
+        return Head.decode(data, self.session_id, path).model_copy(update={"status": "live"}).encode()
+
+
+async def test_a_fork_is_recorded_although_its_parents_head_seems_old(stack: Stack) -> None:
+    """A store may show an old object for a moment: the parent has ended, and its head does not say so yet."""
+    store = ForgetfulStore()
+    async with run_rolling_worker(stack, store=store) as clew:
+        parent = await clew.open(make_id(), model=stack.add_model("fine"))
+        await talk(parent, "one")
+        await parent.hibernate()
+        thread, fork_id = await parent.entries(), make_id()
+        store.session_id = parent.id
+        forking = asyncio.ensure_future(parent.fork(1, fork_id))
+        await wait_until(lambda: has_begun(clew, fork_id))
+        seen = store.reads
+        await wait_until(lambda: forking.done() or store.reads > seen + 3)
+        store.session_id = ""
+        fork = await forking
+        (recorded,) = (await parent.entries())[len(thread) :]
+        assert recorded.payload["session_id"] == fork.id
+
+
+async def has_begun(clew: Clew, session_id: str) -> bool:
+    """Whether a session answers."""
+    with suppress(NotFound):
+        return bool((await clew.session(session_id).status()).rev)
+    return False
 
 
 async def test_the_same_fork_is_made_once(stack: Stack, clew: Clew) -> None:

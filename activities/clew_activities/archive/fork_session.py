@@ -155,10 +155,15 @@ class ForkingActivities:
                 return
             if location.running and location.live:
                 await self._signal_parent(location, request)
-            elif location.head is None or location.head.status != "closed" or location.live:
+            elif location.head is None or location.live:
                 return
-            else:
+            elif location.head.status == "closed":
                 await self._append_to_archive(request)
+            elif location.has_workflow:
+                # It has closed its head before it ended: the store shows an older one for a moment.
+                await asyncio.sleep(RECORDING_SECONDS)
+            else:
+                return
 
     async def _signal_parent(self, location: ThreadLocation, request: Fork) -> None:
         payload = {"session_id": request.new_session_id, "fork_seq": request.at_seq}
