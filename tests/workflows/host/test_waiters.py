@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.client import WorkflowUpdateStage
 
 from clew import Session
@@ -54,7 +55,7 @@ async def test_the_oldest_wait_gives_way(stack: Stack) -> None:
 def test_of_waits_of_the_same_age_the_first_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process, which replays the history, answers the same callers in the same order."""
     now = 0.0
-    monkeypatch.setattr(waiters_module.workflow, "time", lambda: now)
+    monkeypatch.setattr(workflow, "time", lambda: now)
     monkeypatch.setattr(waiters_module, "MAX_WAITERS", 40)
     waiters = Waiters(timedelta(seconds=1))
     same = [waiters.enter() for _ in range(40)]
