@@ -58,7 +58,10 @@ async def fill(callers: Callers) -> None:
 
 
 async def check_deleted_fork(callers: Callers, archive: Archive, name: str) -> Callers:
-    """Check that a deleted fork leaves nothing of its own, while its parent stays."""
+    """Check that a deleted fork leaves nothing of its own, while its parent stays.
+
+    A fork that was given up while the store was away seems to be in the making for an hour, and all is kept for it.
+    """
     status = await callers.persist(callers.session.status)
     seq = status.rev - 1
     await callers.persist(lambda: callers.session.fork(seq, name))
@@ -73,6 +76,8 @@ async def check_deleted_fork(callers: Callers, archive: Archive, name: str) -> C
     if not any("/segments/" in path for path in own):
         callers.oracle.report("thread", name, f"a fork that hibernates has archived nothing: {sorted(own)}")
     await fork.delete()
+    if await _is_kept(archive, family, name):
+        return fork
     # The parent may have archived something meanwhile.
     own -= await _list_needed(archive, family, name)
     for path in sorted(own & await _list_family(archive, family)):
@@ -86,6 +91,13 @@ async def _list_family(archive: Archive, family: str) -> set[str]:
     return {
         path async for path in archive.list_paths() if "/sessions/" in path or any(part in path for part in folders)
     }
+
+
+async def _is_kept(archive: Archive, family: str, deleted: str) -> bool:
+    """Whether a family has the marker of a fork that has no head."""
+    marker = f"/families/s-{family}/members/s-"
+    members = [path.partition(marker)[2] async for path in archive.list_paths() if marker in path]
+    return None in [await archive.read_head(member) for member in members if member != deleted]
 
 
 async def _list_needed(archive: Archive, family: str, deleted: str) -> set[str]:
