@@ -523,13 +523,11 @@ def _make_result(state: CallState, outcome: RunPayload, answer: str) -> types.Ca
 
 def _make_waiting(state: CallState, pending: Sequence[PendingCall]) -> types.CallToolResult:
     """Make the result of a call whose request waits for a person, with the ways to decide."""
-    decisions = f"/v1/sessions/{state.session_id}/approvals"
+    path = f"/v1/sessions/{state.session_id}/approvals"
     lines = [
-        "The session waits for a person's decision, and goes on after it.",
-        *(
-            f"{describe_call(call)} Decide with POST {decisions}/{call.tool_call_id} or in the studio."
-            for call in pending
-        ),
+        "The session waits for a person's decision, and goes on after it. "
+        'Decide in the studio, or with a POST of {"decision": "approve"} or {"decision": "deny"}:',
+        *(f"{describe_call(call)} POST {path}/{call.tool_call_id}" for call in pending),
         f"Then read {URI_PREFIX}{state.session_id}, or send the next message with this session_id.",
     ]
     approvals = [{"tool_call_id": call.tool_call_id, "tool": call.name} for call in pending]
