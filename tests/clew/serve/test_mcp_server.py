@@ -188,7 +188,7 @@ async def test_a_client_that_cannot_be_asked_is_told_how_to_decide(served: Serve
         asked.append(params.message)
         return types.ElicitResult(action="cancel")
 
-    options = {"elicitation_callback": decide} if protocol == UNSTRUCTURED else {}
+    options: dict[str, Any] = {"elicitation_callback": decide} if protocol == UNSTRUCTURED else {}
     async with connect(served, protocol=protocol, **options) as client:
         called = await client.call_tool("shop", {"message": "guard"})
     result = read_result(called)
