@@ -179,7 +179,8 @@ class McpSessions:
             await session.transport.handle_request(scope, receive, send)
         finally:
             session.active -= 1
-            if self._sessions.pop(session.id, None):
+            is_open = self._sessions.pop(session.id, None) is not None and not session.transport.is_terminated
+            if is_open:
                 self._sessions[session.id] = session
 
     async def _stream(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
