@@ -446,7 +446,9 @@ class _Asking:
                 else:
                     return
         finally:
-            tasks = [task for task in (draining, reading, self._question) if task is not None]
+            tasks: list[asyncio.Task[Any]] = [
+                task for task in (draining, reading, self._question) if task is not None
+            ]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

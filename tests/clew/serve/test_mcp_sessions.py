@@ -146,7 +146,7 @@ async def test_an_idle_session_ends(served: Served) -> None:
     served.app.state.mcp_sessions = sessions
     async with asyncio.timeout(PATIENCE_SECONDS), AsyncExitStack() as streams:
         # On a busy machine a session may end before its stream begins.
-        status = 404
+        held, status = ACCEPT, 404
         while status == 404:
             held = {**ACCEPT, "Mcp-Session-Id": (await begin(served.http)).headers["Mcp-Session-Id"]}
             stream = await streams.enter_async_context(served.http.stream("GET", PATH, headers=held))
