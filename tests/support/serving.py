@@ -84,4 +84,7 @@ async def run_service(
     async with web.serve(app, clew) as host:
         address = f"http://{host}"
         async with make_http(address, token) as http, make_http(address, other) as stranger:
-            yield Served(app, address, tenant, token, http, stranger)
+            try:
+                yield Served(app, address, tenant, token, http, stranger)
+            finally:
+                await app.state.mcp_sessions.close()

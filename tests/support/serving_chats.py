@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from clew import Agent, Clew
 from clew.local import Reply, ToolCall
+from clew.serve import Key, ServeSettings
 from tests.support.rolling import make_id
 from tests.support.serving import Served, run_service
 from tests.support.stack import Stack, get_last_message, serve
@@ -29,6 +30,8 @@ def answer_chat(body: dict[str, Any]) -> Reply:
     match newest["content"]:
         case "guard":
             return Reply(tool_calls=(ToolCall("guarded", {}),))
+        case "guard twice":
+            return Reply(tool_calls=(ToolCall("guarded", {}, "c1"), ToolCall("guarded", {}, "c2")))
         case "guard and add":
             return Reply("I ask.", tool_calls=(ToolCall("guarded", {}), ToolCall("add", {"a": 1, "b": 2}, "c2")))
         case "map":
@@ -41,12 +44,14 @@ def answer_chat(body: dict[str, Any]) -> Reply:
 
 
 @asynccontextmanager
-async def run_shop(stack: Stack, *agents: str) -> AsyncIterator[Served]:
+async def run_shop(
+    stack: Stack, *agents: str, keys: Sequence[Key] = (), settings: ServeSettings | None = None
+) -> AsyncIterator[Served]:
     """Run the service with a key that may use some agents, which have the guarded tool; without any, all agents."""
     named = [Agent(name, model=stack.add_model(answer_chat), tools=["guarded"]) for name in (agents or ("shop",))]
     clew = Clew(stack.clew.temporal, make_id())
     async with (
         serve(clew, stack.environ, agents=named, store=stack.store) as own,
-        run_service(own, agents=agents or None) as served,
+        run_service(own, *keys, settings=settings, agents=agents or None) as served,
     ):
         yield served

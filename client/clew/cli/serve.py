@@ -28,6 +28,7 @@ from clew_workflows.contract.errors import InvalidInput
 HOST = "127.0.0.1"
 PORT = 8080
 DRAIN_SECONDS = 20.0
+MCP_SESSIONS = 1000
 STUDIO_KEY = "studio.key"
 """The file of the studio's key in the folder of `clew dev`: the address of the studio stays the same."""
 STUDIO_START_SECONDS = 30.0
@@ -70,6 +71,14 @@ def serve(
             envvar="CLEW_SERVE_DRAIN_SECONDS", min=0, help="Seconds that requests have to end after SIGTERM."
         ),
     ] = DRAIN_SECONDS,
+    mcp_sessions: Annotated[
+        int,
+        typer.Option(
+            envvar="CLEW_SERVE_MCP_SESSIONS",
+            min=0,
+            help="Most sessions of MCP clients of the protocols before 2026-07-28; 0: none.",
+        ),
+    ] = MCP_SESSIONS,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
@@ -80,7 +89,11 @@ def serve(
         if keys is None:
             raise Misconfigured("name the file of keys with --keys or CLEW_SERVE_KEYS: `clew serve-key` makes a key")
         target = Target(address, namespace, task_queue)
-        settings = {"cors_origins": tuple(origin or ()), "task_queue": task_queue}
+        settings = {
+            "cors_origins": tuple(origin or ()),
+            "task_queue": task_queue,
+            "max_mcp_sessions": mcp_sessions,
+        }
         try:
             asyncio.run(_serve(keys, target, settings, host, port, metrics, log_format, drain_seconds))
         except (InvalidInput, ValueError) as error:

@@ -12,6 +12,7 @@
 | `openai` | the OpenAI API: Responses, Conversations, Chat Completions, Models |
 | `ui_streams`, `ui_messages` | the routes for `useChat` and AG-UI, and the chunks of the former |
 | `mcp_server` | the MCP server: agents as tools, sessions as resources |
+| `mcp_sessions` | the sessions of MCP clients whose protocol has them |
 | `running`, `tracing` | the process of `clew serve`: its end, its log and its traces |
 """
 

@@ -18,7 +18,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -29,6 +29,7 @@ from temporalio.service import RPCError
 from clew.serve import blobs, mcp_server, openai, sessions, studio, ui_streams
 from clew.serve.access import Key, Keys, RateLimiter
 from clew.serve.document import add_page, describe_bodies
+from clew.serve.mcp_sessions import McpSessions
 from clew.serve.problems import (
     PROBLEMS,
     TOO_LARGE,
@@ -58,10 +59,17 @@ MAX_BODY_BYTES = 2_000_000
 """Largest body of a request, in bytes, unless its path takes files."""
 MEDIA_BODY_BYTES = 40_000_000
 """Largest body of a request that may have images and files in base64, in bytes."""
+MAX_MCP_SESSIONS = 1000
+"""Most MCP sessions of a process."""
 BUCKETS: Mapping[str, tuple[float, ...]] = {
     "clew_serve_request_seconds": (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
 }
 """The upper bounds of the histograms' buckets, for `temporalio.runtime.PrometheusConfig`."""
+ALLOWED_HEADERS = (
+    *("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Clew-Session"),
+    *("Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version", "Mcp-Session-Id"),
+)
+"""The headers that pages of the named origins may send."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 MEDIA_PATHS = ("/v1/responses", "/v1/conversations", "/v1/chat/completions", "/v1/ui/", "/v1/ag-ui/")
@@ -89,6 +97,8 @@ class ServeSettings(BaseModel):
         max_body_bytes: The largest body of a request.
         max_media_body_bytes: The largest body of a request that may have images and files in base64.
         max_blob_bytes: The largest body that is a blob.
+        max_mcp_sessions: The most MCP sessions of a process; 0: none, so that each request of an MCP client may reach
+            another process.
         describes_itself: Whether `/openapi.json` and `/docs` are served.
     """
 
@@ -99,22 +109,27 @@ class ServeSettings(BaseModel):
     max_body_bytes: int = Field(default=MAX_BODY_BYTES, ge=1)
     max_media_body_bytes: int = Field(default=MEDIA_BODY_BYTES, ge=1)
     max_blob_bytes: int = Field(default=MAX_BLOB_BYTES, ge=1)
+    max_mcp_sessions: int = Field(default=MAX_MCP_SESSIONS, ge=0)
     describes_itself: bool = True
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Self:
-        """Read `CLEW_TASK_QUEUE` and `CLEW_SERVE_CORS_ORIGINS`.
+        """Read `CLEW_TASK_QUEUE`, `CLEW_SERVE_CORS_ORIGINS` and `CLEW_SERVE_MCP_SESSIONS`.
 
         Raises:
             InvalidInput: A value is not valid.
         """
         origins = environ.get("CLEW_SERVE_CORS_ORIGINS", "").split(",")
+        settings = {
+            "task_queue": environ.get("CLEW_TASK_QUEUE") or TASK_QUEUE,
+            "cors_origins": tuple(origin for origin in map(str.strip, origins) if origin),
+            "max_mcp_sessions": environ.get("CLEW_SERVE_MCP_SESSIONS") or MAX_MCP_SESSIONS,
+        }
         try:
-            return cls(
-                task_queue=environ.get("CLEW_TASK_QUEUE") or TASK_QUEUE,
-                cors_origins=tuple(origin for origin in map(str.strip, origins) if origin),
-            )
-        except ValueError:
+            return cls.model_validate(settings)
+        except ValidationError as error:
+            if error.errors()[0]["loc"][0] == "max_mcp_sessions":
+                raise InvalidInput("CLEW_SERVE_MCP_SESSIONS must be a number, or 0") from None
             raise InvalidInput(
                 "CLEW_SERVE_CORS_ORIGINS must be origins such as https://app.example.com, separated by commas"
             ) from None
@@ -150,6 +165,7 @@ def make_app(
             app.state.clew = await Clew.connect(task_queue=settings.task_queue)
         yield
         app.state.drain.begin()
+        await app.state.mcp_sessions.close()
 
     app = FastAPI(
         title="Clew",
@@ -162,6 +178,7 @@ def make_app(
     )
     app.state.keys, app.state.settings, app.state.clew = keys, settings, clew
     app.state.limiter, app.state.drain = RateLimiter(), Drain()
+    app.state.mcp_sessions = McpSessions(mcp_server.SERVER, app.state.drain, settings.max_mcp_sessions)
     app.add_exception_handler(ClewError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
@@ -171,8 +188,8 @@ def make_app(
             CORSMiddleware,
             allow_origins=list(settings.cors_origins),
             allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Clew-Session"],
-            expose_headers=["Retry-After", "X-Clew-Session", "X-Request-Id"],
+            allow_headers=ALLOWED_HEADERS,
+            expose_headers=["Mcp-Session-Id", "Retry-After", "X-Clew-Session", "X-Request-Id"],
         )
     _add_health(app)
     for router in ROUTERS:

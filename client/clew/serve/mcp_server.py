@@ -1,7 +1,8 @@
 """The MCP server: agents as tools and sessions as resources, over streamable HTTP at `/v1/mcp`.
 
-A call of a tool is a message to a session. Nothing of a call is in the process: a client that has to decide about an
-approval calls again, with the state that names the session and the request.
+A call of a tool is a message to a session of Clew. A client that has to decide about an approval calls again, with
+the state that names the session and the request: nothing of a call is in the process. A client of the protocols
+before 2026-07-28 is asked within its call, in an MCP session of this process (`mcp_sessions`).
 
 Source: https://modelcontextprotocol.io/specification/2026-07-28
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from importlib.metadata import version
 from typing import Any, TypeAlias
@@ -20,14 +21,17 @@ import mcp_types as types
 from fastapi import APIRouter, Request, Response
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER, REQUEST_CANCELLED
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS, is_version_at_least
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from clew.serve.access import Authorized, Caller
-from clew.serve.problems import InvalidParameter, make_body
+from clew.serve.mcp_sessions import McpSessions
+from clew.serve.problems import InvalidParameter, WrongMethod, make_body
 from clew.serve.streams import Drain
 from clew.serve.ui_messages import convert_thread
 from clew.session import Session
@@ -56,6 +60,8 @@ MAX_ENTRIES = 500
 """Most entries of a session that a resource shows: the newest ones."""
 RUN_AGENT = "run_agent"
 """The tool of keys that may use all agents."""
+STRUCTURED = "2025-06-18"
+"""The first version of the protocol that has structured results, and questions to the client's user."""
 URI_PREFIX = "clew://sessions/"
 """What the addresses of sessions begin with."""
 _CANCEL_SECONDS = 10.0
@@ -102,6 +108,15 @@ _OUTPUT_SCHEMA: Mapping[str, Any] = {
         "status": {"enum": ["completed", "failed", "cancelled", "awaiting_approval"]},
         "termination_reason": {"type": "string"},
         "answer": {"type": "string"},
+        "approvals": {
+            "description": "The tool calls that wait for a person's decision.",
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"tool_call_id": {"type": "string"}, "tool": {"type": "string"}},
+                "required": ["tool_call_id", "tool"],
+            },
+        },
     },
     "required": ["session_id", "request_id", "status", "answer"],
 }
@@ -119,16 +134,55 @@ _DECISION_SCHEMA: Mapping[str, Any] = {
 async def serve_mcp(request: Request, caller: Authorized) -> Response:
     """Serve a request of an MCP client."""
     request.state.caller = caller
-    return _McpResponse()
+    request.state.left = asyncio.Event()
+    return _McpResponse(await request.body())
 
 
 class _McpResponse(Response):
-    """Lets the MCP server answer a request. It keeps nothing between requests."""
+    """Lets the MCP server answer a request, of which it has the body."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__()
+        self._request_body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        manager = StreamableHTTPSessionManager(SERVER, stateless=True)
-        async with manager.run():
-            await manager.handle_request(scope, receive, send)
+        unread = [self._request_body]
+
+        async def replay() -> Message:
+            return {"type": "http.request", "body": unread.pop(), "more_body": False} if unread else await receive()
+
+        request = Request(scope)
+        try:
+            await self._answer(request, replay, send)
+        finally:
+            request.state.left.set()
+
+    async def _answer(self, request: Request, receive: Receive, send: Send) -> None:
+        """Answer in the session that the request names, in a new one, or without one."""
+        sessions: McpSessions = request.app.state.mcp_sessions
+        owner = request.state.caller.key.hash
+        protocol = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
+        has_sessions = protocol is None or protocol in HANDSHAKE_PROTOCOL_VERSIONS
+        session_id = request.headers.get(MCP_SESSION_ID_HEADER)
+        if has_sessions and request.method == "GET" and (session_id is None or not sessions.are_kept):
+            raise WrongMethod("only an MCP session has such a stream")
+        if has_sessions and sessions.are_kept and session_id is not None:
+            await sessions.handle(owner, session_id, request.scope, receive, send)
+        elif has_sessions and sessions.are_kept and _begins_session(self._request_body):
+            await sessions.open(owner, request.scope, receive, send)
+        else:
+            manager = StreamableHTTPSessionManager(SERVER, stateless=True)
+            async with manager.run():
+                await manager.handle_request(request.scope, receive, send)
+
+
+def _begins_session(body: bytes) -> bool:
+    """Whether the body of a request is `initialize`. One that cannot be read is refused without a session."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(message, dict) and message.get("method") == "initialize"
 
 
 def _get_request(context: _Context) -> Request:
@@ -179,33 +233,68 @@ async def list_tools(context: _Context, _params: types.PaginatedRequestParams | 
 
 
 async def call_tool(context: _Context, params: types.CallToolRequestParams) -> _Result:
-    """Send a message to a session, or the decisions that it waits for, and wait for the outcome."""
+    """Send a message to a session, or the decisions that it waits for, and wait for the outcome.
+
+    The call ends with its client: one that cancels it or leaves cancels the request of the session, too.
+    """
+    calling = asyncio.create_task(_call(context, params))
+    # It outlives a call that is cancelled, until the session has cancelled the request.
+    _calls.add(calling)
+    calling.add_done_callback(_forget)
+    leaving = asyncio.create_task(_get_request(context).state.left.wait())
+    try:
+        await asyncio.wait({calling, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if calling.done():
+            return calling.result()
+        raise MCPError(REQUEST_CANCELLED, "the client has left")
+    finally:
+        leaving.cancel()
+        calling.cancel()
+
+
+_calls: set[asyncio.Task[_Result]] = set()
+
+
+def _forget(calling: asyncio.Task[_Result]) -> None:
+    _calls.discard(calling)
+    if not calling.cancelled():
+        # Nobody is told of an error after the client has left.
+        calling.exception()
+
+
+async def _call(context: _Context, params: types.CallToolRequestParams) -> _Result:
     caller = _get_caller(context)
     try:
-        state = await _begin(caller, params)
+        state, call = _read_call(caller, params)
         session = caller.session(state.session_id)
-        declined = await _decide(session, params.input_responses or {}, caller.key.name)
+        sending = asyncio.create_task(_send(caller, state, call))
         try:
-            return await _follow(context, session, state, asks=not declined)
+            await asyncio.shield(sending)
+            declined = await _decide(session, params.input_responses or {}, caller.key.name)
+            result = await _follow(context, session, state, asks=not declined and _can_ask(context))
         except asyncio.CancelledError:
-            await _cancel(context, session, state.request_id)
+            await _cancel(context, session, state, sending)
             raise
     except ClewError as error:
         told = make_body(error, tenant=caller.tenant)["error"]
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=f"{told['code']}: {told['message']}")], is_error=True
         )
+    if isinstance(result, types.CallToolResult) and not is_version_at_least(context.protocol_version, STRUCTURED):
+        result.content.append(types.TextContent(type="text", text=json.dumps(result.structured_content)))
+    return result
 
 
-async def _begin(caller: Caller, params: types.CallToolRequestParams) -> CallState:
-    """Send the message of a call. A call that goes on names its request.
+def _read_call(caller: Caller, params: types.CallToolRequestParams) -> tuple[CallState, Call | None]:
+    """Read what a call sends, and name its request. One that goes on names it itself, and sends no message.
 
     Raises:
-        ClewError: The session refuses the message, or the key does not permit it.
+        InvalidParameter: The arguments, or the state, are not valid.
+        MCPError: The key has no such tool.
     """
     if params.request_state is not None:
         try:
-            return CallState.model_validate_json(params.request_state)
+            return CallState.model_validate_json(params.request_state), None
         except ValidationError:
             raise InvalidParameter("requestState: it is none that this server has made") from None
     agents = caller.key.agents
@@ -217,62 +306,66 @@ async def _begin(caller: Caller, params: types.CallToolRequestParams) -> CallSta
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         raise InvalidParameter(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    agent = named[params.name] or call.agent
-    if agent is None and call.session_id is None:
+    call = call.model_copy(update={"agent": named[params.name] or call.agent})
+    if call.agent is None and call.session_id is None:
         raise InvalidParameter("agent: a new session needs one", param="agent")
-    state = CallState(session_id=call.session_id or f"mcp-{uuid.uuid4().hex}", request_id=uuid.uuid4().hex)
-    session = await caller.open(state.session_id, agent=agent)
-    await session.message(call.message, request_id=state.request_id)
-    return state
+    return CallState(session_id=call.session_id or f"mcp-{uuid.uuid4().hex}", request_id=uuid.uuid4().hex), call
+
+
+async def _send(caller: Caller, state: CallState, call: Call | None) -> None:
+    """Send the message of a call.
+
+    Raises:
+        ClewError: The session refuses the message, or the key does not permit it.
+    """
+    if call is not None:
+        session = await caller.open(state.session_id, agent=call.agent)
+        await session.message(call.message, request_id=state.request_id)
 
 
 async def _decide(session: Session, answers: Mapping[str, types.InputResponse], by: str) -> bool:
     """Send the decisions of the client's user. Returns whether the user has not decided about one."""
-    undecided = False
-    for tool_call_id, answer in answers.items():
-        if not isinstance(answer, types.ElicitResult) or answer.action == "cancel":
-            undecided = True
-            continue
-        content = answer.content or {}
-        approved = answer.action == "accept" and content.get("approved") is True
-        reason = content.get("reason")
-        # A repeated call finds that it was done.
-        with suppress(AlreadyResolved):
-            decide = session.approve if approved else session.deny
-            await decide(tool_call_id, reason=reason if isinstance(reason, str) and reason else None, by=by)
-    return undecided
+    decided = [await _decide_call(session, tool_call_id, answer, by) for tool_call_id, answer in answers.items()]
+    return not all(decided)
 
 
-async def _cancel(context: _Context, session: Session, request_id: str) -> None:
-    """Cancel the request of a call that its client has ended: since 2026-07-28 it does so by leaving.
+async def _decide_call(session: Session, tool_call_id: str, answer: types.InputResponse, by: str) -> bool:
+    """Send the decision about a tool call. Returns whether the user has decided."""
+    if not isinstance(answer, types.ElicitResult) or answer.action == "cancel":
+        return False
+    content = answer.content or {}
+    approved = answer.action == "accept" and content.get("approved") is True
+    reason = content.get("reason")
+    # A repeated call finds that it was done.
+    with suppress(AlreadyResolved):
+        decide = session.approve if approved else session.deny
+        await decide(tool_call_id, reason=reason if isinstance(reason, str) and reason else None, by=by)
+    return True
 
-    A process that drains leaves the request alone, and so does a client of an earlier version, which may come back.
-    """
+
+async def _cancel(context: _Context, session: Session, state: CallState, sending: asyncio.Task[None]) -> None:
+    """Cancel the request of a call that its client has ended. A process that drains leaves the request alone."""
     drain: Drain = _get_request(context).app.state.drain
-    if context.protocol_version not in MODERN_PROTOCOL_VERSIONS or drain.has_begun:
+    if drain.has_begun:
         return
-
-    async def cancel() -> None:
-        with suppress(ClewError, TimeoutError):
-            async with asyncio.timeout(_CANCEL_SECONDS):
-                await session.cancel(request_id, reason="the MCP client has cancelled the call")
-
-    # The call is cancelled, and everything that it waits for.
-    task = asyncio.get_running_loop().create_task(cancel())
-    _cancelling.add(task)
-    task.add_done_callback(_cancelling.discard)
-
-
-_cancelling: set[asyncio.Task[None]] = set()
+    with suppress(ClewError, TimeoutError):
+        async with asyncio.timeout(_CANCEL_SECONDS):
+            # A request that the session does not know yet cannot be cancelled.
+            await sending
+            await session.cancel(state.request_id, reason="the MCP client has cancelled the call")
 
 
 async def _follow(context: _Context, session: Session, state: CallState, *, asks: bool) -> _Result:
-    """Follow a request to its outcome, or until the client has to decide."""
-    asks = asks and _can_ask(context)
+    """Follow a request to its outcome, or until a person has to decide.
+
+    `asks`: the client's user may be that person.
+    """
     answer, steps = "", 0
-    async with aclosing(session.request(state.request_id).events()) as events:
+    pending: Sequence[PendingCall] = ()
+    asking = _Asking(context, session)
+    async with aclosing(asking.follow(session.request(state.request_id).events())) as events:
         async for event in events:
-            if text := describe_progress(event):
+            if event is not None and (text := describe_progress(event)):
                 steps += 1
                 await context.session.report_progress(steps, None, text)
             if isinstance(event, EntryCommitted):
@@ -281,27 +374,113 @@ async def _follow(context: _Context, session: Session, state: CallState, *, asks
                         answer = reply.text
                     case RunPayload() as outcome:
                         return _make_result(state, outcome, answer)
-            elif isinstance(event, ApprovalRequired | StatusChanged):
+            if _may_change_approvals(event):
                 status = await session.status()
-                if status.request_id == state.request_id and (calls := status.pending_approvals):
-                    if asks:
-                        return _ask(state, calls)
-                    if _can_ask(context):
-                        return _make_waiting(state)
-    return _make_waiting(state)
+                pending = status.pending_approvals if status.request_id == state.request_id else ()
+                if pending and not asks:
+                    return _make_waiting(state, pending)
+                if pending and context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                    return _ask(state, pending)
+                asking.ask(pending)
+    return _make_waiting(state, pending)
+
+
+def _may_change_approvals(event: SessionEvent | None) -> bool:
+    """Whether calls wait for approvals after an event, or do not any more. None: the user has decided."""
+    if isinstance(event, EntryCommitted):
+        return event.entry.kind == "approval"
+    return event is None or isinstance(event, ApprovalRequired | StatusChanged)
 
 
 def _can_ask(context: _Context) -> bool:
-    """Whether the client can be asked: others wait until a person has decided elsewhere."""
-    wanted = types.ClientCapabilities(elicitation=types.ElicitationCapability())
-    return context.protocol_version in MODERN_PROTOCOL_VERSIONS and context.session.check_client_capability(wanted)
+    """Whether the client shows forms to its user: clients of 2025-06-18 and later say so."""
+    capabilities = context.session.client_capabilities
+    elicitation = capabilities.elicitation if capabilities else None
+    if elicitation is None or (elicitation.form is None and elicitation.url is not None):
+        return False
+    if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        return True
+    return context.session.can_send_request and is_version_at_least(context.protocol_version, STRUCTURED)
+
+
+class _Asking:
+    """Asks the client's user about tool calls, one after the other, while the call of the client goes on."""
+
+    def __init__(self, context: _Context, session: Session) -> None:
+        self._context, self._session = context, session
+        self._question: asyncio.Task[bool] | None = None
+        self._tool_call_id = ""
+
+    def ask(self, pending: Sequence[PendingCall]) -> None:
+        """Ask about the first of the calls that wait. A question about a call that does not wait any more ends."""
+        if self._question is not None and self._tool_call_id not in {call.tool_call_id for call in pending}:
+            self._question.cancel()
+            self._question = None
+        if pending and self._question is None:
+            self._tool_call_id = pending[0].tool_call_id
+            self._question = asyncio.create_task(self._ask_user(pending[0]))
+
+    async def follow(self, events: AsyncGenerator[SessionEvent, None]) -> AsyncGenerator[SessionEvent | None, None]:
+        """Yield the events, and None after each answer of the user.
+
+        It ends when the user does not decide, or when the process drains: it takes no answer of the client any more.
+        """
+        drain: Drain = _get_request(self._context).app.state.drain
+        draining = asyncio.create_task(drain.wait())
+        reading: asyncio.Task[SessionEvent | None] | None = None
+        try:
+            while True:
+                reading = reading or asyncio.create_task(_read_next(events))
+                waiting = {reading} if self._question is None else {reading, self._question, draining}
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if reading.done():
+                    event, reading = reading.result(), None
+                    if event is None:
+                        return
+                    yield event
+                elif self._question is not None and self._question.done():
+                    has_decided, self._question = self._question.result(), None
+                    if not has_decided:
+                        return
+                    yield None
+                else:
+                    return
+        finally:
+            tasks: list[asyncio.Task[Any]] = [
+                task for task in (draining, reading, self._question) if task is not None
+            ]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await events.aclose()
+
+    async def _ask_user(self, call: PendingCall) -> bool:
+        """Ask the user about a tool call, and send the decision. Returns whether the user has decided."""
+        context = self._context
+        try:
+            answer = await context.session.elicit_form(
+                describe_call(call), dict(_DECISION_SCHEMA), related_request_id=context.request_id
+            )
+        except (MCPError, ValidationError):
+            # The client has refused the question, or its answer is none.
+            return False
+        return await _decide_call(self._session, call.tool_call_id, answer, _get_caller(context).key.name)
+
+
+async def _read_next(events: AsyncGenerator[SessionEvent, None]) -> SessionEvent | None:
+    return await anext(events, None)
+
+
+def describe_call(call: PendingCall) -> str:
+    """Describe a tool call that waits for an approval to the person that decides."""
+    return f"May {call.name} run with {json.dumps(call.arguments, ensure_ascii=False)[:2000]}?"
 
 
 def _ask(state: CallState, calls: Iterable[PendingCall]) -> types.InputRequiredResult:
     requests: dict[str, types.InputRequest] = {
         call.tool_call_id: types.ElicitRequest(
             params=types.ElicitRequestFormParams(
-                message=f"May {call.name} run with {json.dumps(call.arguments, ensure_ascii=False)[:2000]}?",
+                message=describe_call(call),
                 requested_schema=dict(_DECISION_SCHEMA),
             )
         )
@@ -344,10 +523,20 @@ def _make_result(state: CallState, outcome: RunPayload, answer: str) -> types.Ca
     )
 
 
-def _make_waiting(state: CallState) -> types.CallToolResult:
-    structured = {**state.model_dump(), "status": "awaiting_approval", "answer": ""}
-    text = "a tool call waits for an approval, which was not given: the session goes on after it"
-    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=structured)
+def _make_waiting(state: CallState, pending: Sequence[PendingCall]) -> types.CallToolResult:
+    """Make the result of a call whose request waits for a person, with the ways to decide."""
+    path = f"/v1/sessions/{state.session_id}/approvals"
+    lines = [
+        "The session waits for a person's decision, and goes on after it. "
+        'Decide in the studio, or with a POST of {"decision": "approve"} or {"decision": "deny"}:',
+        *(f"{describe_call(call)} POST {path}/{call.tool_call_id}" for call in pending),
+        f"Then read {URI_PREFIX}{state.session_id}, or send the next message with this session_id.",
+    ]
+    approvals = [{"tool_call_id": call.tool_call_id, "tool": call.name} for call in pending]
+    structured = {**state.model_dump(), "status": "awaiting_approval", "answer": "", "approvals": approvals}
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text="\n".join(lines))], structured_content=structured
+    )
 
 
 # Resources: the sessions of the tenant.
@@ -423,4 +612,4 @@ SERVER: Server[Any] = Server(
     on_list_resource_templates=list_templates,
     on_read_resource=read_resource,
 )
-"""The server. It keeps nothing of a client: each request names its caller."""
+"""The server. Each request names its caller."""

@@ -115,6 +115,8 @@ def log_to_stderr(log_format: LogFormat) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    # It logs the begin and the end of each session.
+    logging.getLogger("mcp").setLevel(logging.WARNING)
 
 
 class TextFormatter(logging.Formatter):

@@ -156,6 +156,17 @@ async def test_cors_is_off_unless_an_origin_is_named() -> None:
         assert "Access-Control-Allow-Origin" not in (await http.get("/busy", headers=ask)).headers
 
 
+def test_settings_of_the_environment() -> None:
+    """A number of MCP sessions that is none is refused by its name."""
+    environ = {"CLEW_SERVE_MCP_SESSIONS": "0", "CLEW_SERVE_CORS_ORIGINS": "https://a.example, https://b.example"}
+    settings = ServeSettings.from_environ(environ)
+    assert (settings.max_mcp_sessions, settings.cors_origins) == (0, ("https://a.example", "https://b.example"))
+    assert ServeSettings.from_environ({}) == ServeSettings()
+    for name, value in (("CLEW_SERVE_MCP_SESSIONS", "many"), ("CLEW_SERVE_CORS_ORIGINS", "*")):
+        with pytest.raises(InvalidInput, match=name):
+            ServeSettings.from_environ({name: value})
+
+
 async def test_a_draining_process_refuses_requests() -> None:
     """It answers 503 with `Retry-After`, is not ready, and lives."""
     async with make_client() as http:

@@ -1,4 +1,4 @@
-"""The MCP server with the official client, on a real server."""
+"""The MCP server with the official client, on a real server, in each version of the protocol."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from clew import Session
 from clew.serve.mcp_server import make_tools
 from tests.support.rolling import make_id
 from tests.support.serving import Served
@@ -22,8 +23,13 @@ from tests.support.serving_chats import run_shop
 from tests.support.stack import Stack
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
-EARLIER = "legacy"
-"""How a client speaks the versions of the protocol before 2026-07-28."""
+UNSTRUCTURED = "2025-03-26"
+"""A version without structured results, and without questions to the client's user."""
+ASKING = ("2025-06-18", "2025-11-25", "2026-07-28")
+"""The versions in which a server asks the client's user."""
+PROTOCOLS = (UNSTRUCTURED, *ASKING)
+MODERN = ASKING[-1]
+"""The version that has no sessions."""
 
 
 @pytest.fixture
@@ -33,14 +39,46 @@ async def served(stack: Stack) -> AsyncIterator[Served]:
         yield service
 
 
+@pytest.fixture
+def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A version of the protocol. The client offers it instead of the newest one that has sessions."""
+    version: str = request.param
+    monkeypatch.setattr("mcp.client.session.LATEST_HANDSHAKE_VERSION", version)
+    return version
+
+
+def with_protocols(*protocols: str) -> pytest.MarkDecorator:
+    """Run a test in versions of the protocol."""
+    return pytest.mark.parametrize("protocol", protocols, indirect=True)
+
+
 @asynccontextmanager
-async def connect(served: Served, token: str | None = None, **options: Any) -> AsyncIterator[Client]:
-    """Connect the official client to the service."""
+async def connect(
+    served: Served, token: str | None = None, *, protocol: str = MODERN, **options: Any
+) -> AsyncIterator[Client]:
+    """Connect the official client to the service, in a version of the protocol."""
     headers = {"Authorization": f"Bearer {token or served.token}"}
+    mode: Any = "auto" if protocol == MODERN else "legacy"
     async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE_SECONDS) as http:
         transport = streamable_http_client(f"{served.address}/v1/mcp", http_client=http)
-        async with Client(transport, **options) as client:
+        async with Client(transport, mode=mode, **options) as client:
+            assert client.protocol_version == protocol
             yield client
+
+
+def read_result(result: types.CallToolResult) -> dict[str, Any]:
+    """Read the result of a tool, which is a text in the versions without structured results."""
+    if result.structured_content is not None:
+        return dict(result.structured_content)
+    content = result.content[-1]
+    assert isinstance(content, types.TextContent)
+    return dict(json.loads(content.text))
+
+
+def find_session(served: Served, session_id: str) -> Session:
+    """Find the session of a call."""
+    session: Session = served.app.state.clew.session(served.scope(session_id))
+    return session
 
 
 def test_a_key_without_agents_names_one() -> None:
@@ -50,17 +88,18 @@ def test_a_key_without_agents_names_one() -> None:
     assert [tool.name for tool in make_tools(["a", "b.c"])] == ["a", "b_c"]
 
 
-@pytest.mark.parametrize("mode", ["auto", EARLIER])
-async def test_an_agent_is_a_tool(served: Served, mode: Any) -> None:
-    """Its result is structured, and names the session, which the next call continues."""
-    async with connect(served, mode=mode) as client:
+@with_protocols(*PROTOCOLS)
+async def test_an_agent_is_a_tool(served: Served, protocol: str) -> None:
+    """Its result names the session, which the next call continues."""
+    async with connect(served, protocol=protocol) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["shop", "back_office"]
-        first = await client.call_tool("back_office", {"message": "hello"})
-        assert (first.is_error, first.structured_content["status"]) == (False, "completed")
-        assert first.structured_content["answer"] == "You said hello"
-        session_id = first.structured_content["session_id"]
-        second = await client.call_tool("back_office", {"message": "again", "session_id": session_id})
-        assert second.structured_content["session_id"] == session_id
+        called = await client.call_tool("back_office", {"message": "hello"})
+        first = read_result(called)
+        assert (called.is_error, first["status"]) == (False, "completed")
+        assert first["answer"] == "You said hello"
+        session_id = first["session_id"]
+        second = read_result(await client.call_tool("back_office", {"message": "again", "session_id": session_id}))
+        assert second["session_id"] == session_id
         listed = {f"clew://sessions/{session_id}"}
 
         async def is_listed() -> bool:
@@ -78,6 +117,7 @@ async def test_an_agent_is_a_tool(served: Served, mode: Any) -> None:
         assert texts == ["hello", "You said hello", "again", "You said again"]
 
 
+@with_protocols(*ASKING)
 @pytest.mark.parametrize(
     ("decision", "text"),
     [
@@ -87,7 +127,9 @@ async def test_an_agent_is_a_tool(served: Served, mode: Any) -> None:
     ],
     ids=["approved", "denied", "declined"],
 )
-async def test_an_approval_is_asked_of_the_client(served: Served, decision: types.ElicitResult, text: str) -> None:
+async def test_an_approval_is_asked_of_the_client(
+    served: Served, protocol: str, decision: types.ElicitResult, text: str
+) -> None:
     """The client's user decides, and the call goes on; its progress says what it does."""
     asked: list[str] = []
     reports: list[tuple[float, float | None, str | None]] = []
@@ -99,57 +141,91 @@ async def test_an_approval_is_asked_of_the_client(served: Served, decision: type
     async def note(progress: float, total: float | None, message: str | None) -> None:
         reports.append((progress, total, message))
 
-    async with connect(served, elicitation_callback=decide) as client:
+    async with connect(served, protocol=protocol, elicitation_callback=decide) as client:
         result = await client.call_tool("shop", {"message": "guard"}, progress_callback=note)
-    assert result.structured_content["answer"] == text
+    assert read_result(result)["answer"] == text
     assert len(asked) == 1
     assert "guarded" in asked[0]
     assert "the model answers" in [message for _, _, message in reports]
     assert [progress for progress, _, _ in reports] == sorted(progress for progress, _, _ in reports)
 
 
-async def test_a_client_whose_user_does_not_decide_gets_the_session(served: Served) -> None:
+@with_protocols(*ASKING)
+async def test_each_call_that_waits_is_asked_about(served: Served, protocol: str) -> None:
+    """Two calls of a tool are two questions, with decisions of their own."""
+    decisions = iter([True, False])
+
+    async def decide(_context: Any, _params: types.ElicitRequestParams) -> types.ElicitResult:
+        return types.ElicitResult(action="accept", content={"approved": next(decisions)})
+
+    async with connect(served, protocol=protocol, elicitation_callback=decide) as client:
+        result = read_result(await client.call_tool("shop", {"message": "guard twice"}))
+    assert result["status"] == "completed"
+    entries = await find_session(served, result["session_id"]).entries(kind="approval")
+    assert sorted(entry.payload["decision"] for entry in entries) == ["approve", "deny"]
+
+
+@with_protocols(*ASKING)
+async def test_a_client_whose_user_does_not_decide_gets_the_session(served: Served, protocol: str) -> None:
     """The call ends, and the session still waits."""
 
     async def dismiss(_context: Any, _params: types.ElicitRequestParams) -> types.ElicitResult:
         return types.ElicitResult(action="cancel")
 
-    async with connect(served, elicitation_callback=dismiss) as client:
-        result = await client.call_tool("shop", {"message": "guard"})
-    assert result.structured_content["status"] == "awaiting_approval"
-    session = served.app.state.clew.session(served.scope(result.structured_content["session_id"]))
-    assert (await session.status()).status == "awaiting_approval"
+    async with connect(served, protocol=protocol, elicitation_callback=dismiss) as client:
+        result = read_result(await client.call_tool("shop", {"message": "guard"}))
+    assert result["status"] == "awaiting_approval"
+    assert (await find_session(served, result["session_id"]).status()).status == "awaiting_approval"
 
 
-async def test_a_client_that_cannot_be_asked_waits(served: Served) -> None:
-    """Until a person has decided elsewhere."""
-    async with connect(served, mode=EARLIER) as client:
-        session_id = make_id()
-        await asyncio.gather(
-            _approve_once(served, session_id),
-            _expect(client.call_tool("shop", {"message": "guard", "session_id": session_id}), "I read: done"),
-        )
+@with_protocols(*PROTOCOLS)
+async def test_a_client_that_cannot_be_asked_is_told_how_to_decide(served: Served, protocol: str) -> None:
+    """Its call ends with the tool calls that wait, and the route that the result names decides."""
+
+    asked: list[str] = []
+
+    async def decide(_context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        asked.append(params.message)
+        return types.ElicitResult(action="cancel")
+
+    options: dict[str, Any] = {"elicitation_callback": decide} if protocol == UNSTRUCTURED else {}
+    async with connect(served, protocol=protocol, **options) as client:
+        called = await client.call_tool("shop", {"message": "guard"})
+    result = read_result(called)
+    assert (called.is_error, result["status"], asked) == (False, "awaiting_approval", [])
+    (waiting,) = result["approvals"]
+    assert waiting["tool"] == "guarded"
+    route = f"/v1/sessions/{result['session_id']}/approvals/{waiting['tool_call_id']}"
+    content = called.content[0]
+    assert isinstance(content, types.TextContent)
+    assert f"POST {route}" in content.text
+    assert (await served.http.post(route, json={"decision": "approve"})).status_code == 200
+    request = find_session(served, result["session_id"]).request(result["request_id"])
+    assert await request.answer() == "I read: done"
 
 
-async def _approve_once(served: Served, session_id: str) -> None:
-    session = served.app.state.clew.session(served.scope(session_id))
+@with_protocols(*(version for version in ASKING if version != MODERN))
+async def test_a_question_ends_when_somebody_else_decides(served: Served, protocol: str) -> None:
+    """The call goes on, although the client's user has not answered."""
+    asked, session_id = asyncio.Event(), make_id()
 
-    async def waits() -> bool:
-        try:
-            return bool((await session.status()).pending_approvals)
-        except Exception:  # the call has not opened the session yet
-            return False
+    async def wait(_context: Any, _params: types.ElicitRequestParams) -> types.ElicitResult:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nothing ends the wait")
 
-    await wait_until(waits)
-    (call,) = (await session.status()).pending_approvals
-    await session.approve(call.tool_call_id)
+    async with connect(served, protocol=protocol, elicitation_callback=wait) as client:
+        call = asyncio.create_task(client.call_tool("shop", {"message": "guard", "session_id": session_id}))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asked.wait()
+        session = find_session(served, session_id)
+        (pending,) = (await session.status()).pending_approvals
+        await session.approve(pending.tool_call_id)
+        assert read_result(await call)["answer"] == "I read: done"
 
 
-async def _expect(call: Any, text: str) -> None:
-    assert (await call).structured_content["answer"] == text
-
-
-async def test_a_cancelled_call_cancels_its_request(served: Served) -> None:
+@with_protocols(*PROTOCOLS)
+async def test_a_cancelled_call_cancels_its_request(served: Served, protocol: str) -> None:
     """A client that ends the call while the model writes ends the run."""
     session_id = make_id()
     began = asyncio.Event()
@@ -157,19 +233,26 @@ async def test_a_cancelled_call_cancels_its_request(served: Served) -> None:
     async def note(progress: float, total: float | None, message: str | None) -> None:
         began.set()
 
-    async with connect(served) as client:
+    async with connect(served, protocol=protocol) as client:
         arguments = {"message": "long story", "session_id": session_id}
         call = asyncio.create_task(client.call_tool("back_office", arguments, progress_callback=note))
         async with asyncio.timeout(PATIENCE_SECONDS):
             await began.wait()
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        session = served.app.state.clew.session(served.scope(session_id))
+        await expect_cancelled(find_session(served, session_id))
+        # The session of the client has not ended with the call.
+        again = await client.call_tool("back_office", {"message": "hello", "session_id": session_id})
+        assert read_result(again)["answer"] == "You said hello"
 
-        async def has_ended() -> bool:
-            return [entry.payload["status"] for entry in await session.entries(kind="run")] == ["cancelled"]
 
-        await wait_until(has_ended)
+async def expect_cancelled(session: Session) -> None:
+    """Wait until the only request of a session was cancelled."""
+
+    async def has_ended() -> bool:
+        return [entry.payload["status"] for entry in await session.entries(kind="run")] == ["cancelled"]
+
+    await wait_until(has_ended)
 
 
 async def test_what_is_refused_is_an_error_of_the_tool(served: Served) -> None:

