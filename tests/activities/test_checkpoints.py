@@ -117,13 +117,14 @@ def test_a_token_has_no_more_fields() -> None:
 WHOLE = make_token()
 
 
-@pytest.mark.parametrize("index", range(len(WHOLE)))
-def test_every_byte_counts(index: int) -> None:
+def test_every_byte_counts() -> None:
     """A token with any changed character is refused with an error of its own."""
-    for other in {chr(ord(WHOLE[index]) ^ 1), chr(ord(WHOLE[index]) ^ 2), "A", "_", ".", "=", "\n"} - {WHOLE[index]}:
-        with pytest.raises(Refusal) as refused:
-            open_token(WHOLE[:index] + other + WHOLE[index + 1 :])
-        assert refused.value.type.startswith("token_")
+    for index, byte in enumerate(WHOLE):
+        for other in {chr(ord(byte) ^ 1), chr(ord(byte) ^ 2), "A", "_", ".", "=", "\n"} - {byte}:
+            changed = WHOLE[:index] + other + WHOLE[index + 1 :]
+            with pytest.raises(Refusal) as refused:
+                open_token(changed)
+            assert refused.value.type.startswith("token_"), changed
 
 
 @examples(300)

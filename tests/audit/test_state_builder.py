@@ -19,8 +19,6 @@ from clew_workflows.thread.entries import Entry
 from tests.support.corpus import NEXT, read_corpus
 from tests.support.session_harness import MODEL, begin_small, make_refusal, reply, take_turn
 
-HISTORIES = read_corpus(NEXT).histories
-
 
 def fold_entries(entries: list[Entry], *, pieces: int) -> State:
     """The state that some entries make, given a few at a time."""
@@ -36,7 +34,7 @@ def fold_entries(entries: list[Entry], *, pieces: int) -> State:
 async def test_the_state_is_the_one_that_the_session_had() -> None:
     """What a replayed session has counted, spent and learned its entries tell, however they are divided."""
     compared = 0
-    for history in HISTORIES:
+    for history in read_corpus(NEXT).histories:
         rebuilt = await replay_run(history)
         assert rebuilt.session
         real, entries = rebuilt.session.state, list(rebuilt.session.thread)
@@ -68,7 +66,7 @@ async def test_the_state_is_the_one_that_the_session_had() -> None:
 
 async def test_ids_of_any_length_are_no_numbers() -> None:
     """Entries that are imported may have any ids. A session that continues counts from its own."""
-    rebuilt = await replay_run(HISTORIES[0])
+    rebuilt = await replay_run(read_corpus(NEXT).histories[0])
     assert rebuilt.session
     entries = list(rebuilt.session.thread)
     strange = [

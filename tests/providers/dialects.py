@@ -861,3 +861,5 @@ DIALECTS: tuple[Dialect, ...] = tuple(
     replace(row, rules=(*row.rules, take_media(row.media, in_results=row.media_in_results))) for row in _ROWS
 )
 """Every row. A row named `server-family` is a model family on that server, whose dialect a variable names."""
+FORMATS = ("openai", "openai-responses", "anthropic", "bedrock", "google", "mistral", "deepseek", "unknown")
+"""A row of each format, and of Chat Completions those that refuse most: the quick run plays more with them."""

@@ -166,7 +166,7 @@ class Scenario:
     Attributes:
         play: Plays it.
         exact_usage: Whether the usage must be what was billed; else it must not be 0.
-        is_fast: Whether the fast suite has it for all dialects.
+        is_fast: Whether the fast suite has it, for a dialect of each format.
         waits: Whether it waits for retries; such a column is played for all dialects at the same time.
     """
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.providers.dialects import DIALECTS
+from tests.providers.dialects import DIALECTS, FORMATS
 from tests.providers.matrix import Matrix
 from tests.providers.scenarios import FALLBACK, FORK, SCENARIOS, Cell, Scenario, iterate_pairs
 from tests.providers.strict_server import Dialect
@@ -20,7 +20,10 @@ Playing = dict[tuple[str, str], asyncio.Task[None]]
 
 
 def list_cells(*, fast: bool) -> list[Any]:
-    """List the cells of the table. One that is left out is shown as skipped, with the reason."""
+    """List the cells of the table. One that is left out is shown as skipped, with the reason.
+
+    The quick run has a row of each format: `test_pure_fallbacks` plays a loop with each row.
+    """
     cells = []
     for name, scenario in SCENARIOS.items():
         if scenario.is_fast != fast:
@@ -28,6 +31,8 @@ def list_cells(*, fast: bool) -> list[Any]:
         for dialect in DIALECTS:
             reason = dialect.left_out.get(name)
             marks = [pytest.mark.skip(reason=reason)] if reason else []
+            if fast and dialect.name not in FORMATS:
+                marks.append(pytest.mark.slow)
             cells.append(pytest.param(dialect, name, id=f"{dialect.name}-{name.replace(' ', '_')}", marks=marks))
     return cells
 

@@ -90,6 +90,11 @@ class Corpus:
             histories += name_runs(session_id, runs)
         return histories
 
+    def find_history(self, name: str) -> WorkflowHistory:
+        """Find the history of a workflow run by its name in `threads`."""
+        (found,) = (history for history in self.histories if history.workflow_id == name)
+        return found
+
     @property
     def sessions(self) -> list[str]:
         """The sessions whose histories were recorded."""

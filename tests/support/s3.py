@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 
 import httpx
 
+from tests.support.waiting import PATIENCE_SECONDS
+
 BUCKET = "clew"
 # The server reads who calls, and does not verify the signature.
 _SIGNED = {
@@ -32,7 +34,8 @@ def run_s3() -> Iterator[str]:
     try:
         host, port = server.get_host_and_port()
         address = f"http://{host}:{port}"
-        httpx.put(f"{address}/{BUCKET}").raise_for_status()
+        # The first request imports the backend: that takes seconds on a busy machine.
+        httpx.put(f"{address}/{BUCKET}", timeout=PATIENCE_SECONDS).raise_for_status()
         yield address
     finally:
         server.stop()

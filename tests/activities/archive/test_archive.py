@@ -191,10 +191,10 @@ async def test_a_damaged_head_gives_way(archive: Archive, store: Store) -> None:
 async def test_reading_touches_what_it_needs() -> None:
     """Of a long thread a part costs one root, few nodes and its segments; kinds that are not there cost nothing."""
     store = Failing(Store.from_url("memory://"))
-    archive = Archive(store, "default")
+    archive = Archive(store, "default", ArchiveSettings(fanout=16))
     root: str | None = None
-    for seq in range(1000):
-        root, _ = await archive.append("root", root, [make_entry(seq, "run" if seq == 500 else "ai_message")])
+    for seq in range(250):
+        root, _ = await archive.append("root", root, [make_entry(seq, "run" if seq == 125 else "ai_message")])
 
     async def cost(first: int, last: int, kinds: frozenset[str] | None = None) -> tuple[list[int], int, int]:
         store.operations.clear()
@@ -202,13 +202,13 @@ async def test_reading_touches_what_it_needs() -> None:
         paths = [path for _, path in store.operations]
         return seqs, sum("/nodes/" in path for path in paths), sum("/segments/" in path for path in paths)
 
-    assert await cost(500, 502) == ([500, 501, 502], 2, 3)
-    assert await cost(0, 999, frozenset({"run"})) == ([500], 2, 1)
-    assert await cost(0, 999, frozenset({"summary"})) == ([], 1, 0)
+    assert await cost(125, 127) == ([125, 126, 127], 2, 3)
+    assert await cost(0, 249, frozenset({"run"})) == ([125], 2, 1)
+    assert await cost(0, 249, frozenset({"summary"})) == ([], 1, 0)
     store.operations.clear()
-    assert [one.seq async for one in archive.read_back("root", root, kinds=frozenset({"run", "error"}))] == [500]
+    assert [one.seq async for one in archive.read_back("root", root, kinds=frozenset({"run", "error"}))] == [125]
     async for one in archive.read_back("root", root):
-        assert one.seq == 999
+        assert one.seq == 249
         break
     assert len(store.operations) <= 5
 
@@ -249,7 +249,8 @@ async def make_small_archive() -> tuple[Store, Head]:
     return store, head
 
 
-async def test_damage_of_any_byte_is_found_and_named() -> None:
+@pytest.mark.parametrize("step", [pytest.param(4, marks=pytest.mark.slow), 31])
+async def test_damage_of_any_byte_is_found_and_named(step: int) -> None:
     """If a byte of an object that a session needs changes, reading and verifying both name the object."""
     store, head = await make_small_archive()
     archive = Archive(store, "default")
@@ -266,7 +267,7 @@ async def test_damage_of_any_byte_is_found_and_named() -> None:
 
     for path in {*needed, head_path, f"{FOLDER}/states/{head.state}.json"}:
         data = await store.get(path)
-        for i in range(len(data) % 4, len(data), 4):
+        for i in range(len(data) % step, len(data), step):
             await store.put(path, data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
             with pytest.raises(ObjectDamaged, match=path):
                 await resume()

@@ -251,16 +251,17 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 
 async def test_of_two_writers_of_one_head_one_is_refused(tmp_path: Path) -> None:
     """In one process or in several: each replacement builds on the one before it, so none is lost."""
+    rounds = 15
     store = Store(Folder(tmp_path))
     await store.put("n/head", b"0")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", WRITER, str(tmp_path), "40"]
+    command = [sys.executable, "-c", WRITER, str(tmp_path), f"{rounds}"]
     others = [await asyncio.create_subprocess_exec(*command, env=environment) for _ in range(2)]
     won = 0
 
     async def count_up() -> None:
         nonlocal won
-        for _ in range(40):
+        for _ in range(rounds):
             there = await store.get("n/head")
             try:
                 await store.replace("n/head", str(int(there) + 1).encode(), partial(operator.eq, there))
@@ -270,7 +271,7 @@ async def test_of_two_writers_of_one_head_one_is_refused(tmp_path: Path) -> None
 
     await asyncio.gather(count_up(), count_up())
     assert [await other.wait() for other in others] == [0, 0]
-    assert int(await store.get("n/head")) == won + 80
+    assert int(await store.get("n/head")) == won + 2 * rounds
 
 
 async def test_a_folder_that_is_removed_as_empty_is_made_again(store: Store) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from clew_activities.providers import ProviderError, RedactedDecoder, Redaction
 from clew_activities.providers.anthropic.provider import Anthropic
@@ -333,7 +334,7 @@ def damage(chance: random.Random, events: list[Event]) -> list[Event]:
 def test_whatever_a_server_sends_can_be_stored_and_goes_back(name: str) -> None:
     events = REPLIES[name][2]
     assert send_on(name, events).provider_data is not None
-    for seed in range(400):
+    for seed in range(settings().max_examples * 4):
         with suppress(ProviderError):
             send_on(name, damage(random.Random(f"{name} {seed}"), events))
 

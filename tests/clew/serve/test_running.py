@@ -102,6 +102,7 @@ async def test_sigterm_drains_a_process(stack: Stack, tmp_path: Path) -> None:
             await http.get("/health/live")
 
 
+@pytest.mark.slow
 async def test_two_processes_serve_a_message_once(stack: Stack, tmp_path: Path) -> None:
     """Repeated posts with one `Idempotency-Key` at two processes at once: one message, one answer."""
     token, key = make_key("own", f"t-{uuid.uuid4().hex[:12]}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from temporalio import workflow
+from temporalio.client import WorkflowHistory
 from temporalio.worker import Worker
 
 from clew import ContextPolicy, Session, tool
@@ -21,7 +22,11 @@ from tests.support.corpus import NEXT, read_corpus
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-HISTORIES = read_corpus(NEXT).histories
+
+@pytest.fixture(scope="module")
+def histories() -> list[WorkflowHistory]:
+    """The recorded workflow runs."""
+    return read_corpus(NEXT).histories
 
 
 @workflow.defn(name="Billing", sandboxed=False)
@@ -38,19 +43,19 @@ class ChangedBilling:
         await workflow.execute_activity("charge", start_to_close_timeout=timedelta(seconds=1))
 
 
-async def test_recorded_sessions_are_replayed(tmp_path: Path) -> None:
+async def test_recorded_sessions_are_replayed(tmp_path: Path, histories: list[WorkflowHistory]) -> None:
     """Histories and files of them, in the format of `temporal workflow show`."""
     file = tmp_path / "session.json"
-    file.write_text(HISTORIES[1].to_json())
-    assert await replay(HISTORIES[0], file, str(file)) == 3
+    file.write_text(histories[1].to_json())
+    assert await replay(histories[0], file, str(file)) == 3
 
 
-async def test_a_folder_stands_for_its_files(tmp_path: Path) -> None:
+async def test_a_folder_stands_for_its_files(tmp_path: Path, histories: list[WorkflowHistory]) -> None:
     """Saved histories of several workflow runs, and below it; a file without histories is named."""
     corpus = read_corpus(NEXT)
     (tmp_path / "more").mkdir()
     (tmp_path / "rollover.jsonl").write_bytes(corpus.files["histories/rollover-1.jsonl"])
-    (tmp_path / "more" / "session.json").write_text(HISTORIES[1].to_json())
+    (tmp_path / "more" / "session.json").write_text(histories[1].to_json())
     runs = sum(history.workflow_id.startswith("rollover-1") for history in corpus.histories)
     assert await replay(tmp_path) == runs + 1
     (tmp_path / "more" / "notes.txt").write_text("nothing")
@@ -61,15 +66,15 @@ async def test_a_folder_stands_for_its_files(tmp_path: Path) -> None:
         await replay(tmp_path)
 
 
-async def test_a_history_of_other_code_is_named(tmp_path: Path) -> None:
+async def test_a_history_of_other_code_is_named(tmp_path: Path, histories: list[WorkflowHistory]) -> None:
     """The error has the workflow's id and the difference; the others are replayed, too."""
-    events = json.loads(HISTORIES[0].to_json())
+    events = json.loads(histories[0].to_json())
     scheduled = [event for event in events["events"] if "activityTaskScheduledEventAttributes" in event]
     scheduled[0]["activityTaskScheduledEventAttributes"]["activityType"]["name"] = "other"
     file = tmp_path / "changed.json"
     file.write_text(json.dumps(events))
     with pytest.raises(ReplayFailed, match=r"1 workflow runs cannot be replayed:\nchanged .*other") as caught:
-        await replay(file, HISTORIES[1])
+        await replay(file, histories[1])
     assert len(caught.value.problems) == 1
 
 
