@@ -150,3 +150,17 @@ def test_parts_are_images_recordings_and_files() -> None:
     for part, error in bad:
         with pytest.raises(error):
             ask_response([{"role": "user", "content": [part]}])
+
+
+def test_base64_in_lines_is_read_in_a_time_that_grows_with_its_length() -> None:
+    """Bytes may come in lines. Much white space before a character that is none of base64 is refused at once."""
+
+    def read(data: str) -> Ask:
+        return ask_response([{"role": "user", "content": [{"type": "input_file", "file_data": data}]}])
+
+    (file,) = read("AA\r\nAA\n").content
+    assert isinstance(file, File)
+    assert file.read() == bytes(3)
+    for data in ("AAAA" + " " * 1_000_000 + "!", " " * 1_000_000, "A", "AAAA=AAAA"):
+        with pytest.raises(InvalidValue):
+            read(data)
