@@ -105,6 +105,7 @@ async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) 
     Raises:
         ClewError: It is refused. A refused message leaves no trace.
     """
+    caller.check_message(ask.make_message_options(), has_agent=place is not None or ask.agent is not None)
     wish = _Wish(caller, ask, key)
     if place is None:
         return await _begin_session(caller, ask, names.make_session_id(key), key)
