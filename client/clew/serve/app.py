@@ -30,6 +30,7 @@ from clew.serve import blobs, mcp_server, openai, sessions, studio, ui_streams
 from clew.serve.access import Key, Keys, RateLimiter
 from clew.serve.document import add_page, describe_bodies
 from clew.serve.problems import (
+    DRAIN_MESSAGE,
     PROBLEMS,
     TOO_LARGE,
     BodyTooLarge,
@@ -268,10 +269,7 @@ class Gate:
         self._count(drain, 1)
         try:
             if drain.has_begun and not scope["path"].startswith("/health/"):
-                refusal = Draining(
-                    "the process is about to end: repeat the request", retry_seconds=DRAIN_RETRY_SECONDS
-                )
-                await passing.answer(refusal)
+                await passing.answer(Draining(DRAIN_MESSAGE, retry_seconds=DRAIN_RETRY_SECONDS))
             elif passing.is_too_large:
                 await passing.answer(passing.make_too_large())
             else:

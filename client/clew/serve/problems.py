@@ -18,6 +18,7 @@ from clew_workflows.contract.errors import ClewError
 # Python 3.13 has given it another name.
 TOO_LARGE = HTTPStatus(413)
 
+DRAIN_MESSAGE = "the process is about to end: repeat the request"
 RETRY_SECONDS = 2
 """Seconds after which a caller may repeat what failed because a server, a worker or the archive was away."""
 

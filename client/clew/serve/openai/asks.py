@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from clew.serve.openai import inputs, names
 from clew.serve.openai.frames import ECHO, REPEATED, make_echo
@@ -258,7 +259,7 @@ def _read_call(item: inputs.FunctionCallItem, param: str) -> Call:
 
 def _read_arguments(text: str, param: str) -> dict[str, Any]:
     try:
-        arguments = json.loads(text or "{}")
+        arguments = from_json(text or "{}", allow_inf_nan=False)
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
@@ -393,8 +394,12 @@ def _make_ask(
     )
 
 
-def make_snapshot(history: Sequence[Said], refs: Sequence[Mapping[str, str]] = ()) -> list[dict[str, Any]]:
+def make_snapshot(
+    history: Sequence[Said], refs: Sequence[Mapping[str, str]] = (), *, calls: str = "c"
+) -> list[dict[str, Any]]:
     """Make the messages of a snapshot. Calls get short ids, and each has its result right behind it.
+
+    `calls`: what these ids begin with.
 
     Raises:
         InvalidValue: A result has no call before it, or a call has no result.
@@ -408,7 +413,7 @@ def make_snapshot(history: Sequence[Said], refs: Sequence[Mapping[str, str]] = (
         message: dict[str, Any] = {"role": said.role, "content": simplify(said.content)}
         if said.calls:
             for call in said.calls:
-                short[call.id] = f"c{len(short)}"
+                short[call.id] = f"{calls}{len(short)}"
                 missing[call.id] = call.name
             message["tool_calls"] = [
                 {"id": short[call.id], "name": call.name, "arguments": call.arguments} for call in said.calls

@@ -153,6 +153,11 @@ class ResponseEvents:
         self._may_approve = may_approve
         self._stop_reason: str | None = None
 
+    @property
+    def last_number(self) -> int:
+        """The number of the newest event; 0: there is none."""
+        return max(self._number - 1, 0)
+
     def describe(self, status: str) -> dict[str, Any]:
         """Describe the response while it has not ended."""
         return make_response(self.frame, status, self._output)

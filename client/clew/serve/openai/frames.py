@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from pydantic_core import from_json
 
 from clew.serve.openai.names import ResponseName
 from clew_workflows.contract.outcomes import OutcomeError, Usage
@@ -125,7 +126,7 @@ def read_frame(name: ResponseName, message: Entry | None, config: Entry | None) 
 
 def _read_echo(text: str | None) -> dict[str, Any]:
     try:
-        echo = json.loads(text or "{}")
+        echo = from_json(text or "{}")
     except ValueError:
         return {}
     return echo if isinstance(echo, dict) else {}

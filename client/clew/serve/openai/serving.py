@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Header, Request, Response
+from fastapi.responses import StreamingResponse
 
 from clew.serve.bodies import depend_on_body
 from clew.serve.openai import fields, inputs, turns
 from clew.serve.openai.events import Event, ResponseEvents
 from clew.serve.openai.refusals import InvalidValue, make_error_body
 from clew.serve.openai.turns import Turn
-from clew.serve.streams import SentEvent, make_json_event
+from clew.serve.streams import SentEvent, make_json_event, stream_events
 from clew_workflows.contract.errors import ClewError
 
 T = TypeVar("T")
@@ -100,15 +101,20 @@ def encode_event(event: Event) -> SentEvent:
     return make_json_event(event, event=event["type"])
 
 
-def make_error_encoder(tenant: str) -> Callable[[ClewError], SentEvent]:
-    """Make what encodes the last event of a stream that has failed, for a caller of a tenant."""
+async def send_events(
+    request: Request, tenant: str, turn: Turn, events: ResponseEvents, starting_after: int | None = None
+) -> StreamingResponse:
+    """Make the response that streams the events of a response, behind the one with a number, to a tenant's caller."""
 
-    def encode(error: ClewError) -> SentEvent:
+    def encode_error(error: ClewError) -> SentEvent:
         body = make_error_body(error, tenant)["error"]
         fields = {name: body[name] for name in ("code", "message", "param")}
-        return encode_event({"type": "error", **fields, "sequence_number": 0})
+        # A client that comes again goes on behind it.
+        number = max(events.last_number, starting_after or 0)
+        return encode_event({"type": "error", **fields, "sequence_number": number})
 
-    return encode
+    sent = stream(turn, events, starting_after)
+    return await stream_events(request, sent, encode_error=encode_error, resumes=False, fails_at_drain=True)
 
 
 def make_page(

@@ -118,6 +118,15 @@ def test_an_item_names_its_session() -> None:
     assert ask_response([new, result]).find_place() == result["call_id"]
 
 
+@pytest.mark.parametrize(
+    "arguments", ["[1]", "{", '{"a": NaN}', '{"a": "\\ud800"}', "[" * 100_000, '{"a":' * 100_000]
+)
+def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
+    """Arguments of earlier calls are a JSON object, of a depth that can be read."""
+    with pytest.raises(InvalidValue):
+        ask_response([call("c1", arguments=arguments)])
+
+
 def test_parts_are_images_recordings_and_files() -> None:
     """Bytes come as data URLs or in base64; an address is an image's alone, and what is not valid is refused."""
     asked = ask_response(
