@@ -14,7 +14,6 @@ from clew.serve.openai import inputs, names
 from clew.serve.openai.frames import ECHO, REPEATED, make_echo
 from clew.serve.openai.parts import Parts, read_content
 from clew.serve.openai.refusals import InvalidValue, UnsupportedValue, translate_validation_error
-from clew_workflows.contract.policy import ContextPolicy
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class Ask:
             metadata[ECHO] = json.dumps(self.echo, separators=(",", ":"))
         made: dict[str, Any] = {"metadata": metadata} if metadata else {}
         if self.instructions:
-            made["context_policy"] = ContextPolicy(system_prompt=self.instructions)
+            made["context_policy"] = {"system_prompt": self.instructions}
         if self.options:
             made["model_options"] = self.options
         if self.output_schema is not None:

@@ -12,8 +12,9 @@ from clew.serve.openai import fields, inputs, names
 from clew.serve.openai.asks import Ask, make_snapshot, read_chat, read_response
 from clew.serve.openai.frames import ECHO
 from clew.serve.openai.refusals import InvalidValue, UnsupportedValue
+from clew.session.transport import make_input
 from clew_workflows.contract import MessageInput
-from clew_workflows.contract.errors import TooLarge
+from clew_workflows.contract.errors import InvalidInput, TooLarge
 
 
 def ask_response(given: Any, **body: Any) -> Ask:
@@ -125,6 +126,16 @@ def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
     """Arguments of earlier calls are a JSON object, of a depth that can be read."""
     with pytest.raises(InvalidValue):
         ask_response([call("c1", arguments=arguments)])
+
+
+@pytest.mark.parametrize("prompt", ["\ud800", "x" * 70_000])
+def test_instructions_are_checked_by_the_contract(prompt: str) -> None:
+    """A prompt that no session takes is refused with the contract's word."""
+    options = ask_chat(
+        {"role": "system", "content": prompt}, {"role": "user", "content": "Hi"}
+    ).make_message_options()
+    with pytest.raises(InvalidInput):
+        make_input(MessageInput, {"content": "Hi", **options})
 
 
 def test_parts_are_images_recordings_and_files() -> None:
