@@ -39,6 +39,7 @@ from clew.serve.problems import (
     InvalidParameter,
     Problem,
     find_status,
+    find_tenant,
     make_body,
     make_headers,
 )
@@ -217,8 +218,7 @@ async def _find_problem(clew: Clew) -> str | None:
 
 def make_response(request: Request, error: ClewError, status: int | None = None) -> JSONResponse:
     """Make the response that tells an error. `status`: another one than the error's own."""
-    key: Key | None = getattr(request.state, "key", None)
-    body = make_body(error, tenant=key.tenant if key else None)
+    body = make_body(error, tenant=find_tenant(request))
     request.state.problem = body["error"]["type"]
     return JSONResponse(body, find_status(error) if status is None else status, make_headers(error))
 

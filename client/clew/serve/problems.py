@@ -12,6 +12,8 @@ from http import HTTPStatus
 from math import ceil
 from typing import Any
 
+from fastapi import Request
+
 from clew_workflows.contract import errors
 from clew_workflows.contract.errors import ClewError
 
@@ -204,12 +206,23 @@ def find_retry_seconds(error: ClewError) -> int | None:
     return RETRY_SECONDS if find_status(error) in waits else None
 
 
+def find_tenant(request: Request) -> str | None:
+    """Find the tenant of a request; None: it has no known key."""
+    key = getattr(request.state, "key", None)
+    return key.tenant if key else None
+
+
+def hide_tenant(text: str, prefix: str) -> str:
+    """Name the sessions in a text as callers do: without the prefix, with which their workflow ids begin."""
+    return re.sub(rf"(?<![A-Za-z0-9_.:-]){re.escape(prefix)}(?=[A-Za-z0-9_.-])", "", text) if prefix else text
+
+
 def make_body(error: ClewError, *, tenant: str | None = None) -> dict[str, Any]:
     """Make the body that tells an error. With a tenant, its sessions have the names that its callers know."""
     word = find_word(error)
     # A text of the caller's may be in it, and be no valid Unicode.
     message = str(error).encode(errors="replace").decode()
-    message = message.replace(f"{tenant}:", "") if tenant else message
+    message = hide_tenant(message, f"{tenant}:") if tenant else message
     return {"error": {"type": word, "message": message, "param": getattr(error, "param", None), "code": word}}
 
 

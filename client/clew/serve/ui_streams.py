@@ -20,7 +20,7 @@ from clew.ag_ui import run_agent
 from clew.ag_ui.parts import BlobUrl
 from clew.serve.access import Authorized, Caller
 from clew.serve.bodies import read_body
-from clew.serve.problems import InvalidParameter, make_body
+from clew.serve.problems import InvalidParameter, hide_tenant, make_body
 from clew.serve.streams import SentEvent, stream_events
 from clew.serve.ui_messages import ReplyChunks, UiMessage, convert_thread, read_message
 from clew.session import Session
@@ -275,7 +275,7 @@ async def _run(request: Request, caller: Caller, run: RunAgentInput, agent: str 
 def _encode_run_event(event: BaseEvent, caller: Caller) -> SentEvent:
     if isinstance(event, RunErrorEvent):
         # A message of the session names it as Temporal does.
-        event = event.model_copy(update={"message": event.message.replace(caller.prefix, "")})
+        event = event.model_copy(update={"message": hide_tenant(event.message, caller.prefix)})
     return SentEvent(event.model_dump_json(by_alias=True, exclude_none=True))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from clew.serve.openai import items, names
 from clew.serve.openai.frames import Frame, make_error, make_response, read_time
+from clew.serve.problems import hide_tenant
 from clew.session.events import (
     ApprovalRequired,
     EntryCommitted,
@@ -450,7 +451,7 @@ class ResponseEvents:
                 yield from self._finish("cancelled")
             case _, reason:
                 error = make_error(outcome.error, reason)
-                message = error["message"].replace(self._hides, "") if self._hides else error["message"]
+                message = hide_tenant(error["message"], self._hides)
                 yield from self._finish("failed", error={**error, "message": message})
 
     def _finish(self, status: str, **fields: Any) -> Iterator[Event]:

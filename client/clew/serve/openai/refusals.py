@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
 
-from clew.serve.problems import PROBLEMS, Problem, find_status, find_word, make_body, make_headers
+from clew.serve.problems import PROBLEMS, Problem, find_status, find_tenant, find_word, make_body, make_headers
 from clew_workflows.contract.errors import Busy, ClewError
 
 _TYPES = {
@@ -127,8 +127,7 @@ def make_error_headers(error: ClewError) -> dict[str, str]:
 
 def make_error_response(request: Request, error: ClewError) -> JSONResponse:
     """Make the response that tells an error."""
-    key = getattr(request.state, "key", None)
-    body = make_error_body(error, key.tenant if key else None)
+    body = make_error_body(error, find_tenant(request))
     request.state.problem = find_word(error)
     return JSONResponse(body, find_status(error), make_error_headers(error))
 

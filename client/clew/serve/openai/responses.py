@@ -39,7 +39,7 @@ async def create_response(
     turn = await turns.begin(caller, ask, await _find_place(caller, body, ask), key)
     events = turn.make_events()
     if body.stream:
-        return await send_events(request, caller.tenant, turn, events)
+        return await send_events(request, turn, events)
     if body.background:
         return JSONResponse(events.describe("in_progress"))
     done = await answer_or_leave(request, run(turn, events))
@@ -91,7 +91,7 @@ async def get_response(
     """Read a response, or its stream from an event on."""
     turn, entries = await turns.find(caller, response_id)
     if streams:
-        return await send_events(request, caller.tenant, turn, turn.make_events(), starting_after)
+        return await send_events(request, turn, turn.make_events(), starting_after)
     return JSONResponse(await turns.read_response(turn, entries))
 
 

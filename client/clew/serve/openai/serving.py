@@ -17,6 +17,7 @@ from clew.serve.openai import fields, inputs, turns
 from clew.serve.openai.events import Event, ResponseEvents
 from clew.serve.openai.refusals import InvalidValue, make_error_body
 from clew.serve.openai.turns import Turn
+from clew.serve.problems import find_tenant
 from clew.serve.streams import SentEvent, make_json_event, stream_events
 from clew_workflows.contract.errors import ClewError
 
@@ -102,12 +103,12 @@ def encode_event(event: Event) -> SentEvent:
 
 
 async def send_events(
-    request: Request, tenant: str, turn: Turn, events: ResponseEvents, starting_after: int | None = None
+    request: Request, turn: Turn, events: ResponseEvents, starting_after: int | None = None
 ) -> StreamingResponse:
-    """Make the response that streams the events of a response, behind the one with a number, to a tenant's caller."""
+    """Make the response that streams the events of a response, behind the one with a number."""
 
     def encode_error(error: ClewError) -> SentEvent:
-        body = make_error_body(error, tenant)["error"]
+        body = make_error_body(error, find_tenant(request))["error"]
         fields = {name: body[name] for name in ("code", "message", "param")}
         # A client that comes again goes on behind it.
         number = max(events.last_number, starting_after or 0)
