@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -375,6 +375,27 @@ async def test_a_fork_stays_with_its_tenant(stack: Stack) -> None:
         assert SECRET not in entries
         with pytest.raises(NotFound):
             await stack.clew.session(served.scope("copy")).status()
+
+
+@pytest.mark.parametrize("change", [str.upper, lambda name: name.replace("-", "_")])
+async def test_a_list_has_the_sessions_of_one_tenant(stack: Stack, change: Callable[[str], str]) -> None:
+    """Also where the server's list does not tell two names apart, such as by their case."""
+    async with run_service(stack.clew) as served:
+        token, other = make_key("other", change(served.tenant))
+        await stack.clew.open(f"{other.tenant}:chat", model=stack.add_model("fine"))
+        await stack.clew.open(served.scope("own"), model=stack.add_model("fine"))
+        served.app.state.keys = Keys([*served.app.state.keys._keys, other])
+        async with make_http(served.address, token) as http:
+
+            async def list_ids(client: httpx.AsyncClient) -> list[str]:
+                return [row["session_id"] for row in (await client.get("/v1/sessions")).json()["sessions"]]
+
+            async def are_listed() -> bool:
+                return bool(await list_ids(http)) and bool(await list_ids(served.http))
+
+            await wait_until(are_listed)
+            assert await list_ids(http) == ["chat"]
+            assert await list_ids(served.http) == ["own"]
 
 
 async def test_an_operators_key_reaches_all_sessions(stack: Stack) -> None:
