@@ -38,6 +38,7 @@ from clew.serve.problems import (
     Internal,
     InvalidParameter,
     Problem,
+    describe_invalid,
     find_status,
     find_tenant,
     make_body,
@@ -232,9 +233,8 @@ def _answer_error(request: Request, error: Exception) -> JSONResponse:
 def _answer_validation_error(request: Request, error: Exception) -> JSONResponse:
     """Answer parameters that are not valid. The answer does not repeat their values."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    param = ".".join(str(part)[:50] for part in first["loc"][1:][:12]) or None
-    return make_response(request, InvalidParameter(f"{param or 'the request'}: {first['msg'][:200]}", param=param))
+    message, param = describe_invalid(error)
+    return make_response(request, InvalidParameter(message, param=param))
 
 
 def _answer_http_error(request: Request, error: Exception) -> JSONResponse:

@@ -7,12 +7,14 @@ word.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from itertools import islice
 from math import ceil
 from typing import Any
 
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 
 from clew_workflows.contract import errors
 from clew_workflows.contract.errors import ClewError
@@ -20,6 +22,9 @@ from clew_workflows.contract.errors import ClewError
 # Python 3.13 has given it another name.
 TOO_LARGE = HTTPStatus(413)
 
+MAX_PARTS = 12
+"""Most parts of the path of a field that an error names."""
+MAX_PART_CHARACTERS = 50
 DRAIN_MESSAGE = "the process is about to end: repeat the request"
 RETRY_SECONDS = 2
 """Seconds after which a caller may repeat what failed because a server, a worker or the archive was away."""
@@ -204,6 +209,18 @@ def find_retry_seconds(error: ClewError) -> int | None:
         return None if error.retry_seconds is None else max(ceil(error.retry_seconds), 1)
     waits = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
     return RETRY_SECONDS if find_status(error) in waits else None
+
+
+def name_field(path: Iterable[int | str]) -> str | None:
+    """Name the field that is not valid by its path; None: it is the whole."""
+    return ".".join(str(part)[:MAX_PART_CHARACTERS] for part in islice(path, MAX_PARTS)) or None
+
+
+def describe_invalid(error: RequestValidationError) -> tuple[str, str | None]:
+    """Describe parameters that are not valid, without their values: the message, and the parameter."""
+    first = error.errors()[0]
+    param = name_field(first["loc"][1:])
+    return f"{param or 'the request'}: {first['msg'][:200]}", param
 
 
 def find_tenant(request: Request) -> str | None:

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 
 from clew.ag_ui.parts import FILE_NAME, BlobUrl, read_content
 from clew.content import AnyContent
+from clew.serve.problems import name_field
 from clew.session.events import (
     ApprovalRequired,
     EntryCommitted,
@@ -83,8 +84,9 @@ class UiMessage(BaseModel):
             return _calls.validate_python(called)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            where = ".".join(str(part)[:50] for part in first["loc"][1:])
-            raise InvalidInput(f"parts: a tool call is not valid: {where}: {first['msg'][:200]}") from None
+            raise InvalidInput(
+                f"parts: {name_field(first['loc'][1:])} of a tool call: {first['msg'][:200]}"
+            ) from None
 
 
 class UiApproval(BaseModel):

@@ -132,15 +132,9 @@ class Ask:
             return self.decisions[0].request
         for said in reversed((*self.history, *self.results)):
             for name in (said.call_id, said.item, *(call.id for call in said.calls)):
-                if name and names.decode(name, *_PLACES):
+                if name and names.decode(name, *names.THREAD_KINDS):
                     return name
         return None
-
-
-_PLACES = (
-    names.MESSAGE, names.REASONING, names.FUNCTION_CALL, names.SERVER_CALL, names.APPROVAL_REQUEST, names.SEARCH,
-    names.CODE, names.CALL,
-)  # fmt: skip
 
 
 # The Responses API.

@@ -32,6 +32,10 @@ SEARCH = "ws"
 CODE = "ci"
 CALL = "call"
 """A tool call, as the results of functions name it."""
+THREAD_KINDS = (
+    MESSAGE, REASONING, FUNCTION_CALL, SERVER_CALL, APPROVAL_REQUEST, SEARCH, CODE, CALL,
+)  # fmt: skip
+"""The kinds of ids that name what a session's thread has."""
 
 
 def encode(kind: str, *parts: str) -> str:

@@ -132,7 +132,7 @@ async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) 
 async def find_place(caller: Caller, ask: Ask) -> Place | None:
     """Find the session that the items of an input come from; None: they come from none of this tenant."""
     named = ask.find_place()
-    parts = names.decode(named, *_ITEM_KINDS) if named else None
+    parts = names.decode(named, *names.THREAD_KINDS) if named else None
     if not parts or len(parts) < 2:
         return None
     session_id, within = parts[0], parts[1]
@@ -151,12 +151,6 @@ async def find_place(caller: Caller, ask: Ask) -> Place | None:
         return None
     request_id = found[0].refs.get("request_id") if found else None
     return Place(session_id, ResponseName(session_id, request_id)) if request_id else None
-
-
-_ITEM_KINDS = (
-    names.MESSAGE, names.REASONING, names.FUNCTION_CALL, names.SERVER_CALL, names.APPROVAL_REQUEST, names.SEARCH,
-    names.CODE, names.CALL,
-)  # fmt: skip
 
 
 async def _begin_session(caller: Caller, ask: Ask, session_id: str, key: str | None) -> Turn:
