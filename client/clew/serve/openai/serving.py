@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic_core import from_json
 
 from clew.serve.bodies import depend_on_body
 from clew.serve.openai import fields, inputs, turns
@@ -53,8 +53,8 @@ async def _read_object(request: Request) -> dict[str, Any]:
         InvalidValue: It is none.
     """
     try:
-        body = json.loads(await request.body() or b"{}")
-    except (ValueError, RecursionError):
+        body = from_json(await request.body() or b"{}", allow_inf_nan=False)
+    except ValueError:
         raise InvalidValue("We could not parse the JSON body of your request.") from None
     if not isinstance(body, dict):
         raise InvalidValue("The body of the request is no JSON object.")
