@@ -18,6 +18,14 @@ RAW = ["{", "[]", '"x"', "\x00", DEEP, '{"a":' * 20_000, '{"\\ud800":1}', '{"unk
 VALUES = ['"\\ud800"', '"a\\u0000b"', "NaN", "1e400", "9" * 400, "[null]", '{"":1}', DEEP, json.dumps(DEEP), '"a:b"']
 """Values, as JSON, that a field may get."""
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "@"}
+AG_UI = {
+    "threadId": "chat",
+    "runId": "r",
+    "state": {},
+    "messages": [{"id": "m", "role": "user", "content": "x"}],
+    "context": [],
+    "forwardedProps": {},
+}
 BODIES: list[tuple[str, Any]] = [
     ("/v1/responses", {"model": "scripted:none", "input": [CALL]}),
     ("/v1/responses", {"model": "scripted:none", "input": "hi", "previous_response_id": "@"}),
@@ -31,6 +39,7 @@ BODIES: list[tuple[str, Any]] = [
     ("/v1/ui/chat", {"id": "chat", "messages": [{"id": "m", "role": "assistant", "parts": [{"toolCallId": "@"}]}]}),
     ("/v1/ui/chat", {"id": "chat", "messages": [{"id": "m", "role": "user", "parts": ["@"]}]}),
     ("/v1/ag-ui/run", {"threadId": "chat", "messages": "@"}),
+    ("/v1/ag-ui/run", {**AG_UI, "tools": [{"name": "f", "description": "d", "parameters": "@"}]}),
     ("/v1/sessions", {"model": "scripted:none", "system_prompt": "x", "unknown": "@"}),
     ("/v1/sessions/chat/messages", {"content": "x", "timeout_seconds": "@"}),
     ("/v1/sessions/chat/tool-results/c", {"content": "@"}),
