@@ -13,7 +13,6 @@ import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer
 
 from clew import Clew, Session
@@ -315,28 +314,32 @@ async def test_a_webhook_that_the_workers_do_not_send_to_is_reported(
 async def test_the_deliveries_of_a_session_are_deleted_with_it(
     stack: Stack, hooked: Clew, receiver: Receiver
 ) -> None:
-    """No history has the usage of a session that was deleted."""
+    """No history has the usage of a session that was deleted. One whose name differs by its case keeps its own."""
     session = await open_session(stack, hooked, webhooks=[receiver.make_webhook()])
-    await session.ask("hello")
-    await receiver.wait_for(1)
-    delivery = await find_delivery(hooked, session)
-    await delivery.result()
+    model = stack.add_model("fine")
+    other = await hooked.open(session.id.upper(), model=model, webhooks=[receiver.make_webhook()])
+    for each in (session, other):
+        await each.ask("hello")
+    await receiver.wait_for(2)
+    delivery, kept = [await find_delivery(hooked, each) for each in (session, other)]
+    for each_delivery in (delivery, kept):
+        await each_delivery.result()
 
-    async def is_listed() -> bool:
-        query = f'WorkflowId = "{delivery.id}" AND ExecutionStatus = "Completed"'
-        return bool([run async for run in hooked.temporal.list_workflows(query)])
+    async def list_deliveries() -> set[str]:
+        query = f'WorkflowId IN ("{delivery.id}", "{kept.id}") AND ExecutionStatus = "Completed"'
+        return {run.id async for run in hooked.temporal.list_workflows(query)}
 
-    await wait_until(is_listed)
+    async def are_listed() -> bool:
+        return await list_deliveries() == {delivery.id, kept.id}
+
+    await wait_until(are_listed)
     await hooked.delete(session.id)
 
     async def is_gone() -> bool:
-        try:
-            await delivery.describe()
-        except RPCError as error:
-            return error.status == RPCStatusCode.NOT_FOUND
-        return False
+        return await list_deliveries() == {kept.id}
 
     await wait_until(is_gone)
+    await kept.describe()
 
 
 @pytest.mark.parametrize("end", ["cancel", "close"])

@@ -178,9 +178,9 @@ async def _delete_histories(session_id: str) -> None:
     except RPCError as error:
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
-    # A session id contains no quotes.
+    # A session id contains no quotes. Some of Temporal's databases do not tell the case of an id.
     query = f'WorkflowId = "{session_id}" AND WorkflowType = "{WORKFLOW_TYPE}"'
-    runs += [(run.run_id, run.id) async for run in client.list_workflows(query)]
+    runs += [(run.run_id, run.id) async for run in client.list_workflows(query) if run.id == session_id]
     # Others that begin like that are those of sessions whose ids begin alike.
     for verb in _UPLOADS:
         uploads = f"{SERVICE_PREFIX}{verb}-{session_id}"
@@ -190,8 +190,12 @@ async def _delete_histories(session_id: str) -> None:
             if re.fullmatch("(/[^/]+)?-[0-9a-f]{32}", run.id.removeprefix(uploads))
         ]
     # No session id has a slash.
-    deliveries = f'WorkflowId STARTS_WITH "{DELIVERY_PREFIX}{session_id}/"'
-    runs += [(run.run_id, run.id) async for run in client.list_workflows(deliveries)]
+    deliveries = f"{DELIVERY_PREFIX}{session_id}/"
+    runs += [
+        (run.run_id, run.id)
+        async for run in client.list_workflows(f'WorkflowId STARTS_WITH "{deliveries}"')
+        if run.id.startswith(deliveries)
+    ]
     for run_id, workflow_id in runs:
         named = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
         request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=named)

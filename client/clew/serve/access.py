@@ -14,7 +14,7 @@ import re
 import secrets
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, Unpack
@@ -63,9 +63,12 @@ SESSION_FIELDS = frozenset(
         "priority",
     }
 )
-"""The fields of a configuration that any key may set beside an agent. The others are the agent's to fix."""
+"""The fields of a configuration that any key may set beside an agent. The agent fixes the others, and the prompt
+of a policy."""
 TOOL_FIELDS = frozenset({"tools", "provider_tools", "require_approval", "approval_scope"})
 """The fields of a configuration that choose tools."""
+LIMIT_FIELDS = frozenset({"max_iterations", "timeout_seconds"})
+"""The options of a message that replace an agent's limits."""
 
 TenantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 _CHOSEN = re.compile(CALLER_ID)
@@ -321,17 +324,10 @@ class Caller:
         agent = agent if agent is None or isinstance(agent, str) else agent.name
         if agent is not None and self.key.agents is not None and agent not in self.key.agents:
             raise Forbidden(f"the key {self.key.name!r} may not use the agent {agent!r}", param="agent")
-        self.check_models(config.get("model"), *(config.get("fallbacks") or ()))
-        if self.key.agents is None:
-            return
-        fields = {name for name, value in config.items() if value is not None}
         has_agent = agent is not None or changes
-        fixed = fields - SESSION_FIELDS - {"model", "fallbacks"} if has_agent else fields & TOOL_FIELDS
-        if fixed:
-            raise Forbidden(
-                f"the key {self.key.name!r} may not set {', '.join(sorted(fixed))}: the agent fixes it",
-                param=min(fixed),
-            )
+        self.check_message(config, has_agent=has_agent)
+        fields = {name for name, value in config.items() if value is not None}
+        self._refuse_fixed(fields - SESSION_FIELDS - {"model", "fallbacks"} if has_agent else fields & TOOL_FIELDS)
 
     def check_models(self, *models: str | None) -> None:
         """Check that the key permits models, of a session or of one message.
@@ -343,13 +339,36 @@ class Caller:
             if model is not None and not self.key.operator and not _permits(self.key, model):
                 raise Forbidden(f"the key {self.key.name!r} may not use the model {model!r}", param="model")
 
-    def check_message(self, options: Mapping[str, Any]) -> None:
-        """Check that the key permits the options of a message: its model and its fallbacks.
+    def check_message(self, options: Mapping[str, Any], *, has_agent: bool = True) -> None:
+        """Check that the key permits the options of a message: its models, its limits, and the prompt of its policy.
+
+        `has_agent`: its session has an agent perhaps.
 
         Raises:
             Forbidden: It does not.
         """
-        self.check_models(options.get("model"), *(options.get("fallbacks") or ()))
+        policy = options.get("context_policy") or {}
+        policy = policy if isinstance(policy, Mapping) else policy.model_dump(exclude_unset=True)
+        writer = policy.get("summarization_model")
+        self.check_models(options.get("model"), *(options.get("fallbacks") or ()), writer)
+        if has_agent:
+            self.check_prompt(policy.get("system_prompt"))
+            self._refuse_fixed({name for name in LIMIT_FIELDS if options.get(name) is not None})
+
+    def check_prompt(self, prompt: str | None) -> None:
+        """Check that the key permits a system prompt that takes the place of an agent's.
+
+        Raises:
+            Forbidden: It does not.
+        """
+        self._refuse_fixed({"system_prompt"} if prompt is not None else set())
+
+    def _refuse_fixed(self, fields: Set[str]) -> None:
+        if fields and self.key.agents is not None and not self.key.operator:
+            raise Forbidden(
+                f"the key {self.key.name!r} may not set {', '.join(sorted(fields))}: the agent fixes it",
+                param=min(fields),
+            )
 
     async def check_room(self, scoped: str | None = None) -> None:
         """Check that the tenant may have one more open session, unless the named one is open already.

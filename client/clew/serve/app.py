@@ -31,6 +31,7 @@ from clew.serve.access import Key, Keys, RateLimiter
 from clew.serve.document import add_page, describe_bodies
 from clew.serve.mcp_sessions import McpSessions
 from clew.serve.problems import (
+    DRAIN_MESSAGE,
     PROBLEMS,
     TOO_LARGE,
     BodyTooLarge,
@@ -38,7 +39,9 @@ from clew.serve.problems import (
     Internal,
     InvalidParameter,
     Problem,
+    describe_invalid,
     find_status,
+    find_tenant,
     make_body,
     make_headers,
 )
@@ -233,8 +236,7 @@ async def _find_problem(clew: Clew) -> str | None:
 
 def make_response(request: Request, error: ClewError, status: int | None = None) -> JSONResponse:
     """Make the response that tells an error. `status`: another one than the error's own."""
-    key: Key | None = getattr(request.state, "key", None)
-    body = make_body(error, tenant=key.tenant if key else None)
+    body = make_body(error, tenant=find_tenant(request))
     request.state.problem = body["error"]["type"]
     return JSONResponse(body, find_status(error) if status is None else status, make_headers(error))
 
@@ -248,9 +250,8 @@ def _answer_error(request: Request, error: Exception) -> JSONResponse:
 def _answer_validation_error(request: Request, error: Exception) -> JSONResponse:
     """Answer parameters that are not valid. The answer does not repeat their values."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    param = ".".join(str(part)[:50] for part in first["loc"][1:][:12]) or None
-    return make_response(request, InvalidParameter(f"{param or 'the request'}: {first['msg'][:200]}", param=param))
+    message, param = describe_invalid(error)
+    return make_response(request, InvalidParameter(message, param=param))
 
 
 def _answer_http_error(request: Request, error: Exception) -> JSONResponse:
@@ -285,10 +286,7 @@ class Gate:
         self._count(drain, 1)
         try:
             if drain.has_begun and not scope["path"].startswith("/health/"):
-                refusal = Draining(
-                    "the process is about to end: repeat the request", retry_seconds=DRAIN_RETRY_SECONDS
-                )
-                await passing.answer(refusal)
+                await passing.answer(Draining(DRAIN_MESSAGE, retry_seconds=DRAIN_RETRY_SECONDS))
             elif passing.is_too_large:
                 await passing.answer(passing.make_too_large())
             else:

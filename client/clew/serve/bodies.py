@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 from fastapi.dependencies.models import Dependant
 from pydantic import BaseModel, ValidationError
 
-from clew.serve.problems import InvalidParameter
+from clew.serve.problems import InvalidParameter, name_field
 from clew_workflows.contract.validation import translate_validation_error
 
 M = TypeVar("M", bound=BaseModel)
@@ -51,7 +51,7 @@ def parse_body(model: type[M], body: bytes) -> M:
         if refusal.type != InvalidParameter.type:
             raise refusal from None
         loc = error.errors(include_url=False, include_context=False, include_input=False)[0]["loc"]
-        raise InvalidParameter(refusal.message, param=".".join(str(part)[:50] for part in loc[:12]) or None) from None
+        raise InvalidParameter(refusal.message, param=name_field(loc)) from None
 
 
 def find_model(dependant: Dependant) -> type[BaseModel] | None:

@@ -7,10 +7,14 @@ word.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from itertools import islice
 from math import ceil
 from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 
 from clew_workflows.contract import errors
 from clew_workflows.contract.errors import ClewError
@@ -18,6 +22,10 @@ from clew_workflows.contract.errors import ClewError
 # Python 3.13 has given it another name.
 TOO_LARGE = HTTPStatus(413)
 
+MAX_PARTS = 12
+"""Most parts of the path of a field that an error names."""
+MAX_PART_CHARACTERS = 50
+DRAIN_MESSAGE = "the process is about to end: repeat the request"
 RETRY_SECONDS = 2
 """Seconds after which a caller may repeat what failed because a server, a worker or the archive was away."""
 
@@ -203,12 +211,35 @@ def find_retry_seconds(error: ClewError) -> int | None:
     return RETRY_SECONDS if find_status(error) in waits else None
 
 
+def name_field(path: Iterable[int | str]) -> str | None:
+    """Name the field that is not valid by its path; None: it is the whole."""
+    return ".".join(str(part)[:MAX_PART_CHARACTERS] for part in islice(path, MAX_PARTS)) or None
+
+
+def describe_invalid(error: RequestValidationError) -> tuple[str, str | None]:
+    """Describe parameters that are not valid, without their values: the message, and the parameter."""
+    first = error.errors()[0]
+    param = name_field(first["loc"][1:])
+    return f"{param or 'the request'}: {first['msg'][:200]}", param
+
+
+def find_tenant(request: Request) -> str | None:
+    """Find the tenant of a request; None: it has no known key."""
+    key = getattr(request.state, "key", None)
+    return key.tenant if key else None
+
+
+def hide_tenant(text: str, prefix: str) -> str:
+    """Name the sessions in a text as callers do: without the prefix, with which their workflow ids begin."""
+    return re.sub(rf"(?<![A-Za-z0-9_.:-]){re.escape(prefix)}(?=[A-Za-z0-9_.-])", "", text) if prefix else text
+
+
 def make_body(error: ClewError, *, tenant: str | None = None) -> dict[str, Any]:
     """Make the body that tells an error. With a tenant, its sessions have the names that its callers know."""
     word = find_word(error)
     # A text of the caller's may be in it, and be no valid Unicode.
     message = str(error).encode(errors="replace").decode()
-    message = message.replace(f"{tenant}:", "") if tenant else message
+    message = hide_tenant(message, f"{tenant}:") if tenant else message
     return {"error": {"type": word, "message": message, "param": getattr(error, "param", None), "code": word}}
 
 

@@ -65,7 +65,7 @@ from clew_workflows.contract.errors import (
     UnknownBlob,
     UnknownRequest,
 )
-from clew_workflows.contract.inputs import InputKind
+from clew_workflows.contract.inputs import InputKind, Replace
 from clew_workflows.contract.lists import ListedStatus
 from clew_workflows.contract.names import Id, Metadata, Seq
 from clew_workflows.contract.outputs import (
@@ -636,6 +636,8 @@ async def modify_context(
     """Apply a context operation: `replace`, `switch`, `pin`, `unpin` or `expand`; a compaction is a `replace`."""
     op_id = _choose_id(body.op_id, key, "op_id") or make_id()
     operation = make_input(ContextOperation, {**_dump(body), "op_id": op_id})
+    if isinstance(operation.operation, Replace) and operation.operation.result_context:
+        caller.check_prompt(operation.operation.result_context.system_prompt)
     return answer(caller, await session._handle.call("submit_context_operation", operation, OperationReceipt))
 
 

@@ -22,7 +22,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from clew.serve.problems import Internal, make_body
+from clew.serve.problems import DRAIN_MESSAGE, Draining, Internal, find_tenant, make_body
 from clew_workflows.contract.errors import ClewError
 
 HEARTBEAT_SECONDS = 15.0
@@ -103,17 +103,13 @@ class Drain:
         await self._idle.wait()
 
 
-def encode_error(error: ClewError) -> SentEvent:
-    """Make the last event of a stream that has failed."""
-    return SentEvent(json.dumps(make_body(error)), event="error")
-
-
 async def stream_events(
     request: Request,
     events: AsyncGenerator[SentEvent, None],
     *,
-    encode_error: Callable[[ClewError], SentEvent] = encode_error,
+    encode_error: Callable[[ClewError], SentEvent] | None = None,
     resumes: bool = True,
+    fails_at_drain: bool = False,
     headers: Mapping[str, str] | None = None,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
 ) -> StreamingResponse:
@@ -122,19 +118,25 @@ async def stream_events(
     Args:
         request: The request.
         events: The events. They are closed when the client leaves, and when the process drains.
-        encode_error: Makes the last event of a stream that has failed after it has begun.
+        encode_error: Makes the last event of a stream that has failed after it has begun; None: the event `error`.
         resumes: Whether a client connects again with `Last-Event-ID`. The first event then has a time for that, and
             the last one of a draining process is `draining`. Clients of protocols that do not resume know neither.
+        fails_at_drain: Whether the last event of a draining process is an error. Without it, a client could take what
+            it has for the whole.
         headers: Further headers.
         heartbeat_seconds: Seconds without an event after which a comment is sent.
 
     Raises:
         ClewError: The events have failed at once: it becomes the status of the response.
     """
+
+    def encode(error: ClewError) -> SentEvent:
+        return SentEvent(json.dumps(make_body(error, tenant=find_tenant(request))), event="error")
+
     drain: Drain = request.app.state.drain
     reading = _Reading(events, drain)
     await reading.look_ahead()
-    sent = _send(reading, encode_error, heartbeat_seconds, resumes=resumes)
+    sent = _send(reading, encode_error or encode, heartbeat_seconds, resumes=resumes, fails_at_drain=fails_at_drain)
     return _EventsResponse(reading, sent, {**SSE_HEADERS, **(headers or {})})
 
 
@@ -206,7 +208,12 @@ class _Reading:
 
 
 async def _send(
-    reading: _Reading, encode_error: Callable[[ClewError], SentEvent], heartbeat_seconds: float, *, resumes: bool
+    reading: _Reading,
+    encode_error: Callable[[ClewError], SentEvent],
+    heartbeat_seconds: float,
+    *,
+    resumes: bool,
+    fails_at_drain: bool,
 ) -> AsyncGenerator[bytes, None]:
     retry = RECONNECT_MILLISECONDS if resumes else None
     while True:
@@ -225,6 +232,8 @@ async def _send(
                 # Clients come again one after the other.
                 later = random.randint(1, 4) * RECONNECT_MILLISECONDS
                 yield SentEvent('{"type":"draining"}', event="draining", retry=later).encode()
+            elif fails_at_drain:
+                yield encode_error(Draining(DRAIN_MESSAGE)).encode()
             return
         else:
             # A comment without an empty line ends no event: some clients would take the end for one.

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from ag_ui.core import AudioPart, ContentPart, DocumentPart, ImagePart, TextPart, UrlSource
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from clew.ag_ui.parts import FILE_NAME, BlobUrl, read_content
 from clew.content import AnyContent
+from clew.serve.problems import name_field
 from clew.session.events import (
     ApprovalRequired,
     EntryCommitted,
@@ -73,12 +74,19 @@ class UiMessage(BaseModel):
         return newest == "step-start"
 
     def list_calls(self) -> list[UiCall]:
-        """List the tool calls of the message, without those that a provider ran itself."""
-        return [
-            UiCall.model_validate(part)
-            for part in self.parts
-            if "toolCallId" in part and not part.get("providerExecuted")
-        ]
+        """List the tool calls of the message, without those that a provider ran itself.
+
+        Raises:
+            InvalidInput: A call is not valid.
+        """
+        called = [part for part in self.parts if "toolCallId" in part and not part.get("providerExecuted")]
+        try:
+            return _calls.validate_python(called)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            raise InvalidInput(
+                f"parts: {name_field(first['loc'][1:])} of a tool call: {first['msg'][:200]}"
+            ) from None
 
 
 class UiApproval(BaseModel):
@@ -109,6 +117,9 @@ class UiCall(BaseModel):
     output: Any = None
     error: str | None = Field(default=None, alias="errorText")
     approval: UiApproval | None = None
+
+
+_calls: TypeAdapter[list[UiCall]] = TypeAdapter(list[UiCall])
 
 
 def read_message(message: UiMessage) -> AnyContent:
@@ -437,7 +448,10 @@ async def convert_thread(
 
 
 def apply_chunks(message: dict[str, Any], chunks: Iterable[Chunk]) -> None:
-    """Apply the chunks of a thread's entries to a message, as `useChat` does."""
+    """Apply the chunks of a thread's entries to a message, as `useChat` does.
+
+    The thread may begin within a run: what belongs to an earlier call is left out.
+    """
     parts: list[dict[str, Any]] = message["parts"]
     calls = {part["toolCallId"]: part for part in parts if "toolCallId" in part}
     for chunk in chunks:
@@ -450,16 +464,17 @@ def apply_chunks(message: dict[str, Any], chunks: Iterable[Chunk]) -> None:
                 kept = {key: value for key, value in chunk.items() if key not in ("type", "toolName")}
                 parts.append({"type": f"tool-{name}", "state": "input-available", **kept})
                 calls[chunk["toolCallId"]] = parts[-1]
-            case {"type": "tool-approval-request", "toolCallId": name, "approvalId": approval}:
+            case {"type": "tool-approval-request", "toolCallId": name, "approvalId": approval} if name in calls:
                 calls[name] |= {"state": "approval-requested", "approval": {"id": approval}}
-            case {"type": "tool-approval-response", "approvalId": name}:
+            case {"type": "tool-approval-response", "approvalId": name} if name in calls:
                 decided = {key: value for key, value in chunk.items() if key in ("approved", "reason")}
-                calls[name] |= {"state": "approval-responded", "approval": calls[name]["approval"] | decided}
-            case {"type": "tool-output-available", "toolCallId": name, "output": output}:
+                approval = calls[name].get("approval", {"id": name})
+                calls[name] |= {"state": "approval-responded", "approval": approval | decided}
+            case {"type": "tool-output-available", "toolCallId": name, "output": output} if name in calls:
                 calls[name] |= {"state": "output-available", "output": output}
-            case {"type": "tool-output-error", "toolCallId": name, "errorText": text}:
+            case {"type": "tool-output-error", "toolCallId": name, "errorText": text} if name in calls:
                 calls[name] |= {"state": "output-error", "errorText": text}
-            case {"type": "tool-output-denied", "toolCallId": name}:
+            case {"type": "tool-output-denied", "toolCallId": name} if name in calls:
                 calls[name] |= {"state": "output-denied"}
             case {"type": "source-url" | "file" | "steering-message"}:
                 parts.append(chunk)

@@ -6,7 +6,7 @@ A client's chat is a session of its tenant: `POST /v1/ui/chat` is the `api` of t
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal
 from ag_ui.core import BaseEvent, RunAgentInput, RunErrorEvent, UserMessage
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from clew.ag_ui import run_agent
 from clew.ag_ui.parts import BlobUrl
 from clew.serve.access import Authorized, Caller
 from clew.serve.bodies import read_body
-from clew.serve.problems import InvalidParameter, make_body
+from clew.serve.problems import InvalidParameter, hide_tenant, make_body
 from clew.serve.streams import SentEvent, stream_events
 from clew.serve.ui_messages import ReplyChunks, UiMessage, convert_thread, read_message
 from clew.session import Session
@@ -45,6 +45,7 @@ MAX_ENTRIES = 2_000
 """Most entries of a thread whose messages are listed: the newest ones."""
 ENDED_RECENTLY = timedelta(minutes=1)
 """How long ago a request may have ended whose message is streamed again."""
+_specs: TypeAdapter[ExternalTools] = TypeAdapter(ExternalTools)
 DONE = SentEvent("[DONE]")
 """The last event of the AI SDK's protocol."""
 
@@ -274,7 +275,7 @@ async def _run(request: Request, caller: Caller, run: RunAgentInput, agent: str 
 def _encode_run_event(event: BaseEvent, caller: Caller) -> SentEvent:
     if isinstance(event, RunErrorEvent):
         # A message of the session names it as Temporal does.
-        event = event.model_copy(update={"message": event.message.replace(caller.prefix, "")})
+        event = event.model_copy(update={"message": hide_tenant(event.message, caller.prefix)})
     return SentEvent(event.model_dump_json(by_alias=True, exclude_none=True))
 
 
@@ -284,16 +285,13 @@ def _read_tools(run: RunAgentInput) -> tuple[ExternalToolSpec, ...]:
     Raises:
         InvalidParameter: A tool is not valid.
     """
-    try:
-        return tuple(
-            ExternalToolSpec(
-                name=tool.name,
-                description=tool.description or "",
-                parameters={"type": "object", **(tool.parameters or {})},
-            )
-            for tool in run.tools or ()
+    specs: list[Any] = []
+    for tool in run.tools or ():
+        parameters = {"type": "object", **tool.parameters} if isinstance(tool.parameters, dict) else tool.parameters
+        specs.append(
+            {"name": tool.name, "description": tool.description or "", "parameters": parameters or {"type": "object"}}
         )
-    except ValueError as error:
-        problem: Callable[[], list[Any]] | None = getattr(error, "errors", None)
-        first = problem()[0]["msg"] if problem else "not valid"
-        raise InvalidParameter(f"tools: {first}", param="tools") from None
+    try:
+        return _specs.validate_python(specs, strict=False)
+    except ValidationError as error:
+        raise InvalidParameter(f"tools: {error.errors()[0]['msg']}", param="tools") from None

@@ -134,8 +134,12 @@ class _Listing:
     async def _list_executions(self, conditions: list[str], *, with_status: bool) -> Summaries:
         """List the sessions of workflow executions that meet the conditions and the filters."""
         query = " AND ".join([f'WorkflowType = "{WORKFLOW_TYPE}"', *conditions, *self._make_conditions(with_status)])
+        prefix = self._filters.prefix or ""
         try:
             async for execution in self._client.list_workflows(query):
+                # Some of Temporal's databases do not tell the case of a prefix.
+                if not execution.id.startswith(prefix):
+                    continue
                 if execution.id not in self._listed and execution.status != WorkflowExecutionStatus.FAILED:
                     self._listed.add(execution.id)
                     yield await _summarize(execution)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,15 @@ def test_two_keys_differ(tmp_path: Path) -> None:
         ({"agents": ["support"], "operator": True}, {"agent": "other", "tools": ["rm"], "model": "openai:x"}, True),
         ({}, {"model": "openai:x", "webhooks": [{"url": "https://x.example", "secret": "a"}]}, False),
         ({"operator": True}, {"model": "openai:x", "webhooks": [{"url": "https://x.example", "secret": "a"}]}, True),
+        ({"agents": ["support"]}, {"agent": "support", "context_policy": {"keep_last_turns": 2}}, True),
+        ({"agents": ["support"]}, {"agent": "support", "context_policy": {"system_prompt": "obey"}}, False),
+        ({"models": ["openai:x"]}, {"model": "openai:x", "context_policy": {"system_prompt": "obey"}}, True),
+        ({"models": ["openai:x"]}, {"context_policy": {"summarization_model": "openai:y"}}, False),
+        (
+            {"agents": ["support"], "models": ["openai:*"]},
+            {"model": "openai:x", "context_policy": {"system_prompt": "obey"}},
+            True,
+        ),
     ],
 )
 def test_a_key_permits_agents_models_and_fields(
@@ -118,6 +127,58 @@ def test_a_key_permits_agents_models_and_fields(
     else:
         with pytest.raises(Forbidden):
             caller.check_config(config)
+
+
+@pytest.mark.parametrize(
+    ("options", "permitted"),
+    [
+        ({"model_options": {"temperature": 0}, "context_policy": {"max_messages": 5}, "tools": []}, True),
+        ({"context_policy": {"system_prompt": "obey"}}, False),
+        ({"context_policy": {"summarization_model": "openai:x"}}, False),
+        ({"model": "openai:x"}, False),
+        ({"max_iterations": 1000}, False),
+        ({"timeout_seconds": 86400}, False),
+    ],
+)
+def test_a_message_leaves_the_prompt_and_the_limits_to_the_agent(options: dict[str, Any], permitted: bool) -> None:
+    """A key with agents sets in a message what it may set in a configuration, and an operator's sets all."""
+    make_caller(agents=("support",), operator=True).check_message(options)
+    make_caller().check_message(options)
+    caller = make_caller(agents=("support",))
+    if permitted:
+        caller.check_message(options)
+    else:
+        with pytest.raises(Forbidden):
+            caller.check_message(options)
+
+
+async def test_no_route_replaces_the_prompt_of_an_agent(stack: Stack) -> None:
+    """A key with agents is refused a system prompt by every API: nothing of it comes into the session."""
+    agent, prompt = "support", "obey the caller"
+    async with run_service(stack.clew, agents=(agent,)) as served:
+        http, policy = served.http, {"system_prompt": prompt}
+        await stack.clew.open(served.scope("chat"), model=stack.add_model("fine"))
+        snapshot = {"type": "replace", "result_context": {"messages": [], **policy}}
+        said = {"role": "user", "content": "hello"}
+        tried: list[tuple[str, str, dict[str, Any]]] = [
+            ("PUT", "/v1/sessions/new", {"agent": agent, "context_policy": policy}),
+            ("PATCH", "/v1/sessions/chat", {"context_policy": policy}),
+            ("POST", "/v1/sessions/chat/messages", {"content": "hello", "context_policy": policy}),
+            ("POST", "/v1/sessions/chat/context", {"operation": snapshot}),
+            ("POST", "/v1/responses", {"model": agent, "input": "hello", "instructions": prompt}),
+            ("POST", "/v1/responses", {"conversation": "chat", "input": "hello", "instructions": prompt}),
+            (
+                "POST",
+                "/v1/chat/completions",
+                {"model": agent, "messages": [{"role": "system", "content": prompt}, said]},
+            ),
+        ]
+        for method, path, body in tried:
+            refused = await http.request(method, path, json=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "forbidden"), path
+        assert prompt not in str(
+            [entry.as_dict() for entry in await stack.clew.session(served.scope("chat")).entries()]
+        )
 
 
 def test_a_change_of_an_existing_session_is_limited_as_its_agent_is() -> None:
@@ -314,6 +375,27 @@ async def test_a_fork_stays_with_its_tenant(stack: Stack) -> None:
         assert SECRET not in entries
         with pytest.raises(NotFound):
             await stack.clew.session(served.scope("copy")).status()
+
+
+@pytest.mark.parametrize("change", [str.upper, lambda name: name.replace("-", "_")])
+async def test_a_list_has_the_sessions_of_one_tenant(stack: Stack, change: Callable[[str], str]) -> None:
+    """Also where the server's list does not tell two names apart, such as by their case."""
+    async with run_service(stack.clew) as served:
+        token, other = make_key("other", change(served.tenant))
+        await stack.clew.open(f"{other.tenant}:chat", model=stack.add_model("fine"))
+        await stack.clew.open(served.scope("own"), model=stack.add_model("fine"))
+        served.app.state.keys = Keys([*served.app.state.keys._keys, other])
+        async with make_http(served.address, token) as http:
+
+            async def list_ids(client: httpx.AsyncClient) -> list[str]:
+                return [row["session_id"] for row in (await client.get("/v1/sessions")).json()["sessions"]]
+
+            async def are_listed() -> bool:
+                return bool(await list_ids(http)) and bool(await list_ids(served.http))
+
+            await wait_until(are_listed)
+            assert await list_ids(http) == ["chat"]
+            assert await list_ids(served.http) == ["own"]
 
 
 async def test_an_operators_key_reaches_all_sessions(stack: Stack) -> None:

@@ -75,6 +75,9 @@ def test_a_message_has_the_names_that_callers_know() -> None:
     """Without the tenant, and as valid Unicode."""
     body = make_body(NotFound("there is no session 'acme:chat' \ud800"), tenant="acme")
     assert body["error"]["message"] == "there is no session 'chat' ?"
+    for tenant, message in (("d", "session_id: 'd:d:d' is used"), ("session_id", "session_id: it has letters")):
+        kept = message.replace("'d:d:d'", "'d:d'")
+        assert make_body(NotFound(message), tenant=tenant)["error"]["message"] == kept
 
 
 def test_who_has_no_key_is_told_how_to_send_one() -> None:

@@ -34,7 +34,8 @@ def answer(body: dict[str, Any]) -> Reply:
         return Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 2}),))
     if text == "slowly":
         return Reply("word " * 400, tokens_per_second=20)
-    return Reply(f"{HOSTILE} after {len(body['messages'])} messages" if text == "hostile" else "fine")
+    hostile = f"{HOSTILE} after {len(body['messages'])} messages\n\n{'>' * 20_000} deep\n\n{'[' * 50_000}"
+    return Reply(hostile if text == "hostile" else "fine")
 
 
 async def open_session(stack: Stack, served: Served, **config: Any) -> tuple[str, Session]:
@@ -81,7 +82,7 @@ async def test_a_conversation_is_had_in_the_studio(stack: Stack) -> None:
 
 @pytest.mark.slow
 async def test_hostile_texts_stay_texts(stack: Stack) -> None:
-    """A reply's Markdown is shown as Markdown, its markup and its unsafe links as text."""
+    """A reply's Markdown is shown as Markdown, its markup, its unsafe links and its deepest quotes as text."""
     async with run_service(stack.clew) as served:
         name, session = await open_session(stack, served, metadata={"title": HOSTILE})
         await session.ask("hostile")
@@ -89,6 +90,7 @@ async def test_hostile_texts_stay_texts(stack: Stack) -> None:
             reply = page.locator(".assistant .markdown")
             await expect(reply.locator("strong")).to_have_text("bold")
             await expect(reply).to_contain_text("<img src=x")
+            await expect(reply).to_contain_text("> deep")
             assert await page.locator("#rooms img, #rooms a[href^='javascript']").count() == 0
 
 
@@ -212,6 +214,17 @@ async def test_a_wrong_key_is_asked_for_again(stack: Stack) -> None:
         await page.get_by_label("Key", exact=True).fill(served.token)
         await page.get_by_role("button", name="Sign in").click()
         await expect(page.locator("#sessions")).to_contain_text("There are no sessions yet.")
+
+
+@pytest.mark.slow
+async def test_a_link_from_elsewhere_signs_nobody_in(stack: Stack) -> None:
+    """The key in an address is one of `clew dev` alone: on another host the page asks for a key."""
+    async with run_service(stack.clew) as served, open_browser() as browser:
+        page = await browser.new_page()
+        address = served.address.replace("127.0.0.1", "studio.localhost")
+        await page.goto(f"{address}/studio/#key={served.token}")
+        await expect(page.get_by_label("Key", exact=True)).to_be_visible()
+        assert await page.evaluate("sessionStorage.length") == 0
 
 
 async def test_windows_are_those_of_the_own_tenant(stack: Stack) -> None:

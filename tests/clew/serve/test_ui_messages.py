@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clew.contract import ToolResultInput
+from clew.contract import ApprovalInput, ToolResultInput
 from clew.errors import InvalidInput, UnsupportedContent
 from clew.serve.ui_messages import (
     Chunk,
@@ -27,6 +27,7 @@ from clew.session.events import (
     ThinkingAdded,
     ToolProgressed,
 )
+from clew_workflows.contract.payloads import UserMessage
 from clew_workflows.protocol import RequestedTool
 from clew_workflows.thread.entries import Entry
 from tests.support.images import DATA_URL
@@ -255,6 +256,41 @@ async def test_a_thread_has_the_messages_that_a_client_would_have() -> None:
     assert [part["type"] for part in messages[1]["parts"]] == ["step-start", "text", "tool-add", "step-start", "text"]
     assert messages[3]["parts"][-1]["state"] == "approval-requested"
     assert messages[1]["metadata"]["requestId"] == "r"
+
+
+@pytest.mark.parametrize("decision", ["approve", "deny"])
+async def test_the_messages_of_a_thread_that_begins_within_a_run(decision: Any) -> None:
+    """Of a long thread the newest entries are read: what they have of earlier calls is left out."""
+    session = ask("ask_add", "add", "order_outside")
+    session.do(ApprovalInput(tool_call_id="tool00001", decision=decision, reason="so"))
+    session.answer_call("tool00002", "3")
+    session.do(ToolResultInput(tool_call_id="tool00003", content="lost", is_error=True))
+    if decision == "approve":
+        session.answer_call("tool00001", "4")
+    session.reply("Done")
+    entries = list(session.thread)
+    (first,) = (entry for entry in entries if isinstance(entry.body, UserMessage))
+    for start in range(first.seq + 1, len(entries)):
+        # As if it had been steered in right before them.
+        newest = [first, *entries[start:]]
+
+        async def read(newest: list[Entry] = newest) -> AsyncIterator[Entry]:
+            for entry in newest:
+                yield entry
+
+        for message in await convert_thread(read()):
+            states = {part["state"] for part in message["parts"] if "toolCallId" in part}
+            assert states <= {"output-available", "output-error", "output-denied"}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [{"toolCallId": "a\0b"}, {"toolCallId": 3}, {"toolCallId": "c", "state": []}, {"toolCallId": "c", "approval": 1}],
+)
+def test_a_call_that_is_not_valid_is_refused(call: dict[str, Any]) -> None:
+    """A message of the assistant has calls of the form that the AI SDK sends."""
+    with pytest.raises(InvalidInput):
+        ReplyChunks("r", UiMessage(id="m", role="assistant", parts=[call]))
 
 
 def test_what_a_user_sends_is_read() -> None:

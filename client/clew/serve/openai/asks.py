@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from clew.serve.openai import inputs, names
 from clew.serve.openai.frames import ECHO, REPEATED, make_echo
 from clew.serve.openai.parts import Parts, read_content
 from clew.serve.openai.refusals import InvalidValue, UnsupportedValue, translate_validation_error
-from clew_workflows.contract.policy import ContextPolicy
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Ask:
             metadata[ECHO] = json.dumps(self.echo, separators=(",", ":"))
         made: dict[str, Any] = {"metadata": metadata} if metadata else {}
         if self.instructions:
-            made["context_policy"] = ContextPolicy(system_prompt=self.instructions)
+            made["context_policy"] = {"system_prompt": self.instructions}
         if self.options:
             made["model_options"] = self.options
         if self.output_schema is not None:
@@ -132,15 +132,9 @@ class Ask:
             return self.decisions[0].request
         for said in reversed((*self.history, *self.results)):
             for name in (said.call_id, said.item, *(call.id for call in said.calls)):
-                if name and names.decode(name, *_PLACES):
+                if name and names.decode(name, *names.THREAD_KINDS):
                     return name
         return None
-
-
-_PLACES = (
-    names.MESSAGE, names.REASONING, names.FUNCTION_CALL, names.SERVER_CALL, names.APPROVAL_REQUEST, names.SEARCH,
-    names.CODE, names.CALL,
-)  # fmt: skip
 
 
 # The Responses API.
@@ -258,7 +252,7 @@ def _read_call(item: inputs.FunctionCallItem, param: str) -> Call:
 
 def _read_arguments(text: str, param: str) -> dict[str, Any]:
     try:
-        arguments = json.loads(text or "{}")
+        arguments = from_json(text or "{}", allow_inf_nan=False)
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
@@ -393,8 +387,12 @@ def _make_ask(
     )
 
 
-def make_snapshot(history: Sequence[Said], refs: Sequence[Mapping[str, str]] = ()) -> list[dict[str, Any]]:
+def make_snapshot(
+    history: Sequence[Said], refs: Sequence[Mapping[str, str]] = (), *, calls: str = "c"
+) -> list[dict[str, Any]]:
     """Make the messages of a snapshot. Calls get short ids, and each has its result right behind it.
+
+    `calls`: what these ids begin with.
 
     Raises:
         InvalidValue: A result has no call before it, or a call has no result.
@@ -408,7 +406,7 @@ def make_snapshot(history: Sequence[Said], refs: Sequence[Mapping[str, str]] = (
         message: dict[str, Any] = {"role": said.role, "content": simplify(said.content)}
         if said.calls:
             for call in said.calls:
-                short[call.id] = f"c{len(short)}"
+                short[call.id] = f"{calls}{len(short)}"
                 missing[call.id] = call.name
             message["tool_calls"] = [
                 {"id": short[call.id], "name": call.name, "arguments": call.arguments} for call in said.calls

@@ -7,7 +7,7 @@ own, in which the earlier messages are context. The results of functions go on w
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated
 
@@ -43,8 +43,12 @@ async def create_completion(
     if body.stream:
         options = body.stream_options or inputs.ChatStreamOptions()
         chunks = Chunks(turn.frame, include_usage=bool(options.include_usage))
+
+        def encode_error(error: ClewError) -> SentEvent:
+            return SentEvent(json.dumps(make_error_body(error, caller.tenant)))
+
         response: Response = await stream_events(
-            request, _stream(turn, chunks), encode_error=_make_error_encoder(caller.tenant)
+            request, _stream(turn, chunks), encode_error=encode_error, resumes=False, fails_at_drain=True
         )
     else:
         done = await answer_or_leave(request, run(turn, turn.make_events(may_approve=False)))
@@ -73,10 +77,3 @@ async def _stream(turn: Turn, chunks: Chunks) -> AsyncGenerator[SentEvent, None]
             for chunk in chunks.take(event):
                 yield make_json_event(chunk)
     yield SentEvent("[DONE]")
-
-
-def _make_error_encoder(tenant: str) -> Callable[[ClewError], SentEvent]:
-    def encode(error: ClewError) -> SentEvent:
-        return SentEvent(json.dumps(make_error_body(error, tenant)))
-
-    return encode

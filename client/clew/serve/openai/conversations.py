@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from clew.serve.access import TENANT, Authorized, Caller
 from clew.serve.openai import asks, inputs, names, turns
 from clew.serve.openai.frames import read_time
-from clew.serve.openai.items import ITEM_REF, REPAIR, ThreadItems
+from clew.serve.openai.items import ITEM_REF, REPAIR, ThreadItems, list_snapshot_items
 from clew.serve.openai.refusals import InvalidValue, NotStored, OpenAIRoute, UnsupportedValue
 from clew.serve.openai.serving import IdempotencyKey, make_page, read_body
 from clew.session import Session
@@ -111,13 +111,15 @@ async def create_items(
     session, status = await turns.resume(caller, conversation_id)
     if status.status not in ("idle", "preparing"):
         raise Busy(f"conversation {conversation_id!r} has a response in progress")
-    op_id = f"items-{names.make_request_id(None)}"
+    made = names.make_request_id(None)
+    op_id = f"items-{made}"
     refs = [{ITEM_REF: names.encode(names.MESSAGE, conversation_id, f"#{op_id}.{n}")} for n, _ in enumerate(said)]
     known = await _read_messages(session, conversation_id)
-    await session.replace_context([*known, *asks.make_snapshot(said, refs)], op_id=op_id)
-    added = sum(bool(one.content) + len(one.calls) for one in said)
-    listed = await _read_items_of(session, conversation_id)
-    return JSONResponse(make_page(listed[-added:], None, max(added, 1), "asc"))
+    added = asks.make_snapshot(said, refs, calls=f"{made}-")
+    await session.replace_context([*known, *added], op_id=op_id)
+    before = sum(1 for message in known for _ in list_snapshot_items(conversation_id, 0, 0, message))
+    listed = (await _read_items_of(session, conversation_id))[before:]
+    return JSONResponse(make_page(listed, None, len(listed), "asc"))
 
 
 @router.get("/{conversation_id}/items/{item_id}", operation_id="getConversationItem")

@@ -17,6 +17,7 @@ from typing import Any
 
 from clew.serve.openai import items, names
 from clew.serve.openai.frames import Frame, make_error, make_response, read_time
+from clew.serve.problems import hide_tenant
 from clew.session.events import (
     ApprovalRequired,
     EntryCommitted,
@@ -152,6 +153,11 @@ class ResponseEvents:
         self._earlier = {call["id"]: call for call in _list_calls(begun) if call["name"] not in functions}
         self._may_approve = may_approve
         self._stop_reason: str | None = None
+
+    @property
+    def last_number(self) -> int:
+        """The number of the newest event; 0: there is none."""
+        return max(self._number - 1, 0)
 
     def describe(self, status: str) -> dict[str, Any]:
         """Describe the response while it has not ended."""
@@ -445,7 +451,7 @@ class ResponseEvents:
                 yield from self._finish("cancelled")
             case _, reason:
                 error = make_error(outcome.error, reason)
-                message = error["message"].replace(self._hides, "") if self._hides else error["message"]
+                message = hide_tenant(error["message"], self._hides)
                 yield from self._finish("failed", error={**error, "message": message})
 
     def _finish(self, status: str, **fields: Any) -> Iterator[Event]:

@@ -31,7 +31,10 @@ RESPONSES: Mapping[str, tuple[Support, str]] = {
         "differs",
         "Messages, results of functions, decisions, and items of earlier responses. Other items are refused.",
     ),
-    "instructions": ("differs", "The system prompt of this request alone; it takes the place of an agent's prompt."),
+    "instructions": (
+        "differs",
+        "The system prompt of this request alone, in the place of an agent's. A key with `agents` sets none.",
+    ),
     "max_output_tokens": ("served", "For each model call of the response."),
     "metadata": ("served", "Names that begin with `clew.` are refused."),
     "model": (
@@ -76,7 +79,7 @@ RESPONSES: Mapping[str, tuple[Support, str]] = {
 CHAT: Mapping[str, tuple[Support, str]] = {
     "max_completion_tokens": ("served", "For each model call."),
     "max_tokens": ("served", "The same as `max_completion_tokens`."),
-    "messages": ("differs", "Messages of the system become the system prompt of the request, in their order."),
+    "messages": ("differs", "Messages of the system become the `instructions` of the request, in their order."),
     "metadata": ("served", "Names that begin with `clew.` are refused."),
     "modalities": ("differs", '`["text"]` alone.'),
     "model": ("differs", "The name of an agent, or `provider:model`."),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from pydantic_core import from_json
 
 from clew.serve.openai.names import ResponseName
 from clew_workflows.contract.outcomes import OutcomeError, Usage
@@ -27,6 +28,17 @@ _BACKGROUND, _PREVIOUS, _FORMAT, _STORE, _SUMMARY, _TIER = (
 )
 REPEATED = ("user", "safety_identifier", "prompt_cache_key")
 """Fields of a request that its response repeats, and that have no other effect."""
+INVALID_PROMPT = frozenset(
+    {
+        "bad_request",
+        "content_refused",
+        "context_length_exceeded",
+        "context_overflow",
+        "invalid_input",
+        "refused_by_hook",
+    }
+)
+"""The types of errors whose cause is what the caller has sent."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +137,7 @@ def read_frame(name: ResponseName, message: Entry | None, config: Entry | None) 
 
 def _read_echo(text: str | None) -> dict[str, Any]:
     try:
-        echo = json.loads(text or "{}")
+        echo = from_json(text or "{}")
     except ValueError:
         return {}
     return echo if isinstance(echo, dict) else {}
@@ -207,12 +219,11 @@ def make_usage(usage: Usage) -> dict[str, Any]:
 def make_error(error: OutcomeError | None, reason: str) -> dict[str, str]:
     """Make the error of a failed response. Its message begins with the contract's word."""
     word = error.type if error else reason
-    codes = {
-        "rate_limited": "rate_limit_exceeded",
-        "bad_request": "invalid_prompt",
-        "content_refused": "invalid_prompt",
+    code = "rate_limit_exceeded" if word == "rate_limited" else "server_error"
+    return {
+        "code": "invalid_prompt" if word in INVALID_PROMPT else code,
+        "message": f"{word}: {error.message}" if error else word,
     }
-    return {"code": codes.get(word, "server_error"), "message": f"{word}: {error.message}" if error else word}
 
 
 def _make_format(frame: Frame) -> dict[str, Any]:

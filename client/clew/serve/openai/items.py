@@ -129,11 +129,15 @@ def make_provider_call(session_id: str, call_id: str, number: int, call: Provide
 
 def make_function_output(session_id: str, result: ToolMessage) -> dict[str, Any]:
     """Make the item of a function's result."""
+    return _make_output(session_id, result.tool_call_id, result.text)
+
+
+def _make_output(session_id: str, tool_call_id: str, output: str) -> dict[str, Any]:
     return {
-        "id": names.encode(names.FUNCTION_OUTPUT, session_id, result.tool_call_id),
+        "id": names.encode(names.FUNCTION_OUTPUT, session_id, tool_call_id),
         "type": "function_call_output",
-        "call_id": names.encode(names.CALL, session_id, result.tool_call_id),
-        "output": result.text,
+        "call_id": names.encode(names.CALL, session_id, tool_call_id),
+        "output": output,
         "status": "completed",
     }
 
@@ -176,7 +180,7 @@ class ThreadItems:
         self.items: list[dict[str, Any]] = []
         self._session_id = session_id
         self._calls: dict[str, ToolCall] = {}
-        self._external: frozenset[str] = frozenset()
+        self._functions: set[str] = set()
 
     def take(self, entry: Entry, functions: frozenset[str]) -> None:
         """Add the items of an entry. `functions`: the caller's functions then."""
@@ -211,6 +215,7 @@ class ThreadItems:
         for call in reply.tool_calls or ():
             self._calls[call["id"]] = call
             if call["name"] in functions:
+                self._functions.add(call["id"])
                 yield make_function_call(self._session_id, call)
 
     def _drop_reply(self) -> None:
@@ -222,14 +227,10 @@ class ThreadItems:
 
     def _add_result(self, result: ToolMessage) -> None:
         call = self._calls.pop(result.tool_call_id, None)
-        known = any(item.get("id") == self._name_function(result.tool_call_id) for item in self.items)
-        if known:
+        if result.tool_call_id in self._functions:
             self.items.append(make_function_output(self._session_id, result))
         elif call is not None:
             self.items.append(make_server_call(self._session_id, call, result))
-
-    def _name_function(self, tool_call_id: str) -> str:
-        return names.encode(names.FUNCTION_CALL, self._session_id, tool_call_id)
 
     def _add_decision(self, decision: ApprovalPayload) -> None:
         if call := self._calls.get(decision.tool_call_id):
@@ -249,30 +250,27 @@ class ThreadItems:
         # A compaction shortens what a model sees, and leaves the conversation as it is.
         if snapshot is None or getattr(operation.operation, "is_compaction", False):
             return
-        self.items, self._calls = [], {}
+        self.items, self._calls, self._functions = [], {}, set()
         for number, message in enumerate(snapshot.messages):
-            self.items += self._list_snapshot(entry.seq, number, message)
+            self.items += list_snapshot_items(self._session_id, entry.seq, number, message)
 
-    def _list_snapshot(self, seq: int, number: int, message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        said: Message = message  # type: ignore[assignment]
-        name = (message.get("refs") or {}).get(ITEM_REF) or names.name_seq(self._session_id, seq, number)
-        match said["role"]:
-            case "assistant":
-                if text := _join(said["content"]):
-                    yield make_message(name, text)
-                for call in said.get("tool_calls") or ():
-                    self._calls[call["id"]] = call
-                    yield make_function_call(self._session_id, call)
-            case "tool":
-                yield {
-                    "id": names.encode(names.FUNCTION_OUTPUT, self._session_id, said["tool_call_id"]),
-                    "type": "function_call_output",
-                    "call_id": names.encode(names.CALL, self._session_id, said["tool_call_id"]),
-                    "output": _join(said["content"]),
-                    "status": "completed",
-                }
-            case role:
-                yield make_input_message(name, said["content"], role)
+
+def list_snapshot_items(
+    session_id: str, seq: int, number: int, message: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """List the items of a snapshot's message: the one with a number, of the entry with a seq."""
+    said: Message = message  # type: ignore[assignment]
+    name = (message.get("refs") or {}).get(ITEM_REF) or names.name_seq(session_id, seq, number)
+    match said["role"]:
+        case "assistant":
+            if text := _join(said["content"]):
+                yield make_message(name, text)
+            for call in said.get("tool_calls") or ():
+                yield make_function_call(session_id, call)
+        case "tool":
+            yield _make_output(session_id, said["tool_call_id"], _join(said["content"]))
+        case role:
+            yield make_input_message(name, said["content"], role)
 
 
 def _join(content: Content) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import re
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from clew_workflows.contract.errors import NotFound
 
 _SEPARATOR = "\x1f"
 """Between the parts of an id. No id of the contract has a control character."""
+_SEQ = re.compile("[0-9]{1,15}")
 _HEX_DIGITS = 24
 """Digits of the ids that are made here."""
 
@@ -30,6 +32,10 @@ SEARCH = "ws"
 CODE = "ci"
 CALL = "call"
 """A tool call, as the results of functions name it."""
+THREAD_KINDS = (
+    MESSAGE, REASONING, FUNCTION_CALL, SERVER_CALL, APPROVAL_REQUEST, SEARCH, CODE, CALL,
+)  # fmt: skip
+"""The kinds of ids that name what a session's thread has."""
 
 
 def encode(kind: str, *parts: str) -> str:
@@ -85,7 +91,7 @@ class ResponseName:
         match decode(name, "resp", "chatcmpl"):
             case (session_id, request_id):
                 return cls(session_id, request_id)
-            case (session_id, request_id, seq) if seq.isascii() and seq.isdigit():
+            case (session_id, request_id, seq) if _SEQ.fullmatch(seq):
                 return cls(session_id, request_id, int(seq))
         raise NotFound(f"Response with id '{name[:200]}' not found.")
 

@@ -17,7 +17,6 @@ from clew_workflows.contract.errors import TooLarge
 
 Parts = list[str | Media | Mapping[str, Any]]
 """The parts of a message, as `Session.message` takes them."""
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _DIGEST = re.compile(r"(?:file-)?([0-9a-f]{64})")
 
 
@@ -108,8 +107,8 @@ def _decode(data: str, param: str) -> bytes:
     if len(data) // 4 * 3 > MAX_BLOB_BYTES + 2:
         raise TooLarge(f"'{param}' has more than {MAX_BLOB_BYTES} bytes, the most that are stored")
     try:
-        if _BASE64.fullmatch(data):
-            return b64decode(data)
+        if read := b64decode("".join(data.split()), validate=True):
+            return read
     except (binascii.Error, ValueError):
         pass
     raise InvalidValue(f"'{param}' has bytes that are not in base64", param=param)

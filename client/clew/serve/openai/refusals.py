@@ -12,7 +12,18 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
 
-from clew.serve.problems import PROBLEMS, Problem, find_status, find_word, make_body, make_headers
+from clew.serve.problems import (
+    MAX_PART_CHARACTERS,
+    MAX_PARTS,
+    PROBLEMS,
+    Problem,
+    describe_invalid,
+    find_status,
+    find_tenant,
+    find_word,
+    make_body,
+    make_headers,
+)
 from clew_workflows.contract.errors import Busy, ClewError
 
 _TYPES = {
@@ -28,7 +39,6 @@ _CODES = {
     "queue_full": "rate_limit_exceeded",
 }
 """The API's codes for words of the contract. The others are codes themselves."""
-_PATH_PARTS = 12
 
 
 class InvalidValue(Problem):
@@ -97,8 +107,10 @@ def translate_validation_error(error: ValidationError) -> InvalidValue:
     """Translate what is wrong with a request's body. The message does not repeat a value."""
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
     # What a union tried is no part of the path.
-    path = [part for part in problem["loc"] if isinstance(part, int) or str(part).isidentifier()][:_PATH_PARTS]
-    param = "".join(f"[{part}]" if isinstance(part, int) else f".{str(part)[:50]}" for part in path).lstrip(".")
+    path = [part for part in problem["loc"] if isinstance(part, int) or str(part).isidentifier()][:MAX_PARTS]
+    param = "".join(
+        f"[{part}]" if isinstance(part, int) else f".{str(part)[:MAX_PART_CHARACTERS]}" for part in path
+    ).lstrip(".")
     match problem["type"]:
         case "extra_forbidden":
             return UnknownParameter(f"Unknown parameter: '{param}'.", param=param)
@@ -127,8 +139,7 @@ def make_error_headers(error: ClewError) -> dict[str, str]:
 
 def make_error_response(request: Request, error: ClewError) -> JSONResponse:
     """Make the response that tells an error."""
-    key = getattr(request.state, "key", None)
-    body = make_error_body(error, key.tenant if key else None)
+    body = make_error_body(error, find_tenant(request))
     request.state.problem = find_word(error)
     return JSONResponse(body, find_status(error), make_error_headers(error))
 
@@ -146,10 +157,8 @@ class OpenAIRoute(APIRoute):
             except ClewError as error:
                 return make_error_response(request, error)
             except RequestValidationError as error:
-                first = error.errors()[0]
-                param = ".".join(str(part)[:50] for part in first["loc"][1:][:_PATH_PARTS])
-                refusal = InvalidValue(f"{param or 'the request'}: {first['msg'][:200]}", param=param or None)
-                return make_error_response(request, refusal)
+                message, param = describe_invalid(error)
+                return make_error_response(request, InvalidValue(message, param=param))
             except HTTPException as error:
                 problem = PROBLEMS.get(error.status_code, Problem)(str(error.detail))
                 return make_error_response(request, problem)

@@ -15,14 +15,12 @@ from clew.serve.openai.refusals import InvalidValue, OpenAIRoute, UnsupportedVal
 from clew.serve.openai.serving import (
     IdempotencyKey,
     answer_or_leave,
-    make_error_encoder,
     make_page,
     read_body,
     run,
-    stream,
+    send_events,
 )
 from clew.serve.openai.turns import Place, Turn
-from clew.serve.streams import stream_events
 from clew_workflows.contract.errors import Idle, RequestMismatch
 from clew_workflows.contract.payloads import AssistantMessage, ToolMessage, UserMessage
 
@@ -41,7 +39,7 @@ async def create_response(
     turn = await turns.begin(caller, ask, await _find_place(caller, body, ask), key)
     events = turn.make_events()
     if body.stream:
-        return await stream_events(request, stream(turn, events), encode_error=make_error_encoder(caller.tenant))
+        return await send_events(request, turn, events)
     if body.background:
         return JSONResponse(events.describe("in_progress"))
     done = await answer_or_leave(request, run(turn, events))
@@ -93,19 +91,19 @@ async def get_response(
     """Read a response, or its stream from an event on."""
     turn, entries = await turns.find(caller, response_id)
     if streams:
-        sent = stream(turn, turn.make_events(), starting_after)
-        return await stream_events(request, sent, encode_error=make_error_encoder(caller.tenant))
+        return await send_events(request, turn, turn.make_events(), starting_after)
     return JSONResponse(await turns.read_response(turn, entries))
 
 
 @router.post("/{response_id}/cancel", operation_id="cancelResponse")
 async def cancel_response(caller: Authorized, response_id: str) -> Response:
     """Cancel the request of a response. One that has ended stays as it is."""
-    turn, _ = await turns.find(caller, response_id)
-    with suppress(Idle, RequestMismatch):
-        await turn.session.cancel(turn.request_id, reason="cancelled by the API")
-        await turn.session.request(turn.request_id).result()
     turn, entries = await turns.find(caller, response_id)
+    if not turns.has_ended(entries):
+        with suppress(Idle, RequestMismatch):
+            await turn.session.cancel(turn.request_id, reason="cancelled by the API")
+            await turn.session.request(turn.request_id).result()
+        turn, entries = await turns.find(caller, response_id)
     return JSONResponse(await turns.read_response(turn, entries))
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Header, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic_core import from_json
 
 from clew.serve.bodies import depend_on_body
 from clew.serve.openai import fields, inputs, turns
 from clew.serve.openai.events import Event, ResponseEvents
 from clew.serve.openai.refusals import InvalidValue, make_error_body
 from clew.serve.openai.turns import Turn
-from clew.serve.streams import SentEvent, make_json_event
+from clew.serve.problems import find_tenant
+from clew.serve.streams import SentEvent, make_json_event, stream_events
 from clew_workflows.contract.errors import ClewError
 
 T = TypeVar("T")
@@ -51,8 +53,8 @@ async def _read_object(request: Request) -> dict[str, Any]:
         InvalidValue: It is none.
     """
     try:
-        body = json.loads(await request.body() or b"{}")
-    except (ValueError, RecursionError):
+        body = from_json(await request.body() or b"{}", allow_inf_nan=False)
+    except ValueError:
         raise InvalidValue("We could not parse the JSON body of your request.") from None
     if not isinstance(body, dict):
         raise InvalidValue("The body of the request is no JSON object.")
@@ -100,15 +102,20 @@ def encode_event(event: Event) -> SentEvent:
     return make_json_event(event, event=event["type"])
 
 
-def make_error_encoder(tenant: str) -> Callable[[ClewError], SentEvent]:
-    """Make what encodes the last event of a stream that has failed, for a caller of a tenant."""
+async def send_events(
+    request: Request, turn: Turn, events: ResponseEvents, starting_after: int | None = None
+) -> StreamingResponse:
+    """Make the response that streams the events of a response, behind the one with a number."""
 
-    def encode(error: ClewError) -> SentEvent:
-        body = make_error_body(error, tenant)["error"]
+    def encode_error(error: ClewError) -> SentEvent:
+        body = make_error_body(error, find_tenant(request))["error"]
         fields = {name: body[name] for name in ("code", "message", "param")}
-        return encode_event({"type": "error", **fields, "sequence_number": 0})
+        # A client that comes again goes on behind it.
+        number = max(events.last_number, starting_after or 0)
+        return encode_event({"type": "error", **fields, "sequence_number": number})
 
-    return encode
+    sent = stream(turn, events, starting_after)
+    return await stream_events(request, sent, encode_error=encode_error, resumes=False, fails_at_drain=True)
 
 
 def make_page(

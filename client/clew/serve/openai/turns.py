@@ -105,6 +105,7 @@ async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) 
     Raises:
         ClewError: It is refused. A refused message leaves no trace.
     """
+    caller.check_message(ask.make_message_options(), has_agent=place is not None or ask.agent is not None)
     wish = _Wish(caller, ask, key)
     if place is None:
         return await _begin_session(caller, ask, names.make_session_id(key), key)
@@ -118,6 +119,10 @@ async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) 
         return await _go_on(session, status, ask, place.session_id)
     if not ask.content:
         raise MissingParameter("there is no new message: the last one is the assistant's", param="input")
+    if key and await _knows(session, status, names.make_request_id(key)):
+        # The request is a repetition. The session may wait for what follows it.
+        _, model = _find_changes(status, ask)
+        return await _send_message(session, ask, place.session_id, key, model=model, shown=_find_model(status, ask))
     if place.previous is None:
         _refuse_waiting(place.session_id, status)
         return await _send(wish, session, status, place.session_id)
@@ -127,7 +132,7 @@ async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) 
 async def find_place(caller: Caller, ask: Ask) -> Place | None:
     """Find the session that the items of an input come from; None: they come from none of this tenant."""
     named = ask.find_place()
-    parts = names.decode(named, *_ITEM_KINDS) if named else None
+    parts = names.decode(named, *names.THREAD_KINDS) if named else None
     if not parts or len(parts) < 2:
         return None
     session_id, within = parts[0], parts[1]
@@ -146,12 +151,6 @@ async def find_place(caller: Caller, ask: Ask) -> Place | None:
         return None
     request_id = found[0].refs.get("request_id") if found else None
     return Place(session_id, ResponseName(session_id, request_id)) if request_id else None
-
-
-_ITEM_KINDS = (
-    names.MESSAGE, names.REASONING, names.FUNCTION_CALL, names.SERVER_CALL, names.APPROVAL_REQUEST, names.SEARCH,
-    names.CODE, names.CALL,
-)  # fmt: skip
 
 
 async def _begin_session(caller: Caller, ask: Ask, session_id: str, key: str | None) -> Turn:
@@ -306,7 +305,7 @@ async def _follow_up(
     wish: _Wish, session: Session, status: SessionStatus, previous: ResponseName, *, is_named: bool
 ) -> Turn:
     """Send a message behind a response: in its session if it is the newest there, else in a fork."""
-    session_id, key = previous.session_id, wish.key
+    session_id = previous.session_id
     ended = await _find_end(session, previous, is_named=is_named)
     if ended is None:
         _refuse_waiting(session_id, status)
@@ -318,10 +317,14 @@ async def _follow_up(
             return await _send(wish, session, status, session_id)
         except Busy:
             pass  # Another request has come first: both follow the same response.
-    elif key and await session.entries(request_id=names.make_request_id(key), limit=1):
-        # The request is a repetition: it was served here.
-        return await _send(wish, session, status, session_id)
     return await _fork(wish, session, ended.seq)
+
+
+async def _knows(session: Session, status: SessionStatus, request_id: str) -> bool:
+    """Whether a session has taken in a request."""
+    if request_id in (status.request_id, *status.queued_request_ids):
+        return True
+    return bool(await session.entries(request_id=request_id, limit=1))
 
 
 async def _find_end(session: Session, response: ResponseName, *, is_named: bool) -> Entry | None:
@@ -371,12 +374,13 @@ async def _go_on(session: Session, status: SessionStatus, ask: Ask, session_id: 
     answered = next(iter((*results, *decisions)))
     turn = await _find_part(session, session_id, answered)
     _check_same(turn.frame, status, ask)
-    functions = turn.frame.function_names
+    assert turn.begun is not None
+    functions, own = turn.frame.function_names, turn.begun.read(AssistantMessage).call_ids
     for call in status.pending_external_calls:
-        if call.name in functions and call.tool_call_id not in results:
+        # A repeated request finds the calls of a later reply.
+        if call.tool_call_id in own and call.name in functions and call.tool_call_id not in results:
             name = names.encode(names.CALL, session_id, call.tool_call_id)
             raise InvalidValue(f"No tool output found for function call {name}.", param="input")
-    assert turn.begun is not None
     if ask.content and status.request_id == turn.request_id:
         content = await _describe_blobs(session, ask.content)
         await session.steer(
@@ -560,10 +564,8 @@ async def find(caller: Caller, response_id: str) -> tuple[Turn, Sequence[Entry]]
         name = ResponseName.read(response_id)
         session = caller.session(name.session_id)
         entries = await session.entries(request_id=name.request_id)
-        if not entries:
-            status = await session.status()
-            if name.request_id not in (status.request_id, *status.queued_request_ids):
-                raise UnknownRequest(name.request_id)
+        if not entries and not await _knows(session, await session.status(), name.request_id):
+            raise UnknownRequest(name.request_id)
     except (NotFound, UnknownRequest):
         raise NotStored(f"Response with id '{response_id[:200]}' not found.") from None
     turn = await _read_turn(session, name, entries)
@@ -631,11 +633,15 @@ def fold(turn: Turn, entries: Sequence[Entry], status: SessionStatus | None) -> 
     return events
 
 
+def has_ended(entries: Sequence[Entry]) -> bool:
+    """Whether a request with these entries has its outcome."""
+    return any(entry.kind == "run" for entry in entries)
+
+
 async def read_response(turn: Turn, entries: Sequence[Entry]) -> dict[str, Any]:
     """Read a response as it is now."""
-    has_ended = any(entry.kind == "run" for entry in entries)
     status = None
-    if not has_ended:
+    if not has_ended(entries):
         # A session that has ended waits for nothing.
         with suppress(Closed, NotFound):
             status = await turn.session.status()

@@ -12,8 +12,9 @@ from clew.serve.openai import fields, inputs, names
 from clew.serve.openai.asks import Ask, make_snapshot, read_chat, read_response
 from clew.serve.openai.frames import ECHO
 from clew.serve.openai.refusals import InvalidValue, UnsupportedValue
+from clew.session.transport import make_input
 from clew_workflows.contract import MessageInput
-from clew_workflows.contract.errors import TooLarge
+from clew_workflows.contract.errors import InvalidInput, TooLarge
 
 
 def ask_response(given: Any, **body: Any) -> Ask:
@@ -118,6 +119,22 @@ def test_an_item_names_its_session() -> None:
     assert ask_response([new, result]).find_place() == result["call_id"]
 
 
+@pytest.mark.parametrize(
+    "arguments", ["[1]", "{", '{"a": NaN}', '{"a": "\\ud800"}', "[" * 100_000, '{"a":' * 100_000]
+)
+def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
+    """Arguments of earlier calls are a JSON object, of a depth that can be read."""
+    with pytest.raises(InvalidValue):
+        ask_response([call("c1", arguments=arguments)])
+
+
+def test_instructions_are_checked_by_the_contract() -> None:
+    """A prompt that no session takes is refused with the contract's word."""
+    asked = ask_chat({"role": "system", "content": "x" * 70_000}, {"role": "user", "content": "Hi"})
+    with pytest.raises(InvalidInput):
+        make_input(MessageInput, {"content": "Hi", **asked.make_message_options()})
+
+
 def test_parts_are_images_recordings_and_files() -> None:
     """Bytes come as data URLs or in base64; an address is an image's alone, and what is not valid is refused."""
     asked = ask_response(
@@ -150,3 +167,17 @@ def test_parts_are_images_recordings_and_files() -> None:
     for part, error in bad:
         with pytest.raises(error):
             ask_response([{"role": "user", "content": [part]}])
+
+
+def test_base64_in_lines_is_read_in_a_time_that_grows_with_its_length() -> None:
+    """Bytes may come in lines. Much white space before a character that is none of base64 is refused at once."""
+
+    def read(data: str) -> Ask:
+        return ask_response([{"role": "user", "content": [{"type": "input_file", "file_data": data}]}])
+
+    (file,) = read("AA\r\nAA\n").content
+    assert isinstance(file, File)
+    assert file.read() == bytes(3)
+    for data in ("AAAA" + " " * 1_000_000 + "!", " " * 1_000_000, "A", "AAAA=AAAA"):
+        with pytest.raises(InvalidValue):
+            read(data)

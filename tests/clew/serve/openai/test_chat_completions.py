@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from clew.local import Reply, ToolCall
 from tests.support.openai_api import check, connect
 from tests.support.openai_scripts import call_weather, echo
+from tests.support.scripts import PausedModel
 from tests.support.serving import Served, make_key, run_service
 from tests.support.stack import Stack
 
@@ -60,6 +61,18 @@ async def test_a_stream_has_the_text_and_the_usage(client: openai.AsyncOpenAI, s
     assert chunks[-2].choices[0].finish_reason == "stop"
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens > 0
+
+
+async def test_a_drain_is_an_error(served: Served, client: openai.AsyncOpenAI, stack: Stack) -> None:
+    """A stream of a process that ends fails: nobody takes what was sent for the whole answer."""
+    paused = PausedModel()
+    messages: Any = [{"role": "user", "content": "Hi"}]
+    stream = await client.chat.completions.create(model=stack.add_model(paused), messages=messages, stream=True)
+    assert check(await anext(stream)).choices[0].finish_reason is None
+    served.app.state.drain.begin()
+    with pytest.raises(openai.APIError) as caught:
+        await anext(stream)
+    assert caught.value.code == "draining"
 
 
 async def test_a_named_session_has_the_conversation(served: Served, client: openai.AsyncOpenAI, stack: Stack) -> None:

@@ -59,6 +59,24 @@ async def test_items_are_added(client: openai.AsyncOpenAI, stack: Stack) -> None
     assert answer.output_text.endswith("user: two | assistant: three | user: four")
 
 
+async def test_each_addition_is_answered_by_its_own_items(client: openai.AsyncOpenAI, stack: Stack) -> None:
+    """Calls of functions can be added twice. What makes no item is not answered by an earlier one."""
+    made = await client.conversations.create()
+    await client.responses.create(model=stack.add_model("fine"), input="one", conversation=made.id)
+
+    async def add(*items: Any) -> list[Any]:
+        return check(await client.conversations.items.create(made.id, items=items)).data
+
+    call: Any = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+    result: Any = {"type": "function_call_output", "call_id": "c1", "output": "42"}
+    added = [await add(call, result) for _ in range(2)]
+    assert [[item.type for item in items] for items in added] == [["function_call", "function_call_output"]] * 2
+    assert await add({"role": "assistant", "content": ""}) == []
+    assert await add() == []
+    ids = [item.id async for item in client.conversations.items.list(made.id)]
+    assert len(ids) == len(set(ids)) == 6
+
+
 async def test_metadata_and_deletion(client: openai.AsyncOpenAI, stack: Stack) -> None:
     """Metadata is replaced, and a deleted conversation is gone. Items alone are not deleted."""
     made = await client.conversations.create(metadata={"a": "b"})

@@ -14,8 +14,9 @@ from pydantic import TypeAdapter
 
 from clew.serve.openai.chunks import Chunks, ReplyRestarted
 from clew.serve.openai.events import ATTEMPT_NUMBERS, Event, ResponseEvents, split_text
-from clew.serve.openai.frames import Frame
+from clew.serve.openai.frames import Frame, make_error
 from clew.serve.openai.names import ResponseName
+from clew.serve.openai.refusals import RequestEnded
 from clew.session.events import (
     ApprovalRequired,
     EntryCommitted,
@@ -26,6 +27,7 @@ from clew.session.events import (
     ThinkingAdded,
 )
 from clew.session.events.feed import Feed
+from clew_workflows.contract.outcomes import OutcomeError
 from clew_workflows.contract.payloads import AssistantMessage
 from clew_workflows.thread.entries import Entry
 
@@ -226,6 +228,21 @@ def test_an_answer_that_was_corrected_is_no_part_of_the_response() -> None:
     voided = next(event["item"] for event in made if event["type"] == "response.output_item.done")
     assert (voided["status"], voided["phase"]) == ("incomplete", "commentary")
     assert sum(event["type"] == "response.output_text.done" for event in made) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "status"),
+    [
+        ("context_overflow", "invalid_prompt", 400),
+        ("rate_limited", "rate_limit_exceeded", 429),
+        ("x", "server_error", 500),
+    ],
+)
+def test_a_failure_by_what_was_sent_is_no_failure_of_the_server(word: str, code: str, status: int) -> None:
+    """The code of a failed response says whose it is; of a completion it is the status, too."""
+    made = make_error(OutcomeError(type=word, message="so"), "error")
+    assert (made["code"], made["message"]) == (code, f"{word}: so")
+    assert RequestEnded(made["code"], made["message"]).status == status
 
 
 def test_calls_of_functions_end_a_response() -> None:

@@ -29,6 +29,13 @@ def test_any_other_text_is_no_id(text: str) -> None:
     assert read is None or names.encode(names.MESSAGE, *read) == f"msg_{text}"
 
 
+@pytest.mark.parametrize("seq", ["9" * 5000, "9" * 16, "-1", "1.0", "²"])
+def test_a_part_has_the_seq_of_an_entry(seq: str) -> None:
+    """A number that no entry can have is none."""
+    with pytest.raises(NotFound):
+        ResponseName.read(names.encode("resp", "chat", "r", seq))
+
+
 def test_ids_of_a_key_are_the_same_each_time() -> None:
     """A caller's key for repetitions names one session and one request; without it each is new."""
     assert names.make_session_id("k") == names.make_session_id("k")

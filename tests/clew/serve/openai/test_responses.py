@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from clew import Agent
 from clew.local import Reply, ToolCall
+from clew.serve.streams import Drain
 from tests.support.media import make_png
 from tests.support.openai_api import check, connect
 from tests.support.openai_scripts import call_weather, echo
@@ -108,6 +109,27 @@ async def test_a_stream_goes_on_from_any_event(client: openai.AsyncOpenAI, stack
     again = [check(event) async for event in stream]
     assert [event.to_dict() for event in again[:-1]] == [event.to_dict() for event in first[11:-1]]
     assert again[-1].type == "response.completed"
+
+
+async def test_a_drain_is_an_error_behind_which_the_stream_goes_on(
+    served: Served, client: openai.AsyncOpenAI, stack: Stack
+) -> None:
+    """A stream of a process that ends has the error `draining`, with the number of the newest event."""
+    paused = PausedModel()
+    events: list[Any] = []
+    async for event in await client.responses.create(model=stack.add_model(paused), input="Hi", stream=True):
+        events.append(check(event))
+        await paused.called.wait()
+        served.app.state.drain.begin()
+    assert [event.type for event in events] == ["response.created", "response.in_progress", "error"]
+    assert events[-1].code == "draining"
+    assert events[-1].sequence_number == events[-2].sequence_number
+    paused.free.set()
+    served.app.state.drain = Drain()
+    stream = await client.responses.retrieve(events[0].response.id, stream=True, starting_after=1)
+    behind = [event async for event in stream]
+    assert behind[0].sequence_number == 2
+    assert behind[-1].type == "response.completed"
 
 
 async def test_a_previous_response_is_continued(client: openai.AsyncOpenAI, stack: Stack) -> None:
@@ -306,6 +328,53 @@ async def test_a_repeated_request_has_one_effect(client: openai.AsyncOpenAI, sta
     made = [await client.responses.create(model=model, input="Hi", extra_headers=headers) for _ in range(2)]
     assert made[0].id == made[1].id
     assert len(stack.list_requests(model)) == 1
+
+
+@pytest.mark.parametrize("names_previous", [False, True])
+async def test_a_repeated_request_finds_what_waits_for_its_caller(
+    client: openai.AsyncOpenAI, stack: Stack, *, names_previous: bool
+) -> None:
+    """A repetition is answered as the request was, also when the session has gone on to wait for its caller."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        newest = get_last_message(body)
+        if newest["content"] == "Thanks":
+            return Reply("done")
+        city = "Oslo" if newest["role"] == "tool" else "Porto"
+        return Reply(tool_calls=[ToolCall("get_weather", {"city": city})])
+
+    model = stack.add_model(lambda body: Reply("fine") if get_last_message(body)["content"] == "Hi" else script(body))
+    zeroth = await client.responses.create(model=model, input="Hi", tools=[WEATHER])
+    assert zeroth.conversation is not None
+    place: Any = {"previous_response_id": zeroth.id} if names_previous else {"conversation": zeroth.conversation.id}
+
+    async def send(given: Any, key: str, **fields: Any) -> tuple[str, str]:
+        made = await client.responses.create(
+            model=model, input=given, tools=[WEATHER], extra_headers={"Idempotency-Key": key}, **fields
+        )
+        (call,) = made.output
+        assert call.type == "function_call"
+        return made.id, call.call_id
+
+    first = await send("Weather?", "k-1", **place)
+    assert await send("Weather?", "k-1", **place) == first
+    result: Any = [{"type": "function_call_output", "call_id": first[1], "output": "sun"}]
+    second = await send(result, "k-2", previous_response_id=first[0])
+    assert second != first
+    assert await send(result, "k-2", previous_response_id=first[0]) == second
+    assert await send("Weather?", "k-1", **place) == first
+    assert len(stack.list_requests(model)) == 3
+
+
+async def test_a_response_that_has_ended_is_not_cancelled(
+    served: Served, client: openai.AsyncOpenAI, stack: Stack
+) -> None:
+    """It is answered as it is, also if its session hibernates."""
+    made = await client.responses.create(model=stack.add_model("fine"), input="Hi")
+    assert made.conversation is not None
+    assert (await client.responses.cancel(made.id)).status == "completed"
+    await stack.clew.session(served.scope(made.conversation.id)).hibernate()
+    assert check(await client.responses.cancel(made.id)).output_text == "fine"
 
 
 async def test_what_is_not_served_is_refused(client: openai.AsyncOpenAI, stack: Stack) -> None:

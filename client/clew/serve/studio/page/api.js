@@ -12,9 +12,10 @@ export class Refusal extends Error {
   }
 }
 
-// The key of this tab. `clew dev` gives it in the fragment of the address, which is never sent.
+// The key of this tab. `clew dev` gives it in the fragment of the address, which is never sent. Elsewhere a link could
+// sign a person in with a stranger's key, to read what the person writes.
 const given = new URLSearchParams(location.hash.slice(1)).get("key");
-if (given) {
+if (given && ["127.0.0.1", "[::1]", "localhost"].includes(location.hostname)) {
   sessionStorage.setItem(KEY, given);
   history.replaceState(null, "", location.pathname);
 }

@@ -120,7 +120,9 @@ function makePart(part, session) {
 
 // ---- The Markdown of replies: paragraphs, headings, lists, quotes, code, emphasis and links. No HTML, no images.
 
-export function* makeMarkdown(text) {
+const MOST_QUOTES = 20;
+
+export function* makeMarkdown(text, depth = 0) {
   const lines = text.split("\n");
   while (lines.length) {
     const line = lines.shift();
@@ -143,10 +145,10 @@ export function* makeMarkdown(text) {
         else items[items.length - 1] += ` ${next.trim()}`;
       }
       yield make(isOrdered ? "ol" : "ul", isOrdered ? { start: parseInt(match[1], 10) } : {}, ...items.map((item) => make("li", {}, ...makeInline(item))));
-    } else if (/^>\s?/.test(line)) {
+    } else if (depth < MOST_QUOTES && /^>\s?/.test(line)) {
       const quote = [line];
       while (lines.length && /^>\s?/.test(lines[0])) quote.push(lines.shift());
-      yield make("blockquote", {}, ...makeMarkdown(quote.map((part) => part.replace(/^>\s?/, "")).join("\n")));
+      yield make("blockquote", {}, ...makeMarkdown(quote.map((part) => part.replace(/^>\s?/, "")).join("\n"), depth + 1));
     } else if (/^\s*([-*_])(\s*\1){2,}\s*$/.test(line)) {
       yield make("hr");
     } else {
@@ -157,7 +159,7 @@ export function* makeMarkdown(text) {
   }
 }
 
-const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|\*([^*\s][^*]*?)\*|\[([^\]\n]+)\]\(([^)\s]+)\)/s;
+const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|\*([^*\s][^*]*?)\*|\[([^[\]\n]+)\]\(([^)\s]+)\)/s;
 
 function* makeInline(text) {
   for (let match; (match = INLINE.exec(text)); text = text.slice(match.index + match[0].length)) {
