@@ -30,6 +30,7 @@ from clew.session import Clew, Session
 from clew.session.connection import validate_session_id
 from clew.session.options import SessionOptions
 from clew.session.transport import translate_error
+from clew_workflows.contract.config import SessionConfig
 from clew_workflows.contract.errors import InvalidInput
 from clew_workflows.contract.names import WORKFLOW_TYPE, AgentName, ModelName
 
@@ -48,6 +49,7 @@ TOKEN_PREFIX = "clew_"
 TOKEN_BYTES = 32
 RELOAD_SECONDS = 5.0
 """Seconds after which the file of keys is looked at again."""
+DEFAULT_PRIORITY: int = SessionConfig.model_fields["priority"].default
 QUOTA_SECONDS = 30.0
 """Seconds after which a caller at its quota may try again."""
 SESSION_FIELDS = frozenset(
@@ -320,6 +322,12 @@ class Caller:
         if config.get("webhooks") is not None:
             # A webhook names a secret of the workers, which signs for another tenant perhaps.
             raise Forbidden(f"the key {self.key.name!r} may not set webhooks: operators do", param="webhooks")
+        if (priority := config.get("priority")) is not None and priority < DEFAULT_PRIORITY:
+            # Calls of all tenants wait in one order of priorities.
+            raise Forbidden(
+                f"the key {self.key.name!r} may not set a priority before {DEFAULT_PRIORITY}: operators do",
+                param="priority",
+            )
         agent = config.get("agent")
         agent = agent if agent is None or isinstance(agent, str) else agent.name
         if agent is not None and self.key.agents is not None and agent not in self.key.agents:
