@@ -1,4 +1,7 @@
-"""A worker dies in the middle of streams that unchanged clients read: the clients from npm, LangChain and `llm`."""
+"""A worker dies in the middle of streams that unchanged clients read: those from npm, LangChain and `llm`.
+
+Each test has all its streams on one worker, and kills it when each client has handed out its first text.
+"""
 
 from __future__ import annotations
 
@@ -38,49 +41,29 @@ class Reading:
     """What a client has read of its stream.
 
     Attributes:
-        pieces: The texts that it has handed out, in their order.
+        text: The texts that it has handed out, one after the other.
         has_begun: It has handed out the first one.
-        answer: The answer that it has at the end. None: it has none, or does not tell its answer from other texts.
+        answer: The answer that it names at the end. None: it names none.
         error: The code of the error with which it has ended. None: it has ended without one.
     """
 
-    pieces: list[str] = field(default_factory=list)
+    text: str = ""
     has_begun: asyncio.Event = field(default_factory=asyncio.Event)
     answer: str | None = None
     error: str | None = None
 
-    @property
-    def text(self) -> str:
-        """All that it has handed out."""
-        return "".join(self.pieces)
-
-    def take(self, piece: str) -> None:
-        """Take a text that the client has handed out."""
+    def add(self, piece: str) -> None:
+        """Add a text that the client has handed out."""
         if piece:
-            self.pieces.append(piece)
+            self.text += piece
             self.has_begun.set()
 
 
-@asynccontextmanager
-async def run_program(
-    *command: str | Path, env: Mapping[str, str] | None = None
-) -> AsyncIterator[tuple[subprocess.Process, asyncio.StreamReader]]:
-    """Run a program, and read its output. It is killed at the end if it still runs."""
-    process = await asyncio.create_subprocess_exec(*command, env=env, stdout=subprocess.PIPE)
-    assert process.stdout
-    try:
-        yield process, process.stdout
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
 Client = Callable[[Served, str, Reading, Path], Awaitable[None]]
-"""Reads the stream of a prompt to a model, with a folder of its own."""
+"""Sends a prompt to a model of a service, and reads the stream. It has an empty folder of its own."""
 
 
-def use_npm(name: str, packages: Path) -> Client:
+def make_npm_client(name: str, packages: Path) -> Client:
     """Make a client of `takeover.mjs`."""
 
     async def read(served: Served, model: str, reading: Reading, _folder: Path) -> None:
@@ -89,16 +72,18 @@ def use_npm(name: str, packages: Path) -> Client:
             async for line in output:
                 match json.loads(line):
                     case {"piece": piece}:
-                        reading.take(piece)
-                    case ended:
-                        reading.answer, reading.error = ended.get("answer"), ended.get("error")
+                        reading.add(piece)
+                    case {"answer": answer}:
+                        reading.answer = answer
+                    case {"error": code}:
+                        reading.error = code
             assert await process.wait() == 0
 
     return read
 
 
-def use_langchain(*, responses: bool) -> Client:
-    """Make a client of LangChain's model. Its answer is the last text of its message."""
+def make_langchain_client(*, responses: bool) -> Client:
+    """Make a client of LangChain's model. Its answer is the last text block of its message."""
 
     async def read(served: Served, model: str, reading: Reading, _folder: Path) -> None:
         chat = ChatOpenAI(
@@ -108,20 +93,19 @@ def use_langchain(*, responses: bool) -> Client:
         try:
             async for chunk in chat.astream("Hi"):
                 assert isinstance(chunk, AIMessageChunk)
-                reading.take(chunk.text)
+                reading.add(chunk.text)
                 message = chunk if message is None else message + chunk
         except openai.APIError as error:
             reading.error = error.code
-            return
-        assert message
-        texts = [block["text"] for block in message.content_blocks if block["type"] == "text"]
-        reading.answer = texts[-1]
+        else:
+            assert message
+            reading.answer = [block["text"] for block in message.content_blocks if block["type"] == "text"][-1]
 
     return read
 
 
-def use_llm(*, responses: bool) -> Client:
-    """Make a client of the command `llm`. Its error has no code."""
+def make_llm_client(*, responses: bool) -> Client:
+    """Make a client of the command `llm`, which prints texts, and a message in place of an error's code."""
 
     async def read(served: Served, model: str, reading: Reading, folder: Path) -> None:
         named = {
@@ -136,12 +120,28 @@ def use_llm(*, responses: bool) -> Client:
         # The local model of the tests is a plugin whose own dependencies are not installed.
         environ = {**os.environ, "LLM_USER_PATH": str(folder), "LLM_LOAD_PLUGINS": ""}
         async with run_program(sys.executable, "-m", "llm", "-m", "clew", "Hi", env=environ) as (process, output):
-            while piece := await output.read(1000):
-                reading.take(piece.decode())
+            while printed := await output.read(1000):
+                reading.add(printed.decode())
             status = await process.wait()
-        reading.error = f"status {status}" if status else None
+        reading.text = reading.text.removesuffix("\n")
+        reading.error = RESTARTED if status == 1 else None
 
     return read
+
+
+@asynccontextmanager
+async def run_program(
+    *command: str | Path, env: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[subprocess.Process, asyncio.StreamReader]]:
+    """Run a program whose output is read. It is killed at the end if it still runs."""
+    process = await asyncio.create_subprocess_exec(*command, env=env, stdout=subprocess.PIPE)
+    assert process.stdout
+    try:
+        yield process, process.stdout
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 async def read_through_takeover(
@@ -149,25 +149,25 @@ async def read_through_takeover(
 ) -> dict[str, Reading]:
     """Have each client read a stream, and kill the worker of all when each has handed out its first text.
 
-    The models reply with the story, slowly, and after the worker's death with `again`.
+    Each model tells the story, a word every two seconds. After the worker's death it replies with `again`.
     """
     readings = {name: Reading() for name in clients}
-    attempts = dict.fromkeys(clients, 0)
-    have_all_called = asyncio.Barrier(len(clients))
+    waiting = set(clients)
+    have_all_called, has_died = asyncio.Event(), asyncio.Event()
 
     def make_script(name: str) -> Any:
         async def script(_body: dict[str, Any]) -> Reply:
-            attempts[name] += 1
-            if attempts[name] > 1:
-                return Reply(again, tokens_per_second=100)
-            # No reply ends before the slowest client has begun to read.
+            waiting.discard(name)
+            if not waiting:
+                have_all_called.set()
+            # No story goes far before the slowest client has come.
             await have_all_called.wait()
-            return Reply(STORY, tokens_per_second=2)
+            return Reply(again) if has_died.is_set() else Reply(STORY, tokens_per_second=0.5)
 
         return script
 
     clew = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
-    async with run_service(clew) as served, asyncio.timeout(4 * PATIENCE_SECONDS):
+    async with run_service(clew) as served, asyncio.timeout(6 * PATIENCE_SECONDS):
         async with run_worker_process(stack, clew.task_queue) as first, asyncio.TaskGroup() as tasks:
             reads = []
             for name, read in clients.items():
@@ -177,39 +177,55 @@ async def read_through_takeover(
                 reads.append(tasks.create_task(read(served, model, readings[name], own)))
             for reading in readings.values():
                 await reading.has_begun.wait()
+            assert all(STORY.startswith(reading.text) and reading.text != STORY for reading in readings.values())
             await first.kill()
-            before = {name: reading.text for name, reading in readings.items()}
+            has_died.set()
             async with run_worker_process(stack, clew.task_queue):
                 await asyncio.wait(reads)
-    assert all(STORY.startswith(text) and text != STORY for text in before.values())
-    assert attempts == dict.fromkeys(clients, 2)
     return readings
 
 
-def list_clients(packages: Path | None) -> Mapping[str, Client]:
-    """List the clients."""
+def check_readings(readings: Mapping[str, Reading], again: str) -> None:
+    """Check what clients have read whose worker has died, and whose models have replied with `again` then.
+
+    What begins alike goes on, and each text is there once. Otherwise a response has a new message, which is the answer,
+    and a completion fails.
+    """
+    for name, reading in readings.items():
+        # The command `llm` prints the texts of all messages, and does not say which one is the answer.
+        answer = None if name.startswith("llm") else again
+        if again == STORY:
+            assert (reading.text, reading.answer, reading.error) == (STORY, answer, None), name
+        elif name.endswith("responses"):
+            assert (reading.answer, reading.error) == (answer, None), name
+            assert reading.text.endswith(OTHER), name
+            assert STORY.startswith(reading.text.removesuffix(OTHER)), name
+        else:
+            assert (reading.answer, reading.error) == (None, RESTARTED), name
+            assert STORY.startswith(reading.text), name
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("again", [STORY, OTHER], ids=["alike", "otherwise"])
-async def test_clients_in_python(stack: Stack, tmp_path: Path, again: str) -> None:
-    """x."""
+async def test_streams_of_langchain_and_llm_go_on_after_their_worker_has_died(
+    stack: Stack, tmp_path: Path, again: str
+) -> None:
+    """SIGKILL in the middle of streams that LangChain and `llm` read, over both APIs: each text once, or the error."""
     clients = {
-        "langchain responses": use_langchain(responses=True),
-        "langchain chat": use_langchain(responses=False),
-        "llm responses": use_llm(responses=True),
-        "llm chat": use_llm(responses=False),
+        "langchain responses": make_langchain_client(responses=True),
+        "langchain chat": make_langchain_client(responses=False),
+        "llm responses": make_llm_client(responses=True),
+        "llm chat": make_llm_client(responses=False),
     }
-    readings = await read_through_takeover(stack, tmp_path, clients, again)
-    for name, reading in readings.items():
-        print(name, reading)
+    check_readings(await read_through_takeover(stack, tmp_path, clients, again), again)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("again", [STORY, OTHER], ids=["alike", "otherwise"])
-async def test_clients_from_npm(stack: Stack, npm_packages: Path, tmp_path: Path, again: str) -> None:
-    """x."""
-    clients = {name: use_npm(name, npm_packages) for name in ("responses", "chat", "sdkResponses", "sdkChat")}
-    readings = await read_through_takeover(stack, tmp_path, clients, again)
-    for name, reading in readings.items():
-        print(name, reading)
+async def test_streams_of_clients_from_npm_go_on_after_their_worker_has_died(
+    stack: Stack, npm_packages: Path, tmp_path: Path, again: str
+) -> None:
+    """SIGKILL in the middle of streams that the TypeScript client and the AI SDK read, over both APIs."""
+    names = ("openai responses", "openai chat", "sdk responses", "sdk chat")
+    clients = {name: make_npm_client(name, npm_packages) for name in names}
+    check_readings(await read_through_takeover(stack, tmp_path, clients, again), again)

@@ -35,10 +35,10 @@ async function readWithSDK(used) {
 }
 
 const read = {
-  responses: readResponse,
-  chat: readCompletion,
-  sdkResponses: () => readWithSDK(openai(model)),
-  sdkChat: () => readWithSDK(openai.chat(model)),
+  "openai responses": readResponse,
+  "openai chat": readCompletion,
+  "sdk responses": () => readWithSDK(openai(model)),
+  "sdk chat": () => readWithSDK(openai.chat(model)),
 }[name];
 try {
   print({ answer: await read() });
