@@ -44,7 +44,7 @@ class Reading:
         text: The texts that it has handed out, one after the other.
         has_begun: It has handed out the first one.
         answer: The answer that it names at the end. None: it names none.
-        error: The code of the error with which it has ended. None: it has ended without one.
+        error: The code of the error with which it has ended, or the status of a command. None: it has not failed.
     """
 
     text: str = ""
@@ -105,7 +105,7 @@ def make_langchain_client(*, responses: bool) -> Client:
 
 
 def make_llm_client(*, responses: bool) -> Client:
-    """Make a client of the command `llm`, which prints texts, and a message in place of an error's code."""
+    """Make a client of the command `llm`, which prints texts alone."""
 
     async def read(served: Served, model: str, reading: Reading, folder: Path) -> None:
         named = {
@@ -124,7 +124,7 @@ def make_llm_client(*, responses: bool) -> Client:
                 reading.add(printed.decode())
             status = await process.wait()
         reading.text = reading.text.removesuffix("\n")
-        reading.error = RESTARTED if status == 1 else None
+        reading.error = f"status {status}" if status else None
 
     return read
 
@@ -167,33 +167,37 @@ async def read_through_takeover(
         return script
 
     clew = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
-    async with run_service(clew) as served, asyncio.timeout(6 * PATIENCE_SECONDS):
-        async with run_worker_process(stack, clew.task_queue) as first, asyncio.TaskGroup() as tasks:
-            reads = []
-            for name, read in clients.items():
-                own = folder / name
-                own.mkdir()
-                model = stack.add_model(make_script(name))
-                reads.append(tasks.create_task(read(served, model, readings[name], own)))
-            for reading in readings.values():
-                await reading.has_begun.wait()
-            assert all(STORY.startswith(reading.text) and reading.text != STORY for reading in readings.values())
-            await first.kill()
-            has_died.set()
-            async with run_worker_process(stack, clew.task_queue):
-                await asyncio.wait(reads)
+    async with (
+        run_service(clew) as served,
+        asyncio.timeout(6 * PATIENCE_SECONDS),
+        run_worker_process(stack, clew.task_queue) as first,
+        asyncio.TaskGroup() as tasks,
+    ):
+        reads = []
+        for name, read in clients.items():
+            own = folder / name
+            own.mkdir()
+            model = stack.add_model(make_script(name))
+            reads.append(tasks.create_task(read(served, model, readings[name], own)))
+        for reading in readings.values():
+            await reading.has_begun.wait()
+        assert all(STORY.startswith(reading.text) and reading.text != STORY for reading in readings.values())
+        await first.kill()
+        has_died.set()
+        async with run_worker_process(stack, clew.task_queue):
+            await asyncio.wait(reads)
     return readings
 
 
 def check_readings(readings: Mapping[str, Reading], again: str) -> None:
     """Check what clients have read whose worker has died, and whose models have replied with `again` then.
 
-    What begins alike goes on, and each text is there once. Otherwise a response has a new message, which is the answer,
-    and a completion fails.
+    What begins alike goes on, and each text is there once. Otherwise a response has a new message, which is the
+    answer, and a completion fails.
     """
     for name, reading in readings.items():
         # The command `llm` prints the texts of all messages, and does not say which one is the answer.
-        answer = None if name.startswith("llm") else again
+        answer, error = (None, "status 1") if name.startswith("llm") else (again, RESTARTED)
         if again == STORY:
             assert (reading.text, reading.answer, reading.error) == (STORY, answer, None), name
         elif name.endswith("responses"):
@@ -201,7 +205,7 @@ def check_readings(readings: Mapping[str, Reading], again: str) -> None:
             assert reading.text.endswith(OTHER), name
             assert STORY.startswith(reading.text.removesuffix(OTHER)), name
         else:
-            assert (reading.answer, reading.error) == (None, RESTARTED), name
+            assert (reading.answer, reading.error) == (None, error), name
             assert STORY.startswith(reading.text), name
 
 
@@ -210,7 +214,7 @@ def check_readings(readings: Mapping[str, Reading], again: str) -> None:
 async def test_streams_of_langchain_and_llm_go_on_after_their_worker_has_died(
     stack: Stack, tmp_path: Path, again: str
 ) -> None:
-    """SIGKILL in the middle of streams that LangChain and `llm` read, over both APIs: each text once, or the error."""
+    """SIGKILL in the middle of streams that LangChain and `llm` read, over both APIs."""
     clients = {
         "langchain responses": make_langchain_client(responses=True),
         "langchain chat": make_langchain_client(responses=False),

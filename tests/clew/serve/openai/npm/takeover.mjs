@@ -1,6 +1,6 @@
 // Read one stream with a client from npm, unchanged. Prints each text that the client hands out, and its end: JSON lines.
 import { createOpenAI } from "@ai-sdk/openai";
-import { streamText } from "ai";
+import { StreamProviderError, streamText } from "ai";
 import OpenAI from "openai";
 
 const [baseURL, apiKey, model, name] = process.argv.slice(2);
@@ -43,5 +43,6 @@ const read = {
 try {
   print({ answer: await read() });
 } catch (error) {
-  print({ error: error.code ?? String(error) });
+  const isTyped = error instanceof OpenAI.APIError || StreamProviderError.isInstance(error);
+  print({ error: isTyped ? error.code : String(error) });
 }
