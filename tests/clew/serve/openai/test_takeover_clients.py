@@ -11,7 +11,7 @@ import os
 import sys
 import uuid
 from asyncio import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +59,7 @@ class Reading:
             self.has_begun.set()
 
 
-Client = Callable[[Served, str, Reading, Path], Awaitable[None]]
+Client = Callable[[Served, str, Reading, Path], Coroutine[Any, Any, None]]
 """Sends a prompt to a model of a service, and reads the stream. It has an empty folder of its own."""
 
 
