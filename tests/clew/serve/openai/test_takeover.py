@@ -33,7 +33,7 @@ async def test_a_stream_goes_on_after_its_worker_has_died(stack: Stack, again: s
     def script(_body: dict[str, Any]) -> Reply:
         nonlocal attempts
         attempts += 1
-        return Reply(STORY, tokens_per_second=5) if attempts == 1 else Reply(again, tokens_per_second=100)
+        return Reply(STORY, tokens_per_second=2) if attempts == 1 else Reply(again, tokens_per_second=100)
 
     queue = f"queue-{uuid.uuid4().hex}"
     model = stack.add_model(script)
@@ -41,7 +41,7 @@ async def test_a_stream_goes_on_after_its_worker_has_died(stack: Stack, again: s
     async with run_service(clew) as served, connect(served) as client, run_worker_process(stack, queue) as first:
         events: list[Any] = []
         stream = await client.responses.create(model=model, input="Hi", stream=True)
-        async with asyncio.timeout(2 * PATIENCE_SECONDS):
+        async with asyncio.timeout(4 * PATIENCE_SECONDS):
             async for event in stream:
                 events.append(check(event))
                 if sum(one.type == "response.output_text.delta" for one in events) == 5:
@@ -79,7 +79,7 @@ async def test_a_completion_goes_on_after_its_worker_has_died(stack: Stack, agai
     def script(_body: dict[str, Any]) -> Reply:
         nonlocal attempts
         attempts += 1
-        return Reply(STORY, tokens_per_second=5) if attempts == 1 else Reply(again, tokens_per_second=100)
+        return Reply(STORY, tokens_per_second=2) if attempts == 1 else Reply(again, tokens_per_second=100)
 
     queue = f"queue-{uuid.uuid4().hex}"
     clew = Clew(stack.clew.temporal, queue)
@@ -92,7 +92,7 @@ async def test_a_completion_goes_on_after_its_worker_has_died(stack: Stack, agai
     error: openai.APIError | None = None
     async with run_service(clew) as served, connect(served) as client, run_worker_process(stack, queue) as first:
         stream = await client.chat.completions.create(**request, stream=True)
-        async with asyncio.timeout(2 * PATIENCE_SECONDS):
+        async with asyncio.timeout(4 * PATIENCE_SECONDS):
             async for chunk in stream:
                 text += check(chunk).choices[0].delta.content or ""
                 if len(text) > 20:
