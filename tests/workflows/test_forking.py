@@ -16,7 +16,7 @@ from clew import (
     Entry,
     Session,
 )
-from clew.errors import InvalidInput, NotFound
+from clew.errors import Closed, InvalidInput, NotFound
 from clew.local import Reply
 from clew_activities.archive import Head, Store
 from clew_activities.archive.backends import Bucket
@@ -211,8 +211,8 @@ async def test_a_fork_is_recorded_although_its_parents_head_seems_old(stack: Sta
 
 
 async def has_begun(clew: Clew, session_id: str) -> bool:
-    """Whether a session answers."""
-    with suppress(NotFound):
+    """Whether a session answers. A fork is archived before its workflow starts."""
+    with suppress(Closed, NotFound):
         return bool((await clew.session(session_id).status()).rev)
     return False
 
