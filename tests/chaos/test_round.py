@@ -55,6 +55,7 @@ async def test_a_round_that_an_error_ends_is_explained(monkeypatch: pytest.Monke
     assert list((tmp_path / "clew-chaos-3").glob("history-*.json"))
 
 
+@pytest.mark.slow
 async def test_a_session_that_never_comes_to_rest_is_a_violation(stack: Stack) -> None:
     """A run that does not end is reported as wedged, with the session's status."""
     oracle = Oracle()
@@ -68,6 +69,7 @@ async def test_a_session_that_never_comes_to_rest_is_a_violation(stack: Stack) -
     await session.close()
 
 
+@pytest.mark.slow
 async def test_a_session_that_answers_comes_to_rest(stack: Stack) -> None:
     """A session whose caller left gets its outcome, and a last message is answered."""
     oracle = Oracle()

@@ -128,7 +128,11 @@ async def read_failure(clew: Clew, details: ScheduleDetails) -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("overlap", "statuses"), [("skip", ["completed"]), ("cancel_other", ["cancelled", "completed"])]
+    ("overlap", "statuses"),
+    [
+        ("skip", ["completed"]),
+        pytest.param("cancel_other", ["cancelled", "completed"], marks=pytest.mark.slow),
+    ],
 )
 async def test_times_overlap_as_the_policy_says(
     stack: Stack, clew: Clew, schedule_id: str, overlap: Overlap, statuses: list[str]

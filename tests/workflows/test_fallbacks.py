@@ -26,7 +26,7 @@ WAIT = {"Retry-After": "60"}
     [
         (Reply("it burns", status=HTTPStatus.INTERNAL_SERVER_ERROR, headers=WAIT), "provider_unavailable"),
         (Reply("too much", status=HTTPStatus.TOO_MANY_REQUESTS, headers=WAIT), "rate_limited"),
-        (None, "provider_unavailable"),
+        pytest.param(None, "provider_unavailable", marks=pytest.mark.slow),
     ],
     ids=["500", "429", "unreachable"],
 )

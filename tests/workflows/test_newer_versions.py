@@ -33,9 +33,8 @@ def newer_version() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    "kids", [pytest.param((), id="plain"), pytest.param(("k1",), id="encrypted", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kids", [(), ("k1",)], ids=["plain", "encrypted"])
 async def test_a_session_of_a_newer_worker_waits_for_one(stack: Stack, kids: tuple[str, ...]) -> None:
     """An older worker can neither continue nor end it. It says why, and what arrives meanwhile is served later."""
     if kids:

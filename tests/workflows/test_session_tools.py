@@ -82,6 +82,7 @@ async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(stack: Sta
     assert (result.payload["in_doubt"], result.payload["is_error"]) == (True, True)
 
 
+@pytest.mark.slow
 async def test_a_late_result_outlives_a_rollover(stack: Stack) -> None:
     """The tool returns when the workflow run that has called it is over; contexts show what it has said."""
     gate = uuid.uuid4().hex

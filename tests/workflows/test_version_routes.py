@@ -174,6 +174,7 @@ async def test_a_session_calls_a_subagent_while_another_version_is_current(stack
                 await check_runs(clew, session_id)
 
 
+@pytest.mark.slow
 async def test_services_of_the_current_version_serve_sessions_of_another(stack: Stack) -> None:
     """Reading wakes no session. A fork begins on the current version, and its parent moves as it records it."""
     fleet = Fleet(stack, make_client(stack), thresholds=RolloverThresholds(events=50))

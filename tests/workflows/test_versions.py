@@ -56,6 +56,7 @@ async def test_a_session_moves_before_its_next_step(stack: Stack) -> None:
             assert "nondeterminism" in str(await replay(oldest, "2", fleet.clew)).lower()
 
 
+@pytest.mark.slow
 async def test_a_rollback_takes_sessions_along(stack: Stack) -> None:
     """A session that has moved moves back at its next request, once the version before is current again."""
     fleet = Fleet(stack, make_client(stack))

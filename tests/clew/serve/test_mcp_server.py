@@ -48,8 +48,12 @@ def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def with_protocols(*protocols: str) -> pytest.MarkDecorator:
-    """Run a test in versions of the protocol."""
-    return pytest.mark.parametrize("protocol", protocols, indirect=True)
+    """Run a test in versions of the protocol: in the newest one, and the oldest one that it takes, always."""
+    versions = [
+        pytest.param(protocol, marks=pytest.mark.slow) if protocols[0] < protocol < MODERN else protocol
+        for protocol in protocols
+    ]
+    return pytest.mark.parametrize("protocol", versions, indirect=True)
 
 
 @asynccontextmanager

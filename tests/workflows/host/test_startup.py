@@ -74,7 +74,11 @@ async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(stack: St
 
 @pytest.mark.parametrize(
     ("kind", "damage"),
-    [("sessions", "changed"), pytest.param("states", "changed", marks=pytest.mark.slow), ("states", "lost")],
+    [
+        ("sessions", "changed"),
+        pytest.param("states", "changed", marks=pytest.mark.slow),
+        pytest.param("states", "lost", marks=pytest.mark.slow),
+    ],
 )
 async def test_a_session_whose_archive_is_damaged_names_the_object(stack: Stack, kind: str, damage: str) -> None:
     """Its head or its state. With the object restored it goes on by itself."""

@@ -329,6 +329,7 @@ async def test_a_slow_call_costs_no_server_that_goes_on_answering(good: McpTools
     assert good._servers["good"]._connection is started
 
 
+@pytest.mark.slow
 async def test_a_server_at_a_url_that_hangs_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its session hangs, with each further request of it: the next call begins another one."""
     monkeypatch.setattr(connection, "PING_SECONDS", 0.2)

@@ -251,6 +251,7 @@ def has_more_texts(count: int, events: list[SessionEvent]) -> bool:
     return len(select(events, TextAdded)) > count
 
 
+@pytest.mark.slow
 async def test_viewers_survive_lost_connections(stack: Stack) -> None:
     """The long poll is reset again and again; no entry is missing and none comes twice."""
     async with run_proxy(stack.server.address) as proxy:
