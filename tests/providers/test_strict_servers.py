@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import httpx2
 import pytest
 from anthropic import AsyncAnthropic
 from botocore.session import Session
@@ -633,7 +634,9 @@ async def test_the_official_client_reads_mistrals_stream(servers: dict[str, Stri
     text, thinking = "", ""
     calls: list[ToolCall] = []
     async with (
-        Mistral(api_key=KEY, server_url=server.url.removesuffix("/v1")) as client,
+        # One that the client makes itself is closed when the garbage is collected, in any thread and at any time.
+        httpx2.AsyncClient() as http,
+        Mistral(api_key=KEY, server_url=server.url.removesuffix("/v1"), async_client=http) as client,
         await client.chat.stream_async(**body) as stream,
     ):
         async for event in stream:
