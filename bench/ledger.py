@@ -230,13 +230,18 @@ def check_tool_groups(entries: Iterable[Entry]) -> Iterator[str]:
 
 
 def _check_runs(entries: Iterable[Entry]) -> Iterator[str]:
-    """Check that no message follows the end of its run, and that each model call has one reply."""
+    """Check that no message follows the end of its run, and that each model call has one reply.
+
+    A message that has joined a run may end before it, if a hook refuses it.
+    """
     ended: set[str] = set()
     calls: Counter[str] = Counter()
     for entry in entries:
-        if entry.kind == "run":
-            ended.add(entry.refs["run_id"])
-        elif isinstance(said := entry.body, MessagePayload):
+        said = entry.body
+        if isinstance(said, RunPayload):
+            if said.usage.shared_with is None:
+                ended.add(entry.refs["run_id"])
+        elif isinstance(said, MessagePayload):
             if entry.refs["run_id"] in ended and not said.is_late:
                 yield f"run {entry.refs['run_id']} has the message {entry.seq} after its end"
             if isinstance(said, AssistantMessage):

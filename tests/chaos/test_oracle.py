@@ -125,6 +125,22 @@ def test_a_request_that_no_caller_sent_is_a_violation() -> None:
     assert any("never accepted" in text for text in find(oracle))
 
 
+@pytest.mark.parametrize(("shared_with", "is_violation"), [("r-2", False), (None, True)])
+def test_a_message_follows_the_end_of_a_joined_one_alone(shared_with: str | None, is_violation: bool) -> None:
+    """A message that has joined a run ends before it, if a hook refuses it."""
+    entries = make_thread()
+    end = entries[-1]
+    assert (end.kind, end.refs["request_id"]) == ("run", "r-2")
+    usage = {**end.payload["usage"], **({"shared_with": shared_with} if shared_with else {})}
+    early = replace(end, payload={**end.payload, "usage": usage}, refs={**end.refs, "request_id": "r-3"})
+    changed = renumber([*entries[:-2], early, *entries[-2:]])
+    oracle, promises = keep_promises(changed)
+    promises.ledger.outcomes.pop("r-3")
+    promises.ledger.uncertain["r-3"] = "r-3: refused"
+    oracle.check_thread(SESSION, changed, None)
+    assert any("after its end" in text for text in find(oracle)) is is_violation, find(oracle)
+
+
 def test_an_answer_that_the_thread_does_not_have_is_a_violation() -> None:
     """A caller read the text of another request's answer."""
     entries = make_thread()
