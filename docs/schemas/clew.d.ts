@@ -1701,7 +1701,7 @@ export interface SessionStatus {
   run_id?: string;
   /** Model calls that the run in progress has begun. */
   iteration: number;
-  /** Entries that the thread has. */
+  /** Entries that the thread has; of a session that has ended, those of its end. Forks and a recovery add more to its archive. */
   rev: number;
   /** The last seq that the active lane's context includes; -1: none. */
   projection_cursor_seq: number;

@@ -246,8 +246,8 @@ async def read(callers: Callers, action: Action, chance: random.Random) -> None:
     session, oracle = callers.session, callers.oracle
     promised = callers.promises.rev
     status = await callers.persist(session.status)
-    if status.status != "preparing":
-        # A session that is opened again does not know its thread yet.
+    if status.status != "preparing" and not status.closed:
+        # A session that is opened again does not know its thread yet; one that has ended does not know later forks.
         oracle.check_rev(callers.name, status.rev, promised)
     start = max(0, status.rev - chance.choice((1, 10, 50, 10_000)))
     match chance.choice(("entries", "thread", "context", "transcript", "window")):

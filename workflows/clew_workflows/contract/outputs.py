@@ -97,7 +97,8 @@ class SessionStatus(Output):
         request_id: The request that the session serves, or serves next.
         run_id: The run in progress.
         iteration: Model calls that the run in progress has begun.
-        rev: Entries that the thread has.
+        rev: Entries that the thread has; of a session that has ended, those of its end. Forks and a recovery add more
+            to its archive.
         projection_cursor_seq: The last seq that the active lane's context includes; -1: none.
         pending_context_op: The `replace` or `switch` that waits for the run to end.
         pending_operations: All context operations that wait for the run to end, in order.
