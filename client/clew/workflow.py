@@ -53,7 +53,7 @@ from clew_workflows.contract.calls import (
     SessionCall,
     SubmitInputCall,
 )
-from clew_workflows.contract.errors import ClewError, RequestFailed, make_refusal
+from clew_workflows.contract.errors import ClewError, RequestFailed, make_error
 from clew_workflows.contract.names import name_caller_queue
 from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.contract.outputs import InputReceipt
@@ -263,7 +263,7 @@ async def _translate_errors(work: Awaitable[T]) -> T:
         return await work
     except (ActivityError, ChildWorkflowError) as error:
         if isinstance(error.cause, ApplicationError) and error.cause.type:
-            raise _make_failure(make_refusal(error.cause.type, error.cause.message)) from error
+            raise _make_failure(make_error(error.cause.type, error.cause.message)) from error
         raise
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
 from obstore.store import MemoryStore
+from temporalio.service import RPCError, RPCStatusCode
 
 from clew import (
     Clew,
@@ -16,10 +19,12 @@ from clew import (
     Entry,
     Session,
 )
-from clew.errors import Closed, InvalidInput, NotFound
+from clew.errors import Closed, InvalidInput, NotFound, WorkerUnavailable
 from clew.local import Reply
 from clew_activities.archive import Head, Store
 from clew_activities.archive.backends import Bucket
+from clew_activities.archive.fork_session import ForkingActivities
+from clew_workflows.host import services
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.scripts import reply_as_told
 from tests.support.stack import Stack
@@ -292,6 +297,32 @@ async def test_sessions_are_deleted_in_any_order(stack: Stack, order: tuple[int,
                 assert await clew.session(session_id).entries() == thread
         assert deleted > 2
         assert [path async for path in store.list("")] == []
+
+
+@pytest.mark.parametrize("step", ["_start_fork", "_record_in_parent"])
+async def test_a_fork_that_has_not_ended_in_time_is_finished_by_a_repetition(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The error says that it may be made, and names the session; repeating the call with it makes no second fork."""
+    parent = await stack.open()
+    await talk(parent, "one")
+    thread = await parent.entries()
+
+    async def fail(*_arguments: Any) -> None:
+        raise RPCError("the server is busy", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(services, "CHANGE_TIMEOUT", timedelta(seconds=2))
+        failing.setattr(ForkingActivities, step, fail)
+        with pytest.raises(WorkerUnavailable) as caught:
+            await parent.fork()
+    named = re.search(rf"{parent.id}-[0-9a-f]+", str(caught.value))
+    assert named
+    # Without the entry's seq, too: the parent may have an entry about the fork by now.
+    for _ in range(2):
+        fork = await parent.fork(session_id=named[0])
+        await check_fork(parent, fork, thread, thread[-1].seq)
+    assert [entry.payload["session_id"] for entry in await parent.entries(kind="fork")] == [fork.id]
 
 
 async def test_a_session_that_was_never_archived_is_forked_and_deleted(stack: Stack) -> None:

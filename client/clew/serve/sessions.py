@@ -60,7 +60,6 @@ from clew_workflows.contract import (
 from clew_workflows.contract.errors import (
     Closed,
     Interrupted,
-    NotFound,
     TokenForeign,
     UnknownBlob,
     UnknownRequest,
@@ -83,7 +82,7 @@ from clew_workflows.contract.outputs import (
     SummaryReceipt,
     ToolResultReceipt,
 )
-from clew_workflows.contract.payloads import AssistantMessage, ForkPayload, RunPayload, SessionPayload
+from clew_workflows.contract.payloads import AssistantMessage, RunPayload, SessionPayload
 from clew_workflows.contract.validation import Input
 from clew_workflows.thread.entries import Entry
 
@@ -664,22 +663,8 @@ async def fork(
     fork_id = body.session_id or _derive_id("fork", key, session_id)
     scoped = caller.scope_new(fork_id)
     await caller.check_room(scoped)
-    at_seq = body.at_seq
-    if at_seq is None and (key is not None or body.session_id is not None):
-        # A repeated request has the first one's entry: the newest is the fork itself by now.
-        at_seq = await _find_fork(caller, scoped, session.id)
-    await session.fork(at_seq, scoped, metadata=body.metadata)
+    await session.fork(body.at_seq, scoped, metadata=body.metadata)
     return answer(caller, OpenedSession(session_id=fork_id))
-
-
-async def _find_fork(caller: Caller, scoped: str, origin: str) -> int | None:
-    """Find the last entry that a fork shares with its origin; None: there is no such fork yet."""
-    with suppress(NotFound):
-        async for entry in caller.clew.read_thread(scoped, kind="fork"):
-            body = entry.read(ForkPayload)
-            if body.event == "forked_from" and body.session_id == origin:
-                return body.fork_seq
-    return None
 
 
 @router.post("/{session_id}/checkpoint", response_model=CheckpointReceipt)

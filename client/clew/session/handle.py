@@ -7,8 +7,8 @@ import re
 import secrets
 import time
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -30,10 +30,12 @@ from clew.session.transport import (
 from clew_workflows.contract import READ_WORKFLOW, EntriesQuery, ReadThreadInput
 from clew_workflows.contract.config import make_fairness_key
 from clew_workflows.contract.errors import (
+    ArchiveUnavailable,
     ClewError,
     Closed,
     NotFound,
     Refusal,
+    ServerUnreachable,
     Starting,
     UnknownBlob,
     WorkerUnavailable,
@@ -97,6 +99,21 @@ async def run_service(
     if message := answer.get("not_found"):
         raise NotFound(message)
     return answer
+
+
+@contextmanager
+def name_repetition(session_id: str, details: str = "") -> Iterator[None]:
+    """Say in an error after which a new session may exist what makes a repetition mean the same session.
+
+    Args:
+        session_id: The new session.
+        details: The other arguments of the repetition.
+    """
+    try:
+        yield
+    except (ArchiveUnavailable, ServerUnreachable, WorkerUnavailable) as error:
+        remedy = f"the new session is {session_id!r}: repeat the call with this id{details}"
+        raise type(error)(f"{error}: {remedy}") from error
 
 
 async def _delete_history(client: Client, workflow_id: str) -> None:

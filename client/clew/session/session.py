@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, Unpack, overload
 
@@ -15,9 +16,9 @@ from clew.content import AnyContent
 from clew.session._encryption import encrypt_token
 from clew.session.blobs import BlobSource
 from clew.session.events import SessionEvent, follow_session
-from clew.session.handle import SessionHandle, make_id
+from clew.session.handle import SessionHandle, make_id, name_repetition
 from clew.session.options import ConfigChanges, InputOptions, MessageOptions
-from clew.session.reading import SessionReads, read_newest_entry
+from clew.session.reading import SessionReads, read_newest_entry, read_thread
 from clew.session.request import Request, TypedRequest, make_request, warn_of_retries
 from clew.session.transport import make_input
 from clew_workflows.contract import (
@@ -32,11 +33,13 @@ from clew_workflows.contract import (
     ForkSessionInput,
     HibernateInput,
     MessageInput,
+    ReadThreadInput,
     SubmitInput,
     SummarizeInput,
     ToolResultInput,
 )
 from clew_workflows.contract.content import Blob, Content
+from clew_workflows.contract.errors import NotFound
 from clew_workflows.contract.messages import Message
 from clew_workflows.contract.names import UPLOAD_SECONDS
 from clew_workflows.contract.outputs import (
@@ -52,6 +55,7 @@ from clew_workflows.contract.outputs import (
     ToolResultReceipt,
     UploadReceipt,
 )
+from clew_workflows.contract.payloads import ForkPayload
 
 T = TypeVar("T")
 Reason = Literal["manual", "restore", "compaction", "system"]
@@ -449,13 +453,30 @@ class Session(SessionReads):
         Raises:
             InvalidInput: There is no such entry, or another session has this id.
             NotFound: There is no such session.
+            WorkerUnavailable: The fork may be made in part. The error names the `session_id` and the `at_seq` with
+                which a repetition finishes it.
         """
+        fork_id = session_id or f"{self.id[:160]}-{uuid.uuid4().hex}"
+        if at_seq is None and session_id is not None:
+            # A repetition has the first call's entry: the newest one tells of the fork by now.
+            at_seq = await self._find_fork(session_id)
         if at_seq is None:
             newest = await read_newest_entry(self._handle)
             at_seq = newest.seq if newest else -1
-        query = {"session_id": self.id, "at_seq": at_seq, "new_session_id": session_id, "metadata": metadata}
-        receipt = await self._handle.run_service(FORK_WORKFLOW, make_input(ForkSessionInput, query))
-        return Session(self._handle.client, receipt["session_id"], self._handle.task_queue)
+        query = {"session_id": self.id, "at_seq": at_seq, "new_session_id": fork_id, "metadata": metadata}
+        with name_repetition(fork_id, f" and the entry {at_seq}"):
+            await self._handle.run_service(FORK_WORKFLOW, make_input(ForkSessionInput, query))
+        return Session(self._handle.client, fork_id, self._handle.task_queue)
+
+    async def _find_fork(self, session_id: str) -> int | None:
+        """Find the last entry that a fork shares with this session; None: there is no such fork yet."""
+        handle, origin = SessionHandle(self._handle.client, session_id, self._handle.task_queue), None
+        query = make_input(ReadThreadInput, {"session_id": session_id, "kind": "fork"})
+        with suppress(NotFound):
+            async for entry in read_thread(handle, query):
+                body = entry.read(ForkPayload)
+                origin = body if body.event == "forked_from" else origin
+        return origin.fork_seq if origin and origin.session_id == self.id else None
 
     async def close(self, reason: str | None = None) -> CloseReceipt:
         """Cancel every request and end the session. Return when all of it is archived and its workflow has ended.

@@ -38,6 +38,7 @@ from clew_workflows.contract.errors import (
     ServerUnreachable,
     UnknownKey,
     WorkerUnavailable,
+    make_error,
     make_refusal,
 )
 from clew_workflows.contract.validation import translate_validation_error
@@ -178,13 +179,11 @@ def _translate_failure(cause: BaseException | None, session_id: str) -> ClewErro
     match cause:
         case exceptions.TimeoutError():
             return WorkerUnavailable(f"no worker has run the service workflow for session {session_id!r}: start one")
-        case ApplicationError(type=WorkerUnavailable.type):
-            return WorkerUnavailable(cause.message)
         case ApplicationError(type="AcceptedUpdateCompletedWorkflow"):
             # The server's own word: the workflow has ended without answering.
             return Closed(f"session {session_id!r} has ended")
         case ApplicationError(type=str() as word) if word:
-            return make_refusal(word, cause.message)
+            return make_error(word, cause.message)
         case _:
             return ClewError(str(cause))
 

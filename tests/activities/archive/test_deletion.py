@@ -7,11 +7,13 @@ import itertools
 import random
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
 
 from clew.errors import NotFound, UnknownBlob, WorkerUnavailable
 from clew_activities.archive import (
@@ -22,6 +24,7 @@ from clew_activities.archive import (
     ObjectMissing,
     Store,
     StoreUnavailable,
+    deletion,
 )
 from clew_activities.archive.thread_source import QUERY_TIMEOUT
 from clew_workflows.host import services
@@ -40,6 +43,7 @@ from tests.support.examples import examples, mark_slow_except
 from tests.support.media import make_png
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 SMALL = ArchiveSettings(fanout=2)
 
@@ -415,3 +419,31 @@ async def test_a_session_without_a_worker_is_not_deleted(stack: Stack, monkeypat
             await stack.clew.delete(session.id)
     async with run_rolling_worker(stack, task_queue=queue):
         assert (await stack.clew.delete(session.id)).deleted_segments > 0
+
+
+async def test_a_deletion_that_has_not_ended_in_time_is_not_told_as_refused(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session's data may be gone: the error says that it is to be repeated, which deletes the rest."""
+    session = await stack.open()
+    await session.ask("hello")
+
+    async def fail(*_arguments: Any) -> None:
+        raise RPCError("the server is busy", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(services, "CHANGE_TIMEOUT", timedelta(seconds=2))
+        failing.setattr(deletion, "_delete_histories", fail)
+        with pytest.raises(WorkerUnavailable):
+            await stack.clew.delete(session.id)
+    with pytest.raises(NotFound):
+        await stack.clew.delete(session.id)
+
+    async def is_gone() -> bool:
+        try:
+            await stack.clew.temporal.get_workflow_handle(session.id).describe()
+        except RPCError as error:
+            return error.status == RPCStatusCode.NOT_FOUND
+        return False
+
+    await wait_until(is_gone)

@@ -424,10 +424,20 @@ class ServerUnreachable(ClewError):
 class WorkerUnavailable(ClewError):
     """The Temporal server answers, but no worker serves the session, or too many of its updates wait.
 
-    A command may have been accepted: send it again, with the same id.
+    A command may have been accepted, and a deletion, a fork or a restore may be done in part: send it again, with the
+    same ids.
     """
 
     type = "worker_unavailable"
+
+
+WORDS = frozenset({*REFUSALS, ContextOverflow.type, WorkerUnavailable.type})
+"""The words with which a service workflow may fail."""
+
+
+def make_error(word: str, message: str) -> ClewError:
+    """Make the exception for the word with which an update or a workflow has failed."""
+    return WorkerUnavailable(message) if word == WorkerUnavailable.type else make_refusal(word, message)
 
 
 __all__ = [

@@ -46,6 +46,7 @@ from clew_workflows.contract.errors import (
     TooLarge,
     UnknownKey,
     UnsupportedStrategy,
+    WorkerUnavailable,
 )
 from clew_workflows.contract.messages import canonicalize, check_depth
 from clew_workflows.contract.policy import ContextPolicy
@@ -357,8 +358,8 @@ def find_id(args: Sequence[RawValue]) -> str:
 
 
 def make_application_error(error: ClewError) -> ApplicationError:
-    """Convert a refusal to the error that the client gets; its type is the word of the refusal."""
-    word = error.type if isinstance(error, Refusal | ContextOverflow) else "invalid_input"
+    """Convert an error to the one that the client gets; its type is the word of the contract."""
+    word = error.type if isinstance(error, Refusal | ContextOverflow | WorkerUnavailable) else "invalid_input"
     return ApplicationError(str(error), type=word, non_retryable=True)
 
 

@@ -64,6 +64,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from clew_workflows.contract.config import make_start_arguments
     from clew_workflows.contract.errors import (
+        WORDS,
         ArchiveUnavailable,
         ContentMismatch,
         InvalidInput,
@@ -71,6 +72,7 @@ with workflow.unsafe.imports_passed_through():
         Refusal,
         TooLarge,
         UnsupportedContent,
+        WorkerUnavailable,
     )
     from clew_workflows.contract.messages import compute_digest
     from clew_workflows.contract.names import DELIVER_WORKFLOW, name_caller_queue
@@ -157,7 +159,7 @@ class ForkSession:
             at=STAMPS.make_timestamp(),
             entry_ids=(STAMPS.make_entry_id(), STAMPS.make_entry_id()),
         )
-        return await run_activity("fork_session", fork, CHANGE_TIMEOUT)
+        return await run_activity("fork_session", fork, CHANGE_TIMEOUT, changes=True)
 
 
 @workflow.defn(name=RESTORE_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
@@ -206,7 +208,8 @@ class DeleteSession:
     @workflow.run
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
         """Delete the session. The server deletes its histories in the background, which may take a minute or two."""
-        return await run_activity("delete_session", decode(argument, DeleteSessionInput), CHANGE_TIMEOUT)
+        deletion = decode(argument, DeleteSessionInput)
+        return await run_activity("delete_session", deletion, CHANGE_TIMEOUT, changes=True)
 
 
 @workflow.defn(name=LIST_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
@@ -501,12 +504,20 @@ def decode_context(argument: RawValue) -> dict[str, Any]:
     return query.model_dump(mode="json", exclude_unset=True)
 
 
-async def run_activity(name: str, argument: BaseModel | dict[str, Any], time_limit: timedelta) -> dict[str, Any]:
+async def run_activity(
+    name: str, argument: BaseModel | dict[str, Any], time_limit: timedelta, *, changes: bool = False
+) -> dict[str, Any]:
     """Run an activity and return its answer.
 
+    Args:
+        name: The activity.
+        argument: What it receives.
+        time_limit: The time for all attempts.
+        changes: An attempt that has not ended may have changed a session.
+
     Raises:
-        ApplicationError: The activity failed; the type is the activity's own, or `archive_unavailable` if
-            the time is over.
+        ApplicationError: The activity failed. The type is the activity's own if that is a word of the contract. It is
+            `archive_unavailable` if the time is over and nothing has changed, else `worker_unavailable`.
     """
     try:
         answer: dict[str, Any] = await workflow.execute_activity(
@@ -518,12 +529,14 @@ async def run_activity(name: str, argument: BaseModel | dict[str, Any], time_lim
             retry_policy=RETRIES,
         )
     except ActivityError as error:
-        cause = error.cause
-        if isinstance(cause, ApplicationError):
+        cause, seconds = error.cause, time_limit.total_seconds()
+        # A final failure was raised with a word. Of the others the server reports the last one when the time is over.
+        if isinstance(cause, ApplicationError) and (cause.non_retryable or cause.type in WORDS):
             raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from None
-        if isinstance(cause, exceptions.TimeoutError):
-            raise ingress.make_application_error(
-                ArchiveUnavailable(f"no answer within {time_limit.total_seconds():g} s")
-            ) from None
-        raise
+        if isinstance(cause, exceptions.TimeoutError) and not changes:
+            raise ingress.make_application_error(ArchiveUnavailable(f"no answer within {seconds:g} s")) from None
+        if is_cancelled_exception(error):
+            raise
+        message = f"{name} has not ended within {seconds:g} s, it may be done yet: repeat it with the same ids"
+        raise ingress.make_application_error(WorkerUnavailable(f"{message} ({str(cause)[:500]})")) from None
     return answer
