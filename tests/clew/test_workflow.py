@@ -6,18 +6,23 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from clew import workflow as sessions
+from clew.errors import WorkerUnavailable
 from clew.local import Reply
 from clew.worker import make_workflow_sandbox
+from clew_activities.archive.fork_session import ForkingActivities
+from clew_workflows.host import services
 from tests.support.processes import run_worker_process
 from tests.support.stack import Stack
 from tests.support.team import Support
@@ -105,6 +110,24 @@ async def test_a_refusal_that_is_not_caught_fails_the_workflow(
                 await handle.result()
     assert isinstance(caught.value.cause, ApplicationError)
     assert caught.value.cause.type == word
+
+
+async def test_a_fork_that_has_not_ended_in_time_is_no_refusal(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workflow fails with `worker_unavailable`: the fork may be made."""
+    session = await stack.open()
+    await session.ask("hello")
+
+    async def fail(*_arguments: Any) -> None:
+        raise RPCError("the server is busy", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+
+    monkeypatch.setattr(services, "CHANGE_TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr(ForkingActivities, "_record_in_parent", fail)
+    async with team(stack) as queue:
+        handle = await start(stack, queue, "fork", session.id)
+        with pytest.raises(WorkflowFailureError) as caught:
+            await handle.result()
+    assert isinstance(caught.value.cause, ApplicationError)
+    assert caught.value.cause.type == WorkerUnavailable.type
 
 
 async def test_a_cancelled_workflow_cancels_its_request(stack: Stack) -> None:

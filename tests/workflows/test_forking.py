@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -299,21 +299,27 @@ async def test_sessions_are_deleted_in_any_order(stack: Stack, order: tuple[int,
         assert [path async for path in store.list("")] == []
 
 
-@pytest.mark.parametrize("step", ["_start_fork", "_record_in_parent"])
+async def fail(*_arguments: Any) -> None:
+    raise RPCError("the server is busy", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+
+
+async def hang(*_arguments: Any) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("step", "ends"), [("_start_fork", fail), ("_record_in_parent", fail), ("_record_in_parent", hang)]
+)
 async def test_a_fork_that_has_not_ended_in_time_is_finished_by_a_repetition(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, step: str
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, step: str, ends: Callable[..., Awaitable[None]]
 ) -> None:
     """The error says that it may be made, and names the session; repeating the call with it makes no second fork."""
     parent = await stack.open()
     await talk(parent, "one")
     thread = await parent.entries()
-
-    async def fail(*_arguments: Any) -> None:
-        raise RPCError("the server is busy", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
-
     with monkeypatch.context() as failing:
         failing.setattr(services, "CHANGE_TIMEOUT", timedelta(seconds=2))
-        failing.setattr(ForkingActivities, step, fail)
+        failing.setattr(ForkingActivities, step, ends)
         with pytest.raises(WorkerUnavailable) as caught:
             await parent.fork()
     named = re.search(rf"{parent.id}-[0-9a-f]+", str(caught.value))
