@@ -1,12 +1,12 @@
 """Checkpoints on the worker: signed with its first key, verified with any of its keys.
 
 A session drafts a checkpoint, and `sign_checkpoint` signs it. `open_checkpoint` verifies a token from which a session
-is to be started, and `put_context` puts its context into that session.
+is to be started, and `put_context` puts its context into that session. Both can be repeated, also under the id of a
+session that an earlier restore has started.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import re
@@ -18,21 +18,31 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from temporalio import activity
-from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 
+from clew.session.handle import SessionHandle
+from clew.session.transport import INTERRUPTED, make_input
 from clew_activities.archive import Archive
 from clew_activities.archive.blobs import Blobs
 from clew_activities.archive.errors import translate_archive_errors, translate_refusals
-from clew_activities.archive.thread_source import get_own_session, query_session
+from clew_activities.archive.thread_source import Threads, get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, choose_policy
 from clew_activities.tools.mcp.settings import McpUnavailable
 from clew_activities.tools.mcp.tools import McpTools, UnknownMcpTool
 from clew_activities.tools.registry import Registry
-from clew_workflows.contract import MAX_TOKEN_BYTES, SessionConfig, Snapshot
+from clew_workflows.contract import (
+    MAX_TOKEN_BYTES,
+    WORKFLOW_TYPE,
+    ContextOperation,
+    EntriesQuery,
+    SessionConfig,
+    Snapshot,
+)
 from clew_workflows.contract.content import iterate_blobs
 from clew_workflows.contract.errors import (
+    ArchiveUnavailable,
     CheckpointUnavailable,
     InvalidInput,
     NewerVersion,
@@ -45,18 +55,21 @@ from clew_workflows.contract.errors import (
     TokenSignature,
     TokenVersion,
 )
+from clew_workflows.contract.outputs import OperationReceipt
+from clew_workflows.contract.payloads import OperationPayload
 from clew_workflows.contract.policy import resolve
 from clew_workflows.encryption import parse_keys
 from clew_workflows.protocol import CheckpointSignature, OpenCheckpoint, OpenedCheckpoint, SignCheckpoint
 from clew_workflows.session.checkpoints import (
     FORMAT,
+    RESTORE_MEMO,
     compute_fingerprint,
     encode_base64url,
     list_fingerprinted,
-    make_restore_operation,
+    list_restore_operations,
+    make_op_id,
     make_signed_part,
 )
-from clew_workflows.thread.entries import DEFAULT_LANE
 
 VARIABLE = "CLEW_CHECKPOINT_KEYS"
 NO_KEYS = f"the worker has no key for checkpoints: set {VARIABLE} to kid:key, where key is 32 random bytes in base64"
@@ -131,7 +144,7 @@ class CheckpointActivities:
     ) -> None:
         self._keys = keys
         self._registry = registry
-        self._archive = archive
+        self._threads = Threads(archive)
         self._blobs = blobs or Blobs(archive)
         self._namespace = namespace
         self._mcp_tools = mcp_tools
@@ -154,32 +167,52 @@ class CheckpointActivities:
 
     @activity.defn(name="open_checkpoint")
     async def open_checkpoint(self, request: OpenCheckpoint) -> OpenedCheckpoint:
-        """Verify a token. Returns the configuration of the session to start."""
-        async with send_heartbeats(), translate_refusals():
-            payload = verify_token(request.token, self._keys, self._namespace, int(time.time()))
+        """Verify a token, and give the session to start the blobs that it names. Returns its configuration.
+
+        A token that the session has been restored from may have expired since.
+        """
+        async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
+            payload = verify_token(request.token, self._keys, self._namespace, None)
+            restored = await self._find_restored(request, payload)
+            if restored == "done":
+                return OpenedCheckpoint(config={}, restored=restored)
+            verify_token(request.token, self._keys, self._namespace, int(time.time()))
             config = await read_config(payload, self._registry, self._mcp_tools, self._own_models)
-            async with translate_archive_errors():
-                head = await self._archive.read_head(request.session_id)
-            if head is not None:
-                raise InvalidInput(f"session {request.session_id!r} exists already: restore under another id")
-        return OpenedCheckpoint(config=config)
+            if restored == "other":
+                raise _make_refusal(request.session_id)
+            await self._copy_blobs(payload, request.session_id)
+        return OpenedCheckpoint(config=config, restored=restored)
 
     @activity.defn(name="put_context")
     async def put_context(self, request: OpenCheckpoint) -> dict[str, Any]:
-        """Put the checkpoint's context into its lane of the session that was started for it. It can be repeated."""
-        op_id = make_op_id(request.token)
-        async with send_heartbeats(), translate_refusals():
+        """Put the checkpoint's context into its lane of the session that was started for it. It can be repeated.
+
+        Several callers may restore the same token to the same session: each operation is applied once.
+        """
+        async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
             payload = verify_token(request.token, self._keys, self._namespace, None)
-            lane = payload["context_ref"]
-            async with translate_archive_errors(damage_is_final=True):
-                await self._copy_blobs(payload, request.session_id)
-            await _apply_operation(request.session_id, make_restore_operation(payload, op_id))
-            if lane != DEFAULT_LANE:
-                switch = {"type": "switch", "reason": "restore"}
-                await _apply_operation(
-                    request.session_id, {"op_id": f"{op_id}-switch", "context_ref": lane, "operation": switch}
-                )
+            if await self._find_restored(request, payload) in ("no", "other"):
+                raise _make_refusal(request.session_id)
+            for operation in list_restore_operations(payload, make_op_id(request.token)):
+                await _apply_operation(request.session_id, operation)
         return {}
+
+    async def _find_restored(
+        self, request: OpenCheckpoint, payload: Mapping[str, Any]
+    ) -> Literal["no", "begun", "done", "other"]:
+        """Find how far a session was restored from a token. `other`: it is another session."""
+        op_id = make_op_id(request.token)
+        last_id = list_restore_operations(payload, op_id)[-1]["op_id"]
+        location = await self._threads.look_up(request.session_id)
+        if location:
+            async for entry in self._threads.read_forward(location, EntriesQuery(kind="ai_context_operation")):
+                # A fork of a restored session has the operation of that one.
+                is_own = entry.refs.get("session_id") == request.session_id
+                if is_own and entry.read(OperationPayload).op_id == last_id:
+                    return "done"
+        if await _was_started_for(request.session_id, op_id):
+            return "begun"
+        return "other" if location else "no"
 
     async def _copy_blobs(self, payload: dict[str, Any], session_id: str) -> None:
         """Copy the blobs that a checkpoint's context names from its session's archive to that of a new session.
@@ -255,11 +288,6 @@ def verify_token(token: str, keys: Keys, namespace: str, now: int | None) -> dic
     return upgraded
 
 
-def make_op_id(token: str) -> str:
-    """Make the id of the operation that restores a token: equal for equal tokens, so that a retry repeats it."""
-    return f"restore-{hashlib.sha256(token.encode()).hexdigest()}"
-
-
 def _split_token(token: str) -> tuple[str, str, dict[str, Any]]:
     """Split a token into the signed text, the signature and the payload, without verifying them."""
     if len(token) > MAX_TOKEN_BYTES:
@@ -325,11 +353,31 @@ async def read_config(
     return dict(payload["config"])
 
 
-async def _apply_operation(session_id: str, operation: dict[str, Any]) -> None:
-    session = activity.client().get_workflow_handle(session_id)
+async def _was_started_for(session_id: str, op_id: str) -> bool:
+    """Whether a session that was not interrupted was started to be restored by that operation."""
+    client = activity.client()
     try:
-        await session.execute_update("submit_context_operation", operation)
-    except WorkflowUpdateFailedError as error:
-        error_type = error.cause.type if isinstance(error.cause, ApplicationError) else None
-        is_final = error_type != "archive_unavailable"
-        raise ApplicationError(str(error.cause), type=error_type or "internal", non_retryable=is_final) from error
+        first = newest = await client.get_workflow_handle(session_id).describe()
+        if newest.workflow_type != WORKFLOW_TYPE or newest.status in INTERRUPTED:
+            return False
+        # A rollover does not keep the memo field.
+        first_id = newest.raw_description.workflow_execution_info.first_run_id
+        if first_id and first_id != newest.run_id:
+            first = await client.get_workflow_handle(session_id, run_id=first_id).describe()
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return False
+    return bool((await first.memo()).get(RESTORE_MEMO) == op_id)
+
+
+async def _apply_operation(session_id: str, operation: dict[str, Any]) -> None:
+    session = SessionHandle(activity.client(), session_id, activity.info().task_queue)
+    try:
+        await session.call("submit_context_operation", make_input(ContextOperation, operation), OperationReceipt)
+    except ArchiveUnavailable as error:
+        raise ApplicationError(error.message, type=error.type) from error
+
+
+def _make_refusal(session_id: str) -> InvalidInput:
+    return InvalidInput(f"session_id: a session {session_id!r} exists already: restore under another id")

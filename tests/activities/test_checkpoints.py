@@ -25,7 +25,7 @@ from clew.errors import (
     TokenSignature,
     TokenVersion,
 )
-from clew_activities.checkpoints import VARIABLE, Keys, make_op_id, read_config, read_keys, sign_payload, verify_token
+from clew_activities.checkpoints import VARIABLE, Keys, read_config, read_keys, sign_payload, verify_token
 from clew_activities.model.model_table import choose_policy
 from clew_activities.tools.mcp.tools import McpTools
 from clew_activities.tools.registry import make_registry
@@ -33,6 +33,7 @@ from clew_workflows.session.checkpoints import (
     compute_fingerprint,
     encode_base64url,
     list_fingerprinted,
+    make_op_id,
     make_signed_part,
 )
 from tests.support.examples import examples

@@ -14,14 +14,14 @@ from clew.contract import ContextOperation
 from clew.contract.payloads import ToolMessage
 from clew.errors import TokenSignature
 from clew_activities.archive import Archive
-from clew_activities.checkpoints import make_op_id, verify_token
+from clew_activities.checkpoints import verify_token
 from clew_audit.audit import audit_file
 from clew_audit.differences import Calls, verify_calls
 from clew_audit.exports import read_export
 from clew_workflows.contract.tokens import load_encodings
 from clew_workflows.encryption import encrypt_payloads
 from clew_workflows.session import carried
-from clew_workflows.session.checkpoints import make_restore_operation
+from clew_workflows.session.checkpoints import make_op_id, make_restore_operation
 from clew_workflows.thread.thread import Thread
 from tests.support.corpus import FOLDER, NAMESPACE, SEALED, Corpus, list_corpora, read_corpus
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from base64 import urlsafe_b64decode
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from temporalio.api.common.v1 import Payload
-from temporalio.client import WorkflowFailureError
+from temporalio.client import (
+    Interceptor,
+    OutboundInterceptor,
+    StartWorkflowUpdateInput,
+    WorkflowFailureError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateHandle,
+)
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from clew import ClearToolResults, ContextPolicy, Session
+from clew import ClearToolResults, Clew, ContextPolicy, Session
 from clew.contract import ContextOperation
 from clew.contract.payloads import SummaryPayload
 from clew.errors import (
@@ -25,8 +34,10 @@ from clew.errors import (
     TokenMismatch,
     TooLarge,
     UnknownLane,
+    WorkerUnavailable,
 )
 from clew.local import Reply, ToolCall
+from clew_activities import checkpoints
 from clew_activities.checkpoints import Keys
 from clew_workflows.contract.messages import Message, list_call_ids
 from clew_workflows.protocol import RolloverThresholds
@@ -35,8 +46,8 @@ from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.entries import Draft
 from tests.support import session_harness, toolbox
 from tests.support.encrypted import needs_plain
-from tests.support.rolling import make_id, run_rolling_worker
-from tests.support.stack import Stack, get_last_message
+from tests.support.rolling import list_runs, make_id, run_rolling_worker
+from tests.support.stack import Stack, get_last_message, serve
 
 
 def read_payload(token: str) -> dict[str, Any]:
@@ -205,6 +216,110 @@ async def test_an_id_that_exists_is_not_restored_to(stack: Stack) -> None:
         with pytest.raises(InvalidInput, match="already"):
             await stack.clew.restore(token, session.id)
         assert (await session.status()).rev == rev
+
+
+async def test_a_restore_is_repeated_without_a_second_effect(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, later, after the token has expired and after the session has ended: it is the same session."""
+    session = await stack.open("fine")
+    await session.ask("hi")
+    token, new_id = await session.checkpoint(), make_id()
+    branches = await asyncio.gather(*(stack.clew.restore(token, new_id) for _ in range(3)))
+    assert {branch.id for branch in branches} == {new_id}
+    branch = branches[0]
+    assert await branch.ask("on") == "fine"
+    expired = read_payload(token)["exp"]
+    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(time=lambda: expired))
+    with pytest.raises(TokenExpired):
+        await stack.clew.restore(token)
+    for end in (None, "hibernate", "close"):
+        if end:
+            await getattr(await stack.clew.open(new_id), end)()
+        thread = await branch.entries()
+        assert (await stack.clew.restore(token, new_id)).id == new_id
+        assert await branch.entries() == thread
+        operations = [entry for entry in thread if entry.kind == "ai_context_operation"]
+        assert [entry.payload["operation"]["reason"] for entry in operations] == ["restore"]
+
+
+@pytest.mark.parametrize("between", [None, "hibernate", "close", "roll over"])
+async def test_a_restore_that_was_not_finished_is_finished_by_a_repetition(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, between: str | None
+) -> None:
+    """Whatever has become meanwhile of the session that it has started. No other token is restored to it."""
+    session = await stack.open(reply_with_sum)
+    await session.ask("one")
+    await session.replace_context([{"role": "user", "content": "drawn"}], op_id="o", context_ref="draft")
+    token, other = await session.checkpoint("draft"), await session.checkpoint()
+    apply = checkpoints._apply_operation
+
+    async def fail(session_id: str, operation: dict[str, Any]) -> None:
+        if operation["operation"]["type"] == "switch":
+            raise ApplicationError("it is away", type="worker_unavailable", non_retryable=True)
+        await apply(session_id, operation)
+
+    async with run_rolling_worker(stack, RolloverThresholds(events=10_000, bytes=10**7, updates=5)) as clew:
+        with monkeypatch.context() as failing:
+            failing.setattr(checkpoints, "_apply_operation", fail)
+            with pytest.raises(WorkerUnavailable) as caught:
+                await clew.restore(token)
+        named = re.search("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", str(caught.value))
+        assert named
+        begun = clew.session(named[0])
+        match between:
+            case "hibernate":
+                await begun.hibernate()
+            case "close":
+                await begun.close()
+            case "roll over":
+                while len(await list_runs(clew, begun.id)) < 2:
+                    await begun.configure(max_iterations=7)
+        with pytest.raises(InvalidInput):
+            await clew.restore(other, begun.id)
+        branch, same = await asyncio.gather(*(clew.restore(token, begun.id) for _ in range(2)))
+        assert (branch.id, same.id) == (begun.id, begun.id)
+        assert (await branch.status()).active_context_ref == "draft"
+        assert (await branch.context()).messages == [{"role": "user", "content": "drawn"}]
+        kinds = [entry.payload["operation"]["type"] for entry in await branch.entries(kind="ai_context_operation")]
+        assert kinds == ["replace", "switch"]
+
+
+class DropsFirst(Interceptor, OutboundInterceptor):
+    """Drops the first context operation like a paused worker, which completes its task without the update."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002
+        OutboundInterceptor.__init__(self, next)
+        return self
+
+    async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> WorkflowUpdateHandle[Any]:  # noqa: A002
+        if input.update == "submit_context_operation" and not self.dropped:
+            self.dropped += 1
+            raise WorkflowUpdateFailedError(ApplicationError("it was not processed", type="UnprocessedUpdate"))
+        return await super().start_workflow_update(input)
+
+
+async def test_a_restore_survives_a_worker_that_pauses(stack: Stack) -> None:
+    """The operation is sent again, as every update of a client is."""
+    session, dropping = await stack.open("fine"), DropsFirst()
+    await session.ask("hi")
+    token = await session.checkpoint()
+    clew = await Clew.connect(stack.server.address, task_queue=f"queue-{make_id()}", interceptors=[dropping])
+    async with serve(clew, stack.environ):
+        branch = await clew.restore(token)
+        assert dropping.dropped == 1
+        assert [message["content"] for message in (await branch.context()).messages] == ["hi", "fine"]
+
+
+async def test_a_restore_is_not_repeated_by_other_sessions(stack: Stack) -> None:
+    """An empty session and a fork of the restored one are other sessions, although the fork has its entries."""
+    session = await stack.open("fine")
+    token = await session.checkpoint()
+    branch = await stack.clew.restore(token)
+    for other in (await stack.open("fine"), await branch.fork()):
+        with pytest.raises(InvalidInput):
+            await stack.clew.restore(token, other.id)
 
 
 async def test_a_checkpoint_is_refused_where_it_does_not_belong(

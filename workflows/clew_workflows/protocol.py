@@ -978,9 +978,11 @@ class OpenedCheckpoint(Value):
 
     Attributes:
         config: The new session's configuration, as `AgentSession` takes it.
+        restored: How far earlier attempts have come. `begun`: the session was started. `done`: it holds the context.
     """
 
     config: dict[str, Any]
+    restored: Literal["no", "begun", "done"]
 
 
 # Forks: sessions that begin with the thread of another session.

@@ -7,6 +7,7 @@ import json
 import logging
 import shlex
 import time
+import uuid
 from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from temporalio.runtime import (
 from temporalio.service import RPCError, TLSConfig
 
 from clew.session._encryption import decrypt_token, encrypt_client
-from clew.session.handle import STARTING_SECONDS, SessionHandle, run_service
+from clew.session.handle import STARTING_SECONDS, SessionHandle, name_repetition, run_service
 from clew.session.listing import SessionLists
 from clew.session.options import EntryFilters, SessionOptions
 from clew.session.reading import read_status, read_thread
@@ -61,7 +62,7 @@ from clew_workflows.contract.errors import (
     TokenMalformed,
     WorkerUnavailable,
 )
-from clew_workflows.contract.outputs import DeleteReceipt, RestoreReceipt
+from clew_workflows.contract.outputs import DeleteReceipt
 from clew_workflows.contract.payloads import ConfigPayload
 from clew_workflows.encryption import Encryption
 from clew_workflows.temporal_faults.exit_crash import delay_exit
@@ -288,13 +289,15 @@ class Clew(SessionLists):
     async def restore(self, token: str, session_id: str | None = None) -> Session:
         """Start a session from a checkpoint (`Session.checkpoint`), with its context and its configuration.
 
+        Repeating it with the same `session_id` gives the same session.
+
         Args:
             token: The checkpoint.
             session_id: Id of the new session; None for a random one.
 
         Raises:
             CheckpointUnavailable: The workers have no key for checkpoints.
-            InvalidInput: There is a session with that id already.
+            InvalidInput: There is another session with that id already.
             TokenExpired: The checkpoint has expired.
             TokenForeign: It was made in another Temporal namespace.
             TokenKey: The workers do not have the key that it was signed with.
@@ -304,11 +307,14 @@ class Clew(SessionLists):
             TokenSignature: The signature does not match the text.
             TokenVersion: It was made by an incompatible version.
             UnknownKey: It is encrypted with a key that this process does not have.
+            WorkerUnavailable: The session may be started without its context. The error names the `session_id` with
+                which a repetition finishes it.
         """
-        command = make_input(RestoreInput, {"token": decrypt_token(self.temporal, token), "session_id": session_id})
-        about = session_id or "new"
-        answer = await run_service(self.temporal, self.task_queue, RESTORE_WORKFLOW, command, about)
-        return self.session(RestoreReceipt.model_validate(answer).session_id)
+        new_id = str(uuid.uuid4()) if session_id is None else session_id
+        command = make_input(RestoreInput, {"token": decrypt_token(self.temporal, token), "session_id": new_id})
+        with name_repetition(new_id):
+            await run_service(self.temporal, self.task_queue, RESTORE_WORKFLOW, command, new_id)
+        return self.session(new_id)
 
     def describe_checkpoint(self, token: str) -> CheckpointSource:
         """Read which session a checkpoint was made of, and its configuration, without verifying the signature.

@@ -456,7 +456,7 @@ class Session(SessionReads):
             WorkerUnavailable: The fork may be made in part. The error names the `session_id` and the `at_seq` with
                 which a repetition finishes it.
         """
-        fork_id = session_id or f"{self.id[:160]}-{uuid.uuid4().hex}"
+        fork_id = f"{self.id[:160]}-{uuid.uuid4().hex}" if session_id is None else session_id
         if at_seq is None and session_id is not None:
             # A repetition has the first call's entry: the newest one tells of the fork by now.
             at_seq = await self._find_fork(session_id)

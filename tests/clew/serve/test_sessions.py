@@ -76,7 +76,7 @@ async def test_a_conversation(served: Served, stack: Stack) -> None:
 
 
 async def test_a_repeated_post_has_no_second_effect(served: Served, stack: Stack) -> None:
-    """With the same `Idempotency-Key`, also at another process: one message, one fork, one new session."""
+    """With the same `Idempotency-Key`, also at another process: one message, one fork, one session restored and one new."""
     model = stack.add_model(lambda body: Reply(f"{len(body['messages'])}"))
     path = await open_chat(served, "twice", model)
     key = {"Idempotency-Key": "k-1"}
@@ -88,6 +88,9 @@ async def test_a_repeated_post_has_no_second_effect(served: Served, stack: Stack
         assert (first["request_id"], first["answer"]) == ("k-1", "1")
         fork = await call(served, "POST", f"{path}/fork", {}, headers=key)
         assert (await http.post(f"{path}/fork", json={}, headers=key)).json() == fork
+        token = (await call(served, "POST", f"{path}/checkpoint", {}))["token"]
+        restored = await call(served, "POST", "/v1/sessions/restore", {"token": token}, headers=key)
+        assert (await http.post("/v1/sessions/restore", json={"token": token}, headers=key)).json() == restored
         news = [await call(served, "POST", "/v1/sessions", {"model": model}, headers=key) for _ in range(2)]
         assert news[0] == news[1]
     messages = await call(served, "GET", f"{path}/messages")

@@ -67,7 +67,6 @@ with workflow.unsafe.imports_passed_through():
         WORDS,
         ArchiveUnavailable,
         ContentMismatch,
-        InvalidInput,
         NotFound,
         Refusal,
         TooLarge,
@@ -92,6 +91,7 @@ with workflow.unsafe.imports_passed_through():
         OpenedCheckpoint,
         SendNotice,
     )
+    from clew_workflows.session.checkpoints import RESTORE_MEMO, make_op_id
 
 CONTEXT_TIMEOUT = timedelta(seconds=90)
 CHANGE_TIMEOUT = timedelta(seconds=90)
@@ -164,38 +164,39 @@ class ForkSession:
 
 @workflow.defn(name=RESTORE_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
 class RestoreSession:
-    """Starts a session that continues from a checkpoint: `{token, session_id?}` -> `{session_id}`."""
+    """Starts a session that continues from a checkpoint: `{token, session_id?}` -> `{session_id}`.
+
+    A repetition finishes an interrupted restore: the session's memo names the token that it was started for.
+    """
 
     @workflow.run
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
         """Start the session. Returns when its lane holds the checkpoint's context."""
         fields = decode(argument, RestoreInput, MAX_TOKEN_BYTES + 1_000)
         session_id = fields.session_id or str(workflow.uuid4())
+        receipt = RestoreReceipt(session_id=session_id).as_dict()
         checkpoint = OpenCheckpoint(token=fields.token, session_id=session_id)
         opened = OpenedCheckpoint.model_validate(
             await run_activity("open_checkpoint", checkpoint, RESTORE_STEP_TIMEOUT)
         )
+        if opened.restored == "done":
+            return receipt
         start = make_start_arguments(session_id, SessionConfig.model_validate_json(to_json(opened.config)))
-        try:
-            session = await workflow.start_child_workflow(
+        reuse = WorkflowIDReusePolicy
+        # `put_context` refuses a session that was not started for this token.
+        with suppress(WorkflowAlreadyStartedError):
+            await workflow.start_child_workflow(
                 start.workflow,
                 start.argument,
                 id=start.id,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                # A session that has ended before it held the context is opened again.
+                id_reuse_policy=reuse.ALLOW_DUPLICATE if opened.restored == "begun" else reuse.REJECT_DUPLICATE,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                memo={RESTORE_MEMO: make_op_id(fields.token)},
                 static_summary=start.static_summary,
             )
-        except WorkflowAlreadyStartedError:
-            raise ingress.make_application_error(
-                InvalidInput(f"session_id: a session {session_id!r} exists already")
-            ) from None
-        try:
-            await run_activity("put_context", checkpoint, RESTORE_STEP_TIMEOUT)
-        except ApplicationError:
-            # Without the context the session would begin empty.
-            await session.signal("close", {"reason": "it could not be restored"})
-            raise
-        return RestoreReceipt(session_id=session_id).as_dict()
+        await run_activity("put_context", checkpoint, RESTORE_STEP_TIMEOUT, changes=True)
+        return receipt
 
 
 @workflow.defn(name=DELETE_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)

@@ -9,6 +9,7 @@ and no thread. Workers hold the keys and sign; this module is pure.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
@@ -30,11 +31,14 @@ from clew_workflows.session.requests import find_agent_policy
 from clew_workflows.session.state import State
 from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.context.projection import Projection
+from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Thread
 from clew_workflows.values import Format
 
 FORMAT = Format("checkpoint", 2)
 PREFIX = f"rt{FORMAT.version}"
+RESTORE_MEMO = "clew_restore"
+"""The memo field of a session that was started to be restored: the id of the first operation."""
 # Base64 makes four bytes of three. The signature and the fields that a worker adds take less than 1000 bytes.
 _MAX_PAYLOAD_BYTES = MAX_TOKEN_BYTES * 3 // 4 - 1_000
 
@@ -138,11 +142,25 @@ def compute_fingerprint(fingerprinted: Mapping[str, Any]) -> str:
     return compute_digest(fingerprinted)
 
 
+def make_op_id(token: str) -> str:
+    """Make the id of the operation that restores a token: equal for equal tokens, so that a retry repeats it."""
+    return f"restore-{hashlib.sha256(token.encode()).hexdigest()}"
+
+
 def make_restore_operation(payload: Mapping[str, Any], op_id: str) -> dict[str, Any]:
     """Make the context operation that puts a checkpoint's context under its lane."""
     origin = {"session_id": payload["session_id"], "at_seq": payload["at_seq"]}
     operation = {"type": "replace", "reason": "restore", "result_context": payload["context"], "meta": origin}
     return {"op_id": op_id, "context_ref": payload["context_ref"], "operation": operation}
+
+
+def list_restore_operations(payload: Mapping[str, Any], op_id: str) -> list[dict[str, Any]]:
+    """List the context operations that restore a checkpoint. The last one completes the restore."""
+    operations, lane = [make_restore_operation(payload, op_id)], payload["context_ref"]
+    if lane != DEFAULT_LANE:
+        switch = {"type": "switch", "reason": "restore"}
+        operations.append({"op_id": f"{op_id}-switch", "context_ref": lane, "operation": switch})
+    return operations
 
 
 def make_signed_part(payload: str, signed: CheckpointSignature) -> str:
