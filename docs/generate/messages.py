@@ -186,6 +186,7 @@ WORKFLOWS = (
             "token_mismatch",
             "token_signature",
             "token_version",
+            "unknown_blob",
         ),
     ),
     Exchange("DeleteSession", contract.DeleteSessionInput, contract.DeleteReceipt, ("not_found",)),

@@ -272,7 +272,7 @@ async def test_a_restore_that_was_not_finished_is_finished_by_a_repetition(
                 await begun.close()
             case "roll over":
                 while len(await list_runs(clew, begun.id)) < 2:
-                    await begun.configure(max_iterations=7)
+                    await begun.configure(context_policy=ContextPolicy(keep_last_turns=9))
         with pytest.raises(InvalidInput):
             await clew.restore(other, begun.id)
         branch, same = await asyncio.gather(*(clew.restore(token, begun.id) for _ in range(2)))

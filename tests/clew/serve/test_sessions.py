@@ -76,7 +76,7 @@ async def test_a_conversation(served: Served, stack: Stack) -> None:
 
 
 async def test_a_repeated_post_has_no_second_effect(served: Served, stack: Stack) -> None:
-    """With the same `Idempotency-Key`, also at another process: one message, one fork, one session restored and one new."""
+    """With the same `Idempotency-Key`, also at another process: one message, fork, restored and new session each."""
     model = stack.add_model(lambda body: Reply(f"{len(body['messages'])}"))
     path = await open_chat(served, "twice", model)
     key = {"Idempotency-Key": "k-1"}
