@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from temporalio import exceptions
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -30,13 +32,20 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew.agents import Agent
 from clew.tools import ExternalTool, ToolDefinition
 from clew_workflows.contract.errors import (
+    AlreadyAnswered,
+    AlreadyResolved,
+    CallEnded,
     ClewError,
     Closed,
+    Idle,
     Interrupted,
     InvalidInput,
     NotFound,
+    NothingToSummarize,
     ServerUnreachable,
+    UnknownApproval,
     UnknownKey,
+    UnknownToolCall,
     WorkerUnavailable,
     make_error,
     make_refusal,
@@ -51,6 +60,19 @@ T = TypeVar("T")
 
 INTERRUPTED = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 """Statuses of a workflow that has ended without archiving its last entries."""
+DONE_BEFORE = frozenset(
+    error.type
+    for error in (
+        AlreadyAnswered,
+        AlreadyResolved,
+        CallEnded,
+        Idle,
+        NothingToSummarize,
+        UnknownApproval,
+        UnknownToolCall,
+    )
+)
+"""The refusals of a command that the session may have carried out before."""
 ROLLOVER_SECONDS = 0.02
 """Seconds until an update is sent again that arrived during a rollover."""
 ANSWER_SECONDS = 15.0
@@ -240,8 +262,7 @@ async def send_update(
             while True:
                 try:
                     update = await _start_update(start, slots, awaits_answer=awaits_answer)
-                    await raise_refusal(update)
-                    return update
+                    return await _raise_refusal(client, update)
                 except WorkflowUpdateFailedError as error:
                     if not is_unprocessed(error):
                         raise
@@ -258,6 +279,47 @@ async def send_update(
         if not pauses.seconds:
             raise
         raise _make_overloaded(session_id) from error
+
+
+async def _raise_refusal(
+    client: Client, update: WorkflowUpdateHandle[dict[str, Any]]
+) -> WorkflowUpdateHandle[dict[str, Any]]:
+    """Raise the refusal of an update, unless the session has carried the update out before.
+
+    Returns:
+        The update; instead of a refused one that of the same id in the workflow run before, if it was carried out.
+    """
+    try:
+        await raise_refusal(update)
+    except WorkflowUpdateFailedError as error:
+        is_done = isinstance(error.cause, ApplicationError) and error.cause.type in DONE_BEFORE
+        earlier = await _find_earlier(client, update) if is_done else None
+        if earlier is None:
+            raise
+        return earlier
+    return update
+
+
+async def _find_earlier(
+    client: Client, update: WorkflowUpdateHandle[dict[str, Any]]
+) -> WorkflowUpdateHandle[dict[str, Any]] | None:
+    """Find the update of the same id in the workflow run before; None: it was not carried out there.
+
+    If the answer of the server is lost the SDK sends an update again, to the next run if there is one.
+    """
+    run = WorkflowExecution(workflow_id=update.workflow_id, run_id=update.workflow_run_id or "")
+    request = GetWorkflowExecutionHistoryRequest(namespace=client.namespace, execution=run, maximum_page_size=1)
+    try:
+        page = await client.workflow_service.get_workflow_execution_history(request, retry=True)
+        started = page.history.events[0].workflow_execution_started_event_attributes
+        if not started.continued_execution_run_id:
+            return None
+        before = client.get_workflow_handle(update.workflow_id, run_id=started.continued_execution_run_id)
+        earlier = before.get_update_handle(update.id, result_type=dict)
+        await earlier.result()
+    except (RPCError, WorkflowUpdateFailedError):
+        return None
+    return earlier
 
 
 async def read_answer(session_id: str, update: WorkflowUpdateHandle[dict[str, Any]]) -> dict[str, Any]:

@@ -21,9 +21,10 @@ from temporalio.service import RPCError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from clew import Clew, ContextPolicy, Session
-from clew.contract import PendingCall
+from clew.contract import CancelInput, PendingCall
 from clew.errors import ArchiveUnavailable, Idle
 from clew.local import Reply, ToolCall
+from clew.session.transport import send_update
 from clew_activities.archive import Archive
 from clew_workflows.host.payload_converter import make_tolerant
 from clew_workflows.protocol import RolloverThresholds
@@ -325,6 +326,22 @@ async def test_an_old_head_is_not_continued(stack: Stack) -> None:
         entries = [entry async for entry in archive.read(head.family, head.root)]
         assert [entry.seq for entry in entries] == list(range(head.last_seq + 1))
         assert sum(entry.kind == "run" for entry in entries) == said
+
+
+async def test_a_command_that_is_sent_again_after_a_rollover_has_its_first_answer(stack: Stack, clew: Clew) -> None:
+    """It is not refused as if another one had carried it out. A new command is refused."""
+    model, command = SlowModel(), CancelInput()
+    session = await clew.open(make_id(), model=stack.add_model(model))
+    request = await session.message("go")
+    await model.wait_for_call()
+    receipt = await (await send_update(clew.temporal, session.id, "cancel_request", command, "c-1")).result()
+    await request.result()
+    while not await has_rolled(clew, session):
+        await session.configure(context_policy=ContextPolicy(keep_last_turns=9))
+    again = await send_update(clew.temporal, session.id, "cancel_request", command, "c-1")
+    assert await again.result() == receipt
+    with pytest.raises(Idle):
+        await send_update(clew.temporal, session.id, "cancel_request", command, "c-2")
 
 
 async def test_an_update_that_is_refused_with_timers_leaves_no_trace(stack: Stack) -> None:
