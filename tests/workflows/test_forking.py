@@ -327,8 +327,9 @@ async def test_a_fork_that_has_not_ended_in_time_is_finished_by_a_repetition(
     # Without the entry's seq, too: the parent may have an entry about the fork by now.
     for _ in range(2):
         fork = await parent.fork(session_id=named[0])
+        assert fork.id == named[0]
         await check_fork(parent, fork, thread, thread[-1].seq)
-    assert [entry.payload["session_id"] for entry in await parent.entries(kind="fork")] == [fork.id]
+    assert [entry.payload["session_id"] for entry in await parent.entries(kind="fork")] == [named[0]]
 
 
 async def test_a_session_that_was_never_archived_is_forked_and_deleted(stack: Stack) -> None:

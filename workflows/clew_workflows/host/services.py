@@ -159,7 +159,7 @@ class ForkSession:
             at=STAMPS.make_timestamp(),
             entry_ids=(STAMPS.make_entry_id(), STAMPS.make_entry_id()),
         )
-        return await run_activity("fork_session", fork, CHANGE_TIMEOUT, changes=True)
+        return await run_activity("fork_session", fork, CHANGE_TIMEOUT, changes=fork.new_session_id)
 
 
 @workflow.defn(name=RESTORE_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
@@ -195,7 +195,7 @@ class RestoreSession:
                 memo={RESTORE_MEMO: make_op_id(fields.token)},
                 static_summary=start.static_summary,
             )
-        await run_activity("put_context", checkpoint, RESTORE_STEP_TIMEOUT, changes=True)
+        await run_activity("put_context", checkpoint, RESTORE_STEP_TIMEOUT, changes=session_id)
         return receipt
 
 
@@ -210,7 +210,7 @@ class DeleteSession:
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
         """Delete the session. The server deletes its histories in the background, which may take a minute or two."""
         deletion = decode(argument, DeleteSessionInput)
-        return await run_activity("delete_session", deletion, CHANGE_TIMEOUT, changes=True)
+        return await run_activity("delete_session", deletion, CHANGE_TIMEOUT, changes=deletion.session_id)
 
 
 @workflow.defn(name=LIST_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
@@ -506,7 +506,7 @@ def decode_context(argument: RawValue) -> dict[str, Any]:
 
 
 async def run_activity(
-    name: str, argument: BaseModel | dict[str, Any], time_limit: timedelta, *, changes: bool = False
+    name: str, argument: BaseModel | dict[str, Any], time_limit: timedelta, *, changes: str | None = None
 ) -> dict[str, Any]:
     """Run an activity and return its answer.
 
@@ -514,7 +514,7 @@ async def run_activity(
         name: The activity.
         argument: What it receives.
         time_limit: The time for all attempts.
-        changes: An attempt that has not ended may have changed a session.
+        changes: The session that an attempt may change, or make; None: there is none.
 
     Raises:
         ApplicationError: The activity failed. The type is the activity's own if that is a word of the contract. It is
@@ -534,10 +534,11 @@ async def run_activity(
         # A final failure was raised with a word. Of the others the server reports the last one when the time is over.
         if isinstance(cause, ApplicationError) and (cause.non_retryable or cause.type in WORDS):
             raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from None
-        if isinstance(cause, exceptions.TimeoutError) and not changes:
+        if isinstance(cause, exceptions.TimeoutError) and changes is None:
             raise ingress.make_application_error(ArchiveUnavailable(f"no answer within {seconds:g} s")) from None
         if is_cancelled_exception(error):
             raise
-        message = f"{name} has not ended within {seconds:g} s, it may be done yet: repeat it with the same ids"
+        about = "" if changes is None else f" for session {changes!r}"
+        message = f"{name}{about} has not ended within {seconds:g} s, it may be done yet: repeat it with the same ids"
         raise ingress.make_application_error(WorkerUnavailable(f"{message} ({str(cause)[:500]})")) from None
     return answer
