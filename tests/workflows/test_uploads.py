@@ -266,7 +266,8 @@ async def test_a_refusal_of_the_store_does_not_repeat_the_url(plain: Stack, monk
     monkeypatch.setattr(blobs, "start_upload", start_elsewhere)
     with pytest.raises(ArchiveUnavailable) as caught:
         await session.put_blob(image, direct=True)
-    assert "404" in str(caught.value)
+    # SeaweedFS first verifies the signature, which is for another bucket; Moto verifies none.
+    assert ("HTTP 403" if find_cluster() else "HTTP 404") in str(caught.value)
     assert "Signature" not in str(caught.value)
     assert made.upload_id not in str(caught.value)
 
