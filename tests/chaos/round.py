@@ -179,12 +179,12 @@ class _Round:
             await self._inspection.check_deletion(offspring, self._later_archive)
 
     async def _perform_last_cases(self) -> None:
-        """Perform the cases that every round contains, with its first session."""
+        """Perform the cases that every round contains, with its first session and one that has a subagent."""
         number = max((action.number for action in self._plan.actions), default=0) + 1
-        callers = self._callers[SESSIONS[0]]
+        callers, boss = self._callers[SESSIONS[0]], self._callers[SESSIONS[-1]]
         try:
             async with asyncio.timeout(REST_SECONDS):
-                made = await perform_last_cases(callers, self._direct_archive, number)
+                made = await perform_last_cases(callers, boss, self._direct_archive, number)
         except (TimeoutError, ClewError, GaveUp) as error:
             self.oracle.report("wedged", callers.name, f"the last cases do not end: {error!r}")
         else:
@@ -250,6 +250,7 @@ class _Round:
             counts["requests"] += len(ledger.requests)
             counts["inputs"] += len(ledger.inputs)
             counts["operations"] += len(ledger.operations)
+            counts["results from outside"] += len(callers.promises.results)
             counts["commands without an answer"] += len(ledger.uncertain)
             self.figures.errors.update(callers.errors)
         if workers.largest > MAX_RESIDENT_BYTES:
@@ -261,11 +262,20 @@ class _Round:
             self.oracle.report("worker", "", record[:3000])
 
     def check_files(self, server: Server) -> None:
-        """Check that no text is in the server's database or in a log, if all processes encrypt."""
-        for file in server.list_files() if self._plan.encrypts else []:
+        """Check that no text is in the server's database or in a log, if all processes encrypt.
+
+        If they do not, the same search finds a text.
+        """
+        found = []
+        for file in server.list_files():
             with suppress(FileNotFoundError):  # the database deletes its logs
                 if MARKER in file.read_bytes():
-                    self.oracle.report("audit", "", f"{file.name} has a text that is not encrypted")
+                    found.append(file)
+        if self._plan.encrypts:
+            for file in found:
+                self.oracle.report("audit", "", f"{file.name} has a text that is not encrypted")
+        elif not found and not self.oracle.violations:
+            self.oracle.report("audit", "", "texts are not encrypted, but no file has any: the search is in vain")
 
     async def keep_evidence(self, folder: Path) -> None:
         """Write the histories of all sessions beside the logs."""

@@ -6,6 +6,7 @@ import pytest
 
 from clew.local import StartFailed
 from deploy.servers.programs import find_programs
+from tests.chaos.last_cases import CERTAIN_FIGURES
 from tests.chaos.plan import make_plan
 from tests.chaos.round import run_round
 
@@ -26,4 +27,5 @@ async def test_a_minute_of_chaos_on_the_cluster_keeps_every_promise() -> None:
     assert counts["server crashes"] > 0
     assert counts["workers killed"] + counts["workers stopped"] > 0
     assert counts["archived segments"] > 0
+    assert [figure for figure in CERTAIN_FIGURES if not counts[figure]] == []
     assert counts["store requests"] > 100
