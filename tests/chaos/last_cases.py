@@ -142,17 +142,20 @@ async def _list_family(archive: Archive, family: str) -> set[str]:
 
 async def _is_kept(archive: Archive, family: str, deleted: str) -> bool:
     """Whether a family has the marker of a fork that has no head."""
-    marker = f"/families/s-{family}/members/s-"
-    members = [path.partition(marker)[2] async for path in archive.list_paths() if marker in path]
-    return None in [await archive.read_head(member) for member in members if member != deleted]
+    members = [_find_member(path, family) async for path in archive.list_paths()]
+    return None in [await archive.read_head(member) for member in members if member not in ("", deleted)]
+
+
+def _find_member(path: str, family: str) -> str:
+    """Find the session whose marker the path is; empty: it is none of the family's."""
+    return path.partition(f"/families/s-{family}/members/s-")[2]
 
 
 async def _list_needed(archive: Archive, family: str, deleted: str) -> set[str]:
     """List the objects that the other members of a family need."""
-    marker = f"/families/s-{family}/members/s-"
     needed: set[str] = set()
     async for path in archive.list_paths():
-        session = path.partition(marker)[2] or path.partition("/sessions/s-")[2].removesuffix(".json")
+        session = _find_member(path, family) or path.partition("/sessions/s-")[2].removesuffix(".json")
         if not session or session == deleted:
             continue
         needed.add(path)
