@@ -24,7 +24,6 @@ TESTS = (
     "tests/audit/test_exports.py",
     "tests/audit/test_recovery.py",
     "tests/audit/test_restoring.py",
-    "tests/chaos/test_on_cluster.py",
     "tests/clew/session/test_handle.py",
     "tests/clew/session/test_listing.py",
     "tests/clew/session/test_request.py",

@@ -33,7 +33,7 @@ from tests.chaos.callers import PAUSE_SECONDS, Callers, GaveUp
 from tests.chaos.effects import read_effects
 from tests.chaos.inspection import Figures, Inspection
 from tests.chaos.keys import FIRST_KEYS, MARKER, NEWEST_KEYS, OLDEST_KEYS, ROTATION, Keys
-from tests.chaos.last_cases import perform_last_cases
+from tests.chaos.last_cases import CERTAIN_FIGURES, perform_last_cases
 from tests.chaos.model import FIRST, SECOND, SPARE, reply_as_instructed
 from tests.chaos.oracle import Oracle, Violation
 from tests.chaos.plan import OFFSPRING, ROTATE, SESSIONS, Action, Plan, name_offspring
@@ -174,6 +174,9 @@ class _Round:
         await self._inspection.check(read_effects(self._effects))
         if self._keys.kid in NEWEST_KEYS:
             await self._inspection.check_rotation(self._oldest_store, self._newest_store)
+        for figure in CERTAIN_FIGURES:
+            if not self.figures.counts[figure]:
+                self.oracle.report("round", "", f"it has seen no {figure}")
         if not self.oracle.violations:
             offspring = [name_offspring(action) for action in self._plan.actions if action.kind in OFFSPRING]
             await self._inspection.check_deletion(offspring, self._later_archive)

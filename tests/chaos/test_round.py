@@ -15,7 +15,6 @@ from clew_activities.archive import Store
 from tests.chaos.breaks import BREAKS
 from tests.chaos.callers import Callers
 from tests.chaos.inspection import Figures, Inspection
-from tests.chaos.last_cases import CERTAIN_FIGURES
 from tests.chaos.oracle import Oracle
 from tests.chaos.plan import ROTATE, Action, Plan, make_plan
 from tests.chaos.rest import come_to_rest
@@ -40,7 +39,6 @@ async def test_a_minute_of_chaos_keeps_every_promise() -> None:
     assert counts["rollovers"] > 0
     assert counts["audited calls"] > 20
     assert counts["archived segments"] > 0
-    assert [figure for figure in CERTAIN_FIGURES if not counts[figure]] == []
     for place in ("provider", "store"):
         faults = {name for name, count in counts.items() if name.startswith(f"{place} ") and count}
         assert faults > {f"{place} requests"}
