@@ -23,7 +23,6 @@ TESTS = (
     "tests/activities/archive",
     "tests/audit/test_exports.py",
     "tests/audit/test_recovery.py",
-    "tests/chaos/test_on_cluster.py",
     "tests/clew/session/test_handle.py",
     "tests/clew/session/test_listing.py",
     "tests/clew/session/test_request.py",

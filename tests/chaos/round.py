@@ -33,7 +33,7 @@ from tests.chaos.callers import PAUSE_SECONDS, Callers, GaveUp
 from tests.chaos.effects import read_effects
 from tests.chaos.inspection import Figures, Inspection
 from tests.chaos.keys import FIRST_KEYS, MARKER, NEWEST_KEYS, OLDEST_KEYS, ROTATION, Keys
-from tests.chaos.last_cases import perform_last_cases
+from tests.chaos.last_cases import CERTAIN_FIGURES, perform_last_cases
 from tests.chaos.model import FIRST, SECOND, SPARE, reply_as_instructed
 from tests.chaos.oracle import Oracle, Violation
 from tests.chaos.plan import OFFSPRING, ROTATE, SESSIONS, Action, Plan, name_offspring
@@ -174,17 +174,20 @@ class _Round:
         await self._inspection.check(read_effects(self._effects))
         if self._keys.kid in NEWEST_KEYS:
             await self._inspection.check_rotation(self._oldest_store, self._newest_store)
+        for figure in CERTAIN_FIGURES:
+            if not self.figures.counts[figure]:
+                self.oracle.report("round", "", f"it has seen no {figure}")
         if not self.oracle.violations:
             offspring = [name_offspring(action) for action in self._plan.actions if action.kind in OFFSPRING]
             await self._inspection.check_deletion(offspring, self._later_archive)
 
     async def _perform_last_cases(self) -> None:
-        """Perform the cases that every round contains, with its first session."""
+        """Perform the cases that every round contains, with its first session and one that has a subagent."""
         number = max((action.number for action in self._plan.actions), default=0) + 1
-        callers = self._callers[SESSIONS[0]]
+        callers, boss = self._callers[SESSIONS[0]], self._callers[SESSIONS[-1]]
         try:
             async with asyncio.timeout(REST_SECONDS):
-                made = await perform_last_cases(callers, self._direct_archive, number)
+                made = await perform_last_cases(callers, boss, self._direct_archive, number)
         except (TimeoutError, ClewError, GaveUp) as error:
             self.oracle.report("wedged", callers.name, f"the last cases do not end: {error!r}")
         else:
@@ -250,6 +253,7 @@ class _Round:
             counts["requests"] += len(ledger.requests)
             counts["inputs"] += len(ledger.inputs)
             counts["operations"] += len(ledger.operations)
+            counts["results from outside"] += len(callers.promises.results)
             counts["commands without an answer"] += len(ledger.uncertain)
             self.figures.errors.update(callers.errors)
         if workers.largest > MAX_RESIDENT_BYTES:
@@ -261,11 +265,20 @@ class _Round:
             self.oracle.report("worker", "", record[:3000])
 
     def check_files(self, server: Server) -> None:
-        """Check that no text is in the server's database or in a log, if all processes encrypt."""
-        for file in server.list_files() if self._plan.encrypts else []:
+        """Check that no text is in the server's database or in a log, if all processes encrypt.
+
+        If they do not, the same search finds a text.
+        """
+        found = []
+        for file in server.list_files():
             with suppress(FileNotFoundError):  # the database deletes its logs
                 if MARKER in file.read_bytes():
-                    self.oracle.report("audit", "", f"{file.name} has a text that is not encrypted")
+                    found.append(file)
+        if self._plan.encrypts:
+            for file in found:
+                self.oracle.report("audit", "", f"{file.name} has a text that is not encrypted")
+        elif not found and not self.oracle.violations:
+            self.oracle.report("audit", "", "texts are not encrypted, but no file has any: the search is in vain")
 
     async def keep_evidence(self, folder: Path) -> None:
         """Write the histories of all sessions beside the logs."""

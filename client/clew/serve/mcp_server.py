@@ -31,7 +31,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from clew.serve.access import Authorized, Caller
 from clew.serve.mcp_sessions import McpSessions
-from clew.serve.problems import InvalidParameter, WrongMethod, make_body
+from clew.serve.problems import InvalidParameter, WrongMethod, make_body, name_field
 from clew.serve.streams import Drain
 from clew.serve.ui_messages import convert_thread
 from clew.session import Session
@@ -305,7 +305,8 @@ def _read_call(caller: Caller, params: types.CallToolRequestParams) -> tuple[Cal
         call = Call.model_validate(params.arguments or {})
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
-        raise InvalidParameter(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        param = name_field(first["loc"])
+        raise InvalidParameter(f"{param or 'the arguments'}: {first['msg'][:200]}", param=param) from None
     call = call.model_copy(update={"agent": named[params.name] or call.agent})
     if call.agent is None and call.session_id is None:
         raise InvalidParameter("agent: a new session needs one", param="agent")

@@ -252,7 +252,7 @@ class SessionHandle:
         except NotFound as absent:
             raise await self.explain_absence(absent) from None
         except Closed as ended:
-            raise await self.find_failure() or await self._describe_end(ended) from None
+            raise await self.find_failure() or await self._describe_end(ended) from ended.__cause__
         except UnknownBlob:
             self.lacks_blobs = True
             raise

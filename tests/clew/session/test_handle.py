@@ -214,3 +214,12 @@ async def test_an_answer_that_is_awaited_says_that_the_session_was_interrupted(s
     with pytest.raises(Interrupted, match="clew recover"):
         await waiting
     model.free.set()
+
+
+async def test_the_error_of_a_session_that_has_ended_keeps_its_cause(stack: Stack) -> None:
+    """So a caller can tell the answer to a message, which was refused, from the end of the session."""
+    session, cause = await stack.open(), ValueError("the answer to the update")
+    with pytest.raises(Closed) as caught:
+        async with session._handle.explain_end():
+            raise Closed("it is closed") from cause
+    assert caught.value.__cause__ is cause
