@@ -105,6 +105,7 @@ async def _run_round(plan: Plan, server_name: str, breaks: Sequence[str]) -> Res
                 except Exception as error:  # what ends a round early is to be explained, too
                     running.oracle.report("round", "", "".join(traceback.format_exception(error)))
                 running.note_processes(server, workers, provider, store)
+                running.check_figures()
                 if running.oracle.violations:
                     with suppress(RPCError):  # the server may be what has failed
                         await running.keep_evidence(folder)
@@ -174,9 +175,6 @@ class _Round:
         await self._inspection.check(read_effects(self._effects))
         if self._keys.kid in NEWEST_KEYS:
             await self._inspection.check_rotation(self._oldest_store, self._newest_store)
-        for figure in CERTAIN_FIGURES:
-            if not self.figures.counts[figure]:
-                self.oracle.report("round", "", f"it has seen no {figure}")
         if not self.oracle.violations:
             offspring = [name_offspring(action) for action in self._plan.actions if action.kind in OFFSPRING]
             await self._inspection.check_deletion(offspring, self._later_archive)
@@ -258,6 +256,12 @@ class _Round:
             self.figures.errors.update(callers.errors)
         if workers.largest > MAX_RESIDENT_BYTES:
             self.oracle.report("worker", "", f"a worker takes {workers.largest / 1e6:.0f} MB")
+
+    def check_figures(self) -> None:
+        """Check that the round has seen what its last cases do."""
+        lacking = [figure for figure in CERTAIN_FIGURES if not self.figures.counts[figure]]
+        if lacking and not self.oracle.violations:
+            self.oracle.report("round", "", f"it has seen no {', '.join(lacking)}")
 
     def check_logs(self, workers: Workers) -> None:
         """Check what the workers have logged."""
