@@ -46,6 +46,7 @@ from clew.session.events import (
     ToolProgressed,
     ToolStarted,
 )
+from clew.session.request import Request as SessionRequest
 from clew_workflows.contract import SessionSummary
 from clew_workflows.contract.errors import AlreadyResolved, ClewError
 from clew_workflows.contract.names import AgentName, Id
@@ -269,9 +270,10 @@ async def _call(context: _Context, params: types.CallToolRequestParams) -> _Resu
         session = caller.session(state.session_id)
         sending = asyncio.create_task(_send(caller, state, call))
         try:
-            await asyncio.shield(sending)
+            sent = await asyncio.shield(sending)
             declined = await _decide(session, params.input_responses or {}, caller.key.name)
-            result = await _follow(context, session, state, asks=not declined and _can_ask(context))
+            request = sent or session.request(state.request_id)
+            result = await _follow(context, session, state, request, asks=not declined and _can_ask(context))
         except asyncio.CancelledError:
             await _cancel(context, session, state, sending)
             raise
@@ -312,15 +314,16 @@ def _read_call(caller: Caller, params: types.CallToolRequestParams) -> tuple[Cal
     return CallState(session_id=call.session_id or f"mcp-{uuid.uuid4().hex}", request_id=uuid.uuid4().hex), call
 
 
-async def _send(caller: Caller, state: CallState, call: Call | None) -> None:
-    """Send the message of a call.
+async def _send(caller: Caller, state: CallState, call: Call | None) -> SessionRequest | None:
+    """Send the message of a call. Returns its request; None: the call has no message.
 
     Raises:
         ClewError: The session refuses the message, or the key does not permit it.
     """
-    if call is not None:
-        session = await caller.open(state.session_id, agent=call.agent)
-        await session.message(call.message, request_id=state.request_id)
+    if call is None:
+        return None
+    session = await caller.open(state.session_id, agent=call.agent)
+    return await session.message(call.message, request_id=state.request_id)
 
 
 async def _decide(session: Session, answers: Mapping[str, types.InputResponse], by: str) -> bool:
@@ -343,7 +346,7 @@ async def _decide_call(session: Session, tool_call_id: str, answer: types.InputR
     return True
 
 
-async def _cancel(context: _Context, session: Session, state: CallState, sending: asyncio.Task[None]) -> None:
+async def _cancel(context: _Context, session: Session, state: CallState, sending: asyncio.Task[Any]) -> None:
     """Cancel the request of a call that its client has ended. A process that drains leaves the request alone."""
     drain: Drain = _get_request(context).app.state.drain
     if drain.has_begun:
@@ -355,7 +358,9 @@ async def _cancel(context: _Context, session: Session, state: CallState, sending
             await session.cancel(state.request_id, reason="the MCP client has cancelled the call")
 
 
-async def _follow(context: _Context, session: Session, state: CallState, *, asks: bool) -> _Result:
+async def _follow(
+    context: _Context, session: Session, state: CallState, request: SessionRequest, *, asks: bool
+) -> _Result:
     """Follow a request to its outcome, or until a person has to decide.
 
     `asks`: the client's user may be that person.
@@ -363,7 +368,7 @@ async def _follow(context: _Context, session: Session, state: CallState, *, asks
     answer, steps = "", 0
     pending: Sequence[PendingCall] = ()
     asking = _Asking(context, session)
-    async with aclosing(asking.follow(session.request(state.request_id).events())) as events:
+    async with aclosing(asking.follow(request.events())) as events:
         async for event in events:
             if event is not None and (text := describe_progress(event)):
                 steps += 1

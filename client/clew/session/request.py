@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, cast
 
 from pydantic import PrivateAttr, TypeAdapter
@@ -19,7 +20,7 @@ from temporalio.converter import WorkflowSerializationContext
 from temporalio.service import RPCError
 from typing_extensions import TypeVar
 
-from clew.session.events import SessionEvent, follow_request
+from clew.session.events import SessionEvent, follow_request, wait_for_decision
 from clew.session.events.server import MODEL_CALL, describe, read_flights
 from clew.session.handle import SessionHandle
 from clew.session.reading import read_entries
@@ -194,11 +195,23 @@ class Request(Generic[T]):
 
         Raises:
             Interrupted: The session's workflow was terminated, or has timed out or failed.
+            Refusal: The session has refused the message after it had accepted it.
             UnknownRequest: The session knows no request with this id.
         """
-        async with aclosing(follow_request(self._handle, self.request_id)) as events:
+        following = follow_request(self._handle, self.request_id, partial(Request.result, self))
+        async with aclosing(following) as events:
             async for event in events:
                 yield event
+
+    async def _wait_for_decision(self) -> None:
+        """Wait until the session has decided about a message that it has accepted.
+
+        Raises:
+            Closed: The session has ended.
+            Refusal: The session has refused the message.
+            UnknownRequest: The session knows no request with this id.
+        """
+        await wait_for_decision(self._handle, self.request_id, partial(Request.result, self))
 
     async def _read_text(self, outcome: RequestOutcome) -> str:
         if outcome.status != "completed" or outcome.answer_seq is None:
