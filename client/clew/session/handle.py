@@ -181,7 +181,7 @@ class SessionHandle:
         """
         update = await self.send(name, argument)
         receipt = await self._read_answer(update, answer)
-        await self._wait_for_end(update.workflow_run_id)
+        await self.wait_for_end(update.workflow_run_id)
         return receipt
 
     async def query(
@@ -314,15 +314,18 @@ class SessionHandle:
             described = await self.workflow.describe()
             if described.status != WorkflowExecutionStatus.FAILED:
                 return None
-            await self._wait_for_end(described.run_id)
+            await self.wait_for_end(described.run_id)
         except Refusal as refusal:
             return refusal
         except (ClewError, RPCError):
             pass
         return None
 
-    async def _wait_for_end(self, workflow_run_id: str | None) -> None:
-        """Wait until a workflow run of the session has ended. Others may have opened the session again since."""
+    async def wait_for_end(self, workflow_run_id: str | None = None) -> None:
+        """Wait until a workflow run of the session has ended, by default the newest.
+
+        The session may have been opened again since: the newest one may last for months.
+        """
         run = self.client.get_workflow_handle(self.session_id, run_id=workflow_run_id)
         async with translate_errors(self.session_id):
             await run.result(follow_runs=False)
