@@ -47,6 +47,7 @@ from clew.session.events import (
     ToolStarted,
 )
 from clew.session.request import Request as SessionRequest
+from clew.session.transport import ACCEPT_SECONDS
 from clew_workflows.contract import SessionSummary
 from clew_workflows.contract.errors import AlreadyResolved, ClewError
 from clew_workflows.contract.names import AgentName, Id
@@ -65,7 +66,8 @@ STRUCTURED = "2025-06-18"
 """The first version of the protocol that has structured results, and questions to the client's user."""
 URI_PREFIX = "clew://sessions/"
 """What the addresses of sessions begin with."""
-_CANCEL_SECONDS = 10.0
+_CANCEL_SECONDS = ACCEPT_SECONDS + 10.0
+"""Seconds in which a message that was being sent is accepted, and its request cancelled."""
 
 _Context: TypeAlias = ServerRequestContext[Any, Any]
 _Result: TypeAlias = types.CallToolResult | types.InputRequiredResult
