@@ -88,10 +88,11 @@ async def read_last_seq(argument: dict[str, Any]) -> dict[str, Any]:
 async def _send(call: SendMessageCall) -> Request:
     message: Any = dump_input(call.message)
     try:
-        return await _connect(call).session(call.session_id).message(**message)
+        request: Request = await _connect(call).session(call.session_id).message(**message)
     except (Closed, NotFound):
         session = await _reach_session(call, call.config)
-        return await session.message(**message)
+        request = await session.message(**message)
+    return request
 
 
 async def _finish(work: Coroutine[Any, Any, T]) -> T:
