@@ -470,6 +470,8 @@ async def _answer_request(
 async def _read_state(session_id: str, session: Session, request_id: str) -> RequestAnswer:
     """Read the state of a request by queries, which leave nothing in the session's history.
 
+    Of a request that the session does not know, or not yet, an update asks.
+
     Raises:
         UnknownRequest: The session has no such request.
     """

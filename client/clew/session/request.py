@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any, Generic, cast
 
 from pydantic import PrivateAttr, TypeAdapter
@@ -154,21 +153,7 @@ class Request(Generic[T]):
             Interrupted: The session was terminated or has timed out.
             UnknownRequest: The session knows no request with this id.
         """
-        pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        while self._outcome is None:
-            sent_at = time.monotonic()
-            # Keep the update until it has answered: a cancelled call of `result` can be repeated.
-            update = self._update = self._update or await self._ask_again()
-            async with self._handle.explain_end():
-                outcome = RequestOutcome.model_validate(await read_answer(self.session_id, update))
-            if outcome.status == "running":
-                self._update = None
-                # The session answers `running` at once when too many callers wait: pause before the next try.
-                if time.monotonic() - sent_at < LONGEST_PAUSE_SECONDS:
-                    await pauses.wait()
-            else:
-                self._outcome = outcome
-        return self._outcome
+        return await self._wait_for_outcome()
 
     async def answer(self) -> T:
         """Wait for the answer and return its text, or its value if the request has an answer type.
@@ -198,7 +183,7 @@ class Request(Generic[T]):
             Refusal: The session has refused the message after it had accepted it.
             UnknownRequest: The session knows no request with this id.
         """
-        following = follow_request(self._handle, self.request_id, partial(Request.result, self))
+        following = follow_request(self._handle, self.request_id, self._wait_for_outcome)
         async with aclosing(following) as events:
             async for event in events:
                 yield event
@@ -211,7 +196,24 @@ class Request(Generic[T]):
             Refusal: The session has refused the message.
             UnknownRequest: The session knows no request with this id.
         """
-        await wait_for_decision(self._handle, self.request_id, partial(Request.result, self))
+        await wait_for_decision(self._handle, self.request_id, self._wait_for_outcome)
+
+    async def _wait_for_outcome(self) -> RequestOutcome:
+        pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        while self._outcome is None:
+            sent_at = time.monotonic()
+            # Keep the update until it has answered: a cancelled call of `result` can be repeated.
+            update = self._update = self._update or await self._ask_again()
+            async with self._handle.explain_end():
+                outcome = RequestOutcome.model_validate(await read_answer(self.session_id, update))
+            if outcome.status == "running":
+                self._update = None
+                # The session answers `running` at once when too many callers wait: pause before the next try.
+                if time.monotonic() - sent_at < LONGEST_PAUSE_SECONDS:
+                    await pauses.wait()
+            else:
+                self._outcome = outcome
+        return self._outcome
 
     async def _read_text(self, outcome: RequestOutcome) -> str:
         if outcome.status != "completed" or outcome.answer_seq is None:

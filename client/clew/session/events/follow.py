@@ -1,8 +1,9 @@
 """Follow a session, or one of its requests. A hub reads each session once for all viewers in this process.
 
-So viewers add nothing to the session's history, and nothing to its load. The hub waits at the server for new events
-of the history. After each of the session's decisions it queries the new entries with the status, and while calls are
-in flight it reads their heartbeats from the server. Viewers read the newest snapshot when they are ready for it.
+So viewers add nothing to the session's history, and nothing to its load; for a request that the session does not know
+yet, one update is sent. The hub waits at the server for new events of the history. After each of the session's
+decisions it queries the new entries with the status, and while calls are in flight it reads their heartbeats from the
+server. Viewers read the newest snapshot when they are ready for it.
 """
 
 from __future__ import annotations
