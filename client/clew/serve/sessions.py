@@ -60,6 +60,7 @@ from clew_workflows.contract import (
 from clew_workflows.contract.errors import (
     Closed,
     Interrupted,
+    NotFound,
     TokenForeign,
     UnknownBlob,
     UnknownRequest,
