@@ -80,9 +80,9 @@ async def test_a_session_that_hibernates_is_read_to_its_end(stack: Stack) -> Non
     async with run_rolling_worker(stack, SOME_UPDATES, store) as clew:
         session = await open_rolled(stack, clew)
         receipt = await session.hibernate()
-        for options in ({}, {"newest": 3}):
+        for newest in (None, 3):
             store.old_reads[session.id] = 2
-            entries = [entry async for entry in clew.read_thread(session.id, **options)]
+            entries = [entry async for entry in clew.read_thread(session.id, newest=newest)]
             assert store.old_reads[session.id] == 0
             assert (entries[-1].seq, entries[-1].kind) == (receipt.last_seq, "session")
 

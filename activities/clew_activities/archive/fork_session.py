@@ -123,7 +123,9 @@ class ForkingActivities:
         Returns the parent.
         """
         if parent.head:
-            return replace(parent, head=await self._archive.join(parent.session_id, fork_id))
+            joined = await self._archive.join(parent.session_id, fork_id)
+            # The store may show an older head than it has shown before.
+            return parent if joined.last_seq < parent.archived_upto else replace(parent, head=joined)
         for member in (parent.session_id, fork_id):
             await self._archive.enroll(parent.session_id, member)
         return parent
