@@ -156,5 +156,5 @@ class Answers:
 
     async def _answer_summarize(self, summary_id: str) -> dict[str, Any]:
         runtime = self._runtime
-        await workflow.wait_condition(lambda: not summaries.is_making(runtime.state, summary_id) or runtime.rolling)
+        await workflow.wait_condition(lambda: not summaries.is_making(runtime.state, summary_id))
         return effects.make_receipt(runtime, summary_id)

@@ -22,12 +22,14 @@ from clew_workflows.contract import (
     ConfigureInput,
     LateResultInput,
     SubagentResultInput,
+    SummarizeInput,
     ToolResultInput,
 )
 from clew_workflows.contract.content import Blob
 from clew_workflows.contract.errors import (
     REFUSALS,
     ArchiveUnavailable,
+    Busy,
     ClewError,
     Closed,
     InvalidInput,
@@ -283,6 +285,9 @@ class Intake:
     def _decide(self, command: Command, own_id: str | None, seal: str | None) -> tuple[Decision, Answer]:
         runtime, foreseen = self._runtime, self._foreseen
         self._foreseen = None
+        if runtime.rolling and not runtime.state.closed and isinstance(command, SummarizeInput):
+            # The next workflow run would write it, after its caller has been answered.
+            raise Busy("the session continues in a new run of its workflow: try again in a moment")
         if (
             foreseen
             and foreseen.command is command
