@@ -26,6 +26,7 @@ from clew.errors import ArchiveUnavailable, Busy, Idle
 from clew.local import Reply, ToolCall
 from clew_activities import checkpoints
 from clew_activities.archive import Archive
+from clew_activities.archive.thread_source import query_session
 from clew_workflows.host.payload_converter import make_tolerant
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.other_workflows import IMPATIENT, RESIGNED, Impatient
@@ -303,7 +304,7 @@ async def test_a_run_that_is_stopped_during_a_rollover_ends(stack: Stack) -> Non
 
 async def test_no_summary_begins_while_a_rollover_waits(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its caller is refused, and nothing has changed: a repetition after the rollover writes the one summary."""
-    may_sign, query_session = asyncio.Event(), checkpoints.query_session
+    may_sign = asyncio.Event()
 
     async def query_later(*args: Any) -> dict[str, Any]:
         await may_sign.wait()
