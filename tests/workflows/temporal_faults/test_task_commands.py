@@ -17,9 +17,10 @@ from temporalio.client import WorkflowContinuedAsNewError, WorkflowHistory, Work
 from bench.pauses import run_benchmark
 from clew import Clew, ContextPolicy, Session
 from clew.errors import Idle
-from clew.local import temporal_server
+from clew.local import Reply, ToolCall, temporal_server
 from clew_activities.archive import Archive
 from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.listing import SearchAttributes
 from clew_audit.audit import audit_session
 from clew_workflows.host import execution
 from clew_workflows.host.visibility import QUICK_UPDATES
@@ -27,9 +28,9 @@ from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
 from clew_workflows.session.state import State
 from tests.support.media import make_png
 from tests.support.other_workflows import IMPATIENT
-from tests.support.rolling import SlowModel, list_runs, make_id, run_rolling_worker
+from tests.support.rolling import FailingStore, SlowModel, list_runs, make_id, run_rolling_worker
 from tests.support.scenarios import control, reply_as_scenario
-from tests.support.stack import Stack
+from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
 from tests.support.webhooks import SETTINGS, receive
 
@@ -225,6 +226,47 @@ async def test_the_task_that_commits_a_summary_has_a_command_while_a_message_wai
         assert (await update.result())["status"] == "completed"
         history = await clew.temporal.get_workflow_handle(session.id).fetch_history()
     assert _without_command(history.events) == []
+
+
+async def test_the_task_in_which_a_call_expires_during_a_rollover_has_a_command(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows from the expiry is done after the rollover, and a namespace may have no search attributes."""
+    store = FailingStore()
+
+    async def list_none(_self: SearchAttributes) -> tuple[str, ...]:
+        return ()
+
+    monkeypatch.setattr(SearchAttributes, "list", list_none)
+
+    def order_once(body: dict[str, Any]) -> Reply:
+        is_first = get_last_message(body)["role"] == "user"
+        return Reply(tool_calls=(ToolCall("order_later", {"item": "tea"}),)) if is_first else Reply("done")
+
+    async with run_rolling_worker(stack, RolloverThresholds(signals=5), store) as clew:
+        session = await clew.open(make_id(), model=stack.add_model(order_once), tools=["order_later"])
+        handle = clew.temporal.get_workflow_handle(session.id)
+        store.ready.clear()
+        request = await session.message("go")
+        for _ in range(10):
+            await handle.signal("no_such_signal")
+        await _wait_for_timer(clew, session)
+        store.ready.set()
+        assert await request.answer() == "done"
+        history = await _fetch_first_run(clew, session)
+    assert _without_command(history.events) == []
+
+
+async def _wait_for_timer(clew: Clew, session: Session) -> None:
+    """Wait until a session has handled a timer that has fired."""
+    handle = clew.temporal.get_workflow_handle(session.id)
+
+    async def has_handled() -> bool:
+        types = [event.event_type for event in (await handle.fetch_history()).events]
+        fired = EventType.EVENT_TYPE_TIMER_FIRED
+        return fired in types and EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED in types[types.index(fired) :]
+
+    await wait_until(has_handled)
 
 
 def _delay(monkeypatch: pytest.MonkeyPatch, effect_type: type[Any]) -> None:
