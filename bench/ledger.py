@@ -111,7 +111,7 @@ class Traces:
 
 def check(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
     """List where a complete thread differs from the records of its callers."""
-    problems = [*ledger.problems, *_check_seqs(entries)]
+    problems = [*ledger.problems, *check_structure(entries)]
     if problems:
         return problems
     traces = Traces(entries)
@@ -123,9 +123,12 @@ def check(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
         for seq in ledger.configured
         if seq >= len(entries) or entries[seq].kind != "config"
     ]
-    problems += check_tool_groups(entries)
-    problems += _check_runs(entries)
     return problems
+
+
+def check_structure(entries: Sequence[Entry]) -> list[str]:
+    """List what is wrong with a complete thread whose callers kept no records."""
+    return [*_check_seqs(entries)] or [*check_tool_groups(entries), *_check_runs(entries)]
 
 
 def _check_seqs(entries: Sequence[Entry]) -> Iterator[str]:

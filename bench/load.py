@@ -378,8 +378,7 @@ async def start_server(stack: AsyncExitStack) -> tuple[str, Servers, str]:
 async def start_cluster(stack: AsyncExitStack) -> tuple[str, Servers, str]:
     """Start the local cluster without workers. Returns its address, its processes and the URL of its store."""
     cluster = await stack.enter_async_context(local_cluster(parts=()))
-    settings = {name: value for name, value in cluster.settings.items() if name.startswith("AWS_")}
-    stack.enter_context(patch.dict(os.environ, settings))
+    stack.enter_context(patch.dict(os.environ, cluster.store_settings))
     return cluster.server.address, Servers(tuple(one.pid for one in cluster.servers.values())), cluster.server.store
 
 

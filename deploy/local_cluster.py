@@ -51,6 +51,10 @@ _TEMPORAL_PORTS = (
 _LOW_PORTS = range(10_000, 32_768)
 """Temporal stores its ports in PostgreSQL as `smallint`: the ports that the system gives out are too large."""
 _DYNAMIC_CONFIG = "dynamicconfig"
+_STORE_PREFIX = "AWS_"
+"""How the variables begin with which a process finds an S3 store."""
+_BEDROCK_KEY = "AWS_BEARER_TOKEN_BEDROCK"
+"""A model's key, which no store takes."""
 _STORE_PORTS = ("master.port", "volume.port", "filer.port", "s3.port")
 """The options with which SeaweedFS takes its ports; each has one for gRPC beside it."""
 
@@ -78,6 +82,11 @@ class LocalCluster:
     servers: Mapping[str, Child]
     prepare: Callable[[], Awaitable[None]]
     crash: Callable[[float], Awaitable[None]]
+
+    @property
+    def store_settings(self) -> dict[str, str]:
+        """The environment variables with which a process reaches the store."""
+        return {name: value for name, value in self.settings.items() if name.startswith(_STORE_PREFIX)}
 
     @property
     def s3_address(self) -> str:
@@ -210,7 +219,7 @@ class _Starter:
         for name, (port, grpc_port) in self._store_ports.items():
             command += [f"-{name}={port}", f"-{name}.grpc={grpc_port}"]
         # It would take the user's own AWS_ACCESS_KEY_ID as one of its users.
-        env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        env = _read_own_environment()
         # Its data is about to be deleted: it need not announce its end.
         self._store = await self._start("seaweedfs", command, env=env, folder=folder, grace_seconds=0.0)
 
@@ -379,8 +388,16 @@ async def _start_workers(
     stack: AsyncExitStack, settings: Mapping[str, str], tools: Sequence[str], parts: Sequence[str]
 ) -> dict[str, Worker]:
     async def run(part: str) -> Worker:
-        env = {**settings, "CLEW_SERVE": part}
-        return await stack.enter_async_context(worker_process(settings["TEMPORAL_ADDRESS"], env=env, tools=tools))
+        worker = worker_process(
+            settings["TEMPORAL_ADDRESS"],
+            env={**settings, "CLEW_SERVE": part},
+            # The user's own AWS_SESSION_TOKEN or AWS_PROFILE are not for the cluster's store.
+            inherited=_read_own_environment(),
+            tools=tools,
+            namespace=settings["TEMPORAL_NAMESPACE"],
+            task_queue=settings["CLEW_TASK_QUEUE"],
+        )
+        return await stack.enter_async_context(worker)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -388,6 +405,15 @@ async def _start_workers(
     except* StartFailed as failed:
         raise failed.exceptions[0] from None
     return {part: start.result() for part, start in starts.items()}
+
+
+def _read_own_environment() -> dict[str, str]:
+    """Read this process's environment without its settings for S3 stores."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == _BEDROCK_KEY or not name.startswith(_STORE_PREFIX)
+    }
 
 
 async def main(*, with_local_model: bool) -> None:
@@ -406,19 +432,13 @@ async def main(*, with_local_model: bool) -> None:
                     LOCAL_MODEL,
                 )
             tools = [module for module in os.environ.get("CLEW_TOOLS", "").split(",") if module]
-            cluster = await stack.enter_async_context(local_cluster(env=_read_own_settings() | env, tools=tools))
+            cluster = await stack.enter_async_context(local_cluster(env=env, tools=tools))
             print(f"Temporal's server: {cluster.server.address}\nThe archive's S3: {cluster.s3_address}")
             for part, worker in cluster.workers.items():
                 print(f"The worker for {part}: process {worker.pid}")
             print(f"In another terminal: clew --address {cluster.server.address} chat hello --model {model}")
             print("Ctrl-C stops all of it, and deletes its data.", flush=True)
             await asyncio.Event().wait()
-
-
-def _read_own_settings() -> dict[str, str]:
-    """Read those variables from the environment that compose.yaml takes from deploy/.env for the worker."""
-    names = re.findall(r"(?m)^ {6}(\w+): \$\{\1:-", COMPOSE.read_text())
-    return {name: os.environ[name] for name in names if os.environ.get(name) and name != "CLEW_STORE"}
 
 
 if __name__ == "__main__":

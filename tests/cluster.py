@@ -23,8 +23,6 @@ TESTS = (
     "tests/activities/archive",
     "tests/audit/test_exports.py",
     "tests/audit/test_recovery.py",
-    "tests/audit/test_restoring.py",
-    "tests/chaos/test_on_cluster.py",
     "tests/clew/session/test_handle.py",
     "tests/clew/session/test_listing.py",
     "tests/clew/session/test_request.py",
@@ -42,7 +40,6 @@ TESTS = (
     "tests/workflows/test_fairness.py",
     "tests/workflows/test_forking.py",
     "tests/workflows/test_history_size.py",
-    "tests/workflows/test_reading.py",
     "tests/workflows/test_request_failures.py",
     "tests/workflows/test_session.py",
     "tests/workflows/test_subagents.py",
@@ -54,8 +51,14 @@ TESTS = (
 )
 """Files and folders with the contract, the archive, encryption, rollover, hibernation, forks, deletion, versions of
 workers, limits, lists and fairness."""
-EXCEPT = ("tests/contract/test_ten_thousand.py",)
-"""Files of these folders that take minutes on any server."""
+EXCEPT = (
+    "tests/activities/archive/test_backends.py",
+    "tests/activities/archive/test_formats.py",
+    "tests/activities/archive/test_hibernation.py",
+    "tests/contract/test_hostile_parts.py",
+    "tests/contract/test_ten_thousand.py",
+)
+"""Files of these folders that need no server, and the last one, which takes minutes on any."""
 LOG_CHARACTERS = 20_000
 """Most characters of a log that a failure shows."""
 

@@ -50,12 +50,7 @@ async def send_message(argument: dict[str, Any]) -> dict[str, Any]:
     """Send the message, and answer when the session has accepted it. With a `request_id` it can be repeated."""
     async with send_heartbeats(), translate_refusals():
         call = make_input(SendMessageCall, argument)
-        message: Any = dump_input(call.message)
-        try:
-            request = await _connect(call).session(call.session_id).message(**message)
-        except (Closed, NotFound):
-            session = await _reach_session(call, call.config)
-            request = await session.message(**message)
+        request = await _finish(_send(call))
     return {"request_id": request.request_id}
 
 
@@ -88,6 +83,35 @@ async def read_last_seq(argument: dict[str, Any]) -> dict[str, Any]:
         async for entry in _connect(call).read_thread(call.session_id, newest=1):
             return {"last_seq": entry.seq}
         raise NotFound(f"session {call.session_id!r} has no entries")
+
+
+async def _send(call: SendMessageCall) -> Request:
+    message: Any = dump_input(call.message)
+    try:
+        request: Request = await _connect(call).session(call.session_id).message(**message)
+    except (Closed, NotFound):
+        session = await _reach_session(call, call.config)
+        request = await session.message(**message)
+    return request
+
+
+async def _finish(work: Coroutine[Any, Any, T]) -> T:
+    """Do what a cancelled workflow undoes: its cancellation ends the activity after the work.
+
+    The server may have a message that no worker has accepted yet. The signal that cancels the request would reach the
+    session before it. A worker that stops waits for nothing: another one sends the message again.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        details = activity.cancellation_details()
+        if details is not None and details.cancel_requested:
+            await asyncio.wait([task])
+        raise
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _read_answer(request: Request) -> RequestAnswer:

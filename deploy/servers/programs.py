@@ -1,8 +1,8 @@
 """Install the programs of the local cluster: run it with `make deploy-servers`.
 
 Temporal's server and SeaweedFS are built from Go modules: `go.mod` and `go.sum` in `temporal/` and `seaweedfs/` pin
-every module with its hash. A build is kept by the hash of these two files and of Go's version, outside of the
-checkout, so that another checkout finds it. PostgreSQL comes from the system's packages.
+every module with its hash. A build is kept by the hash of these two files, outside of the checkout, so that another
+checkout finds it; it needs no compiler then. PostgreSQL comes from the system's packages.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ def find_programs() -> Programs:
     postgresql = find_postgresql()
     if postgresql is None:
         raise StartFailed(f"PostgreSQL is not installed: {_HOW}")
-    go = read_go_version()
-    built = {name: locate(folder, go) / name for folder, names in _PACKAGES.items() for name in names}
+    built = {name: locate(folder) / name for folder, names in _PACKAGES.items() for name in names}
     for name, program in built.items():
         if not program.exists():
             raise StartFailed(f"{name} has not been built: {_HOW}")
@@ -90,14 +89,10 @@ def find_postgresql() -> Path | None:
 
 
 def read_go_version() -> str:
-    """Read the version of the Go compiler.
-
-    Raises:
-        StartFailed: Go is not installed.
-    """
-    if shutil.which("go") is None:
-        raise StartFailed("the Go compiler is not installed: it builds Temporal's server and SeaweedFS")
-    return subprocess.run(["go", "env", "GOVERSION"], check=True, capture_output=True, text=True).stdout.strip()
+    """Read the oldest version of Go that builds all programs: the newest one that a `go.mod` names."""
+    texts = [(_FOLDER / folder / "go.mod").read_text() for folder in _PACKAGES]
+    versions = [version for text in texts for version in re.findall(r"(?m)^go ([\d.]+)$", text)]
+    return str(max(versions, key=lambda version: tuple(map(int, version.split(".")))))
 
 
 def read_version(folder: str, module: str) -> str:
@@ -108,27 +103,29 @@ def read_version(folder: str, module: str) -> str:
     return found[1]
 
 
-def locate(folder: str, go_version: str) -> Path:
+def locate(folder: str) -> Path:
     """Name the folder where the programs of a module are once they have been built."""
-    digest = hashlib.sha256(go_version.encode())
+    digest = hashlib.sha256(f"go{read_go_version()}".encode())
     for file in ("go.mod", "go.sum"):
         digest.update((_FOLDER / folder / file).read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "clew", "servers")
     return cache / f"{folder}-{digest.hexdigest()[:16]}"
 
 
-def build(folder: str, go_version: str) -> None:
+def build(folder: str) -> None:
     """Build the programs of a module, if they are not there.
 
     Raises:
-        StartFailed: The compiler failed. Its output is on standard error.
+        StartFailed: Go is not installed, or it failed. Its output is on standard error.
     """
-    target = locate(folder, go_version)
+    target = locate(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / f"{folder}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if target.exists():
             return
+        if shutil.which("go") is None:
+            raise StartFailed("the Go compiler is not installed: it builds Temporal's server and SeaweedFS")
         names = ", ".join(_PACKAGES[folder])
         print(f"Building {names}: this takes minutes, and happens once for a version.", flush=True)
         begun = time.monotonic()
@@ -176,9 +173,8 @@ def main() -> int:
     """Install what is missing; return the exit status."""
     try:
         install_postgresql()
-        go = read_go_version()
         for folder in _PACKAGES:
-            build(folder, go)
+            build(folder)
         programs = find_programs()
     except StartFailed as error:
         print(error, file=sys.stderr)

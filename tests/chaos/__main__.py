@@ -86,7 +86,7 @@ async def explain(broken: Result, options: Namespace, console: Console) -> None:
     smallest = await shrink(broken.plan, breaks, 60 * options.shrink_minutes)
     path = save(smallest)
     console.print(f"{len(smallest.actions)} of {len(broken.plan.actions)} actions are left; again:", highlight=False)
-    console.print(f"    python -m tests.chaos --plan {path}", highlight=False)
+    console.print(f"    python -m tests.chaos --plan {path} --server {options.server}", highlight=False)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -187,7 +187,9 @@ class Callers:
         try:
             outcome = await request.result()
         except Refusal as refusal:
-            if isinstance(refusal, UnknownRequest) or not isinstance(refusal.__cause__, WorkflowUpdateFailedError):
+            cause = refusal.__cause__.cause if isinstance(refusal.__cause__, WorkflowUpdateFailedError) else None
+            if isinstance(refusal, UnknownRequest) or getattr(cause, "type", None) != refusal.type:
+                # Another answer than that to the message: its workflow has ended, for example.
                 raise
             ledger = self.promises.ledger
             ledger.uncertain[request_id] = ledger.requests.pop(request_id)

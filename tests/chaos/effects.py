@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +47,10 @@ def read_effects(path: Path) -> list[Effect]:
 
 
 def check_effects(
-    effects: Sequence[Effect], threads: Mapping[str, Sequence[Entry]], inherited: Mapping[str, int]
+    effects: Sequence[Effect],
+    threads: Mapping[str, Sequence[Entry]],
+    inherited: Mapping[str, int],
+    gone: Collection[str] = (),
 ) -> Iterator[tuple[str, str]]:
     """Compare the effects with the threads. Yields sessions with what is wrong.
 
@@ -55,13 +58,15 @@ def check_effects(
         effects: All effects.
         threads: The complete thread of each session.
         inherited: The seq up to which the thread of a fork is its parent's.
+        gone: The sessions that were deleted: nobody can read whether a model called for their effects.
     """
     by_call: dict[tuple[str, str], list[Effect]] = defaultdict(list)
     for effect in effects:
         by_call[effect.session, effect.call].append(effect)
     for (session, call), made in by_call.items():
         name = f"call {call} of {made[0].tool}"
-        for problem in (*_check_repetition(made), *_check_permission(made, threads.get(session))):
+        permission = () if session in gone else _check_permission(made, threads.get(session))
+        for problem in (*_check_repetition(made), *permission):
             yield session, f"{name} {problem}"
     for session, entries in threads.items():
         # A fork's calls of inherited messages were made, and have their effects, in its parent.

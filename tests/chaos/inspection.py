@@ -67,19 +67,17 @@ class Inspection:
 
     async def check(self, effects: Iterable[Effect]) -> None:
         """Read every thread completely, compare it with the promises, and audit the session."""
-        deleted = {name for name, callers in self._callers.items() if callers.promises.deleted}
-        effects = [effect for effect in effects if _find_root(effect.session) not in deleted]
-        names = [*(self._callers.keys() - deleted), *(effect.session for effect in effects)]
+        deleted, effects = {name for name, callers in self._callers.items() if callers.promises.deleted}, [*effects]
+        names = [*self._callers.keys(), *(effect.session for effect in effects)]
         for name in names:
-            if name in self.threads:
+            if name in self.threads or _find_root(name) in deleted:
                 continue
             try:
                 await self._read(name)
             except ClewError as error:
                 self._oracle.report("audit", name, f"it cannot be read: {error!r}")
             # A fork names the subagents of its parent, which are deleted with it.
-            subagents = list_subagents(self.threads.get(name, ()))
-            names += [subagent for subagent in subagents if _find_root(subagent) not in deleted]
+            names += list_subagents(self.threads.get(name, ()))
         # A fork has what its parent was promised before it, in part. Parents come before their forks.
         for callers in self._callers.values():
             if origin := callers.promises.origin:
@@ -90,12 +88,15 @@ class Inspection:
                 origin = callers.promises.origin
                 parent = self.threads.get(origin.session) if origin else None
                 self._oracle.check_thread(name, self.threads[name], parent)
+        for name in self.threads.keys() - self._callers.keys():
+            self._oracle.check_subagent(name, self.threads[name])
         inherited = {
             name: callers.promises.origin.seq + 1
             for name, callers in self._callers.items()
             if callers.promises.origin
         }
-        for name, problem in check_effects(effects, self.threads, inherited):
+        gone = {effect.session for effect in effects if _find_root(effect.session) in deleted}
+        for name, problem in check_effects(effects, self.threads, inherited, gone):
             self._oracle.report("effect", name, problem)
         for name, problem in check_subagents(self.threads, inherited):
             self._oracle.report("thread", name, problem)

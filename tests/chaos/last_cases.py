@@ -1,37 +1,49 @@
 """The cases that every round contains, however short it is. They come once everything is at rest.
 
-What callers do at random meets some mechanisms rarely: a fallback that has to be used, an import of images, a deleted
-fork whose parent stays. Without faults each of them has one right end.
+What callers do at random meets some mechanisms rarely: a message that the hooks refuse, an answer of a form, a
+fallback that has to be used, an import of images, a deleted fork whose parent stays. Without faults each of them has
+one right end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
+from typing import Any
 
+from clew.contract.payloads import ToolMessage
 from clew.operators import Archive
-from tests.chaos.actions import hibernate, import_export
-from tests.chaos.callers import Callers
-from tests.chaos.model import SPARE
+from clew_workflows.contract.outcomes import RequestOutcome
+from tests.chaos.actions import hibernate, import_export, submit
+from tests.chaos.callers import PAUSE_SECONDS, Callers
+from tests.chaos.keys import MARKER
+from tests.chaos.model import SPARE, Verdict
 from tests.chaos.oracle import Origin
 from tests.chaos.plan import Action
 from tests.support.media import make_png
 
 FALLBACK_SECONDS = 30
 """Seconds for a message whose model is down. A fallback takes over after three attempts."""
+CERTAIN_FIGURES = (
+    "refusals of hooks", "runs with a fallback", "results from outside", "subagents", "blobs", "stored tool results",
+    "deleted sessions",
+)  # fmt: skip
+"""Figures that no round has without, thanks to these cases."""
 _IMAGE_BYTES = 3000
 _OWN_KINDS = ("segments", "nodes", "states")
 """The kinds of objects that belong to members. Results and images are kept as long as the family has a member."""
 
 
-async def perform_last_cases(callers: Callers, archive: Archive, number: int) -> list[Callers]:
-    """Perform them with a session, and sessions that are made of it. Returns the callers of these.
+async def perform_last_cases(callers: Callers, boss: Callers, archive: Archive, number: int) -> list[Callers]:
+    """Perform them with two sessions, and sessions that are made of the first. Returns the callers of these.
 
     Args:
-        callers: The session's callers.
+        callers: The first session's callers.
+        boss: Those of a session whose agent has a subagent.
         archive: The archive, without faults.
         number: The number of the first action; the next one has the number that follows.
     """
-    await check_fallback(callers)
+    await asyncio.gather(check_messages(callers), check_subagent(boss))
     await fill(callers)
     await hibernate(callers, _make_action(number, "hibernate"), random.Random(number))
     imported = await import_export(callers, _make_action(number, "import"), random.Random(number))
@@ -40,12 +52,47 @@ async def perform_last_cases(callers: Callers, archive: Archive, number: int) ->
     return [one for one in (imported, forked) if one]
 
 
-async def check_fallback(callers: Callers) -> None:
-    """Check that a message is answered though its model is down: it has a fallback."""
-    settings = {"fallbacks": [SPARE], "timeout_seconds": FALLBACK_SECONDS, "on_busy": "queue"}
-    outcome = await callers.ask("r-down", {"content": "r-down: down with the model", **settings})
-    if (outcome.status, outcome.fallback) != ("completed", SPARE):
-        callers.oracle.report("thread", callers.name, f"a message whose model is down got {outcome}, no fallback")
+async def check_messages(callers: Callers) -> None:
+    """Check messages that the hooks refuse, with a schema, with an external call, and whose model is down."""
+    refused = await _ask(callers, "rude")
+    if refused.termination_reason != "refused_by_hook":
+        callers.oracle.report("thread", callers.name, f"a message that the hooks refuse got {refused}")
+    formed = await _ask(callers, "form", output_schema=Verdict.model_json_schema())
+    if formed.status != "completed":
+        callers.oracle.report("thread", callers.name, f"a message that asks for a form got {formed}")
+    ordered = await _order(callers)
+    if ordered.status != "completed":
+        callers.oracle.report("thread", callers.name, f"a message with an external call got {ordered}")
+    fallen = await _ask(callers, "down", fallbacks=[SPARE], timeout_seconds=FALLBACK_SECONDS)
+    if (fallen.status, fallen.fallback) != ("completed", SPARE):
+        callers.oracle.report("thread", callers.name, f"a message whose model is down got {fallen}, no fallback")
+
+
+async def _ask(callers: Callers, behaviour: str, **settings: Any) -> RequestOutcome:
+    request_id = f"r-{behaviour}"
+    content = f"{request_id}: {behaviour} {MARKER.decode()}"
+    return await callers.ask(request_id, {"content": content, "on_busy": "queue", **settings})
+
+
+async def _order(callers: Callers) -> RequestOutcome:
+    """Send a message whose run waits for a result from outside, and answer the call."""
+    asking = asyncio.create_task(_ask(callers, "order"))
+    try:
+        while not asking.done():
+            await submit(callers, _make_action(0, "submit"), random.Random(0))
+            await asyncio.sleep(PAUSE_SECONDS)
+        return await asking
+    finally:
+        asking.cancel()
+
+
+async def check_subagent(callers: Callers) -> None:
+    """Check that a subagent does what it is told."""
+    outcome = await _ask(callers, "delegate")
+    entries = await callers.persist(lambda: callers.session.entries(request_id=outcome.request_id))
+    results = [entry.body for entry in entries if isinstance(entry.body, ToolMessage)]
+    if outcome.status != "completed" or not any(result.subagent for result in results):
+        callers.oracle.report("thread", callers.name, f"a message for a subagent got {outcome}, with {results}")
 
 
 async def fill(callers: Callers) -> None:
@@ -95,17 +142,20 @@ async def _list_family(archive: Archive, family: str) -> set[str]:
 
 async def _is_kept(archive: Archive, family: str, deleted: str) -> bool:
     """Whether a family has the marker of a fork that has no head."""
-    marker = f"/families/s-{family}/members/s-"
-    members = [path.partition(marker)[2] async for path in archive.list_paths() if marker in path]
-    return None in [await archive.read_head(member) for member in members if member != deleted]
+    members = [_find_member(path, family) async for path in archive.list_paths()]
+    return None in [await archive.read_head(member) for member in members if member not in ("", deleted)]
+
+
+def _find_member(path: str, family: str) -> str:
+    """Find the session whose marker the path is; empty: it is none of the family's."""
+    return path.partition(f"/families/s-{family}/members/s-")[2]
 
 
 async def _list_needed(archive: Archive, family: str, deleted: str) -> set[str]:
     """List the objects that the other members of a family need."""
-    marker = f"/families/s-{family}/members/s-"
     needed: set[str] = set()
     async for path in archive.list_paths():
-        session = path.partition(marker)[2] or path.partition("/sessions/s-")[2].removesuffix(".json")
+        session = _find_member(path, family) or path.partition("/sessions/s-")[2].removesuffix(".json")
         if not session or session == deleted:
             continue
         needed.add(path)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bench.ledger import Ledger, check
+from bench.ledger import Ledger, check, check_structure
 from clew.contract.payloads import ApprovalPayload, AssistantMessage, ForkPayload, SessionPayload, ToolMessage
 from clew_audit.audit import Report
 from clew_workflows.thread.entries import Entry
@@ -175,6 +175,11 @@ class Oracle:
         if report.calls.unverified:
             self.report("audit", report.session_id, f"{len(report.calls.unverified)} model calls cannot be verified")
 
+    def check_subagent(self, session: str, entries: Sequence[Entry]) -> None:
+        """Check the complete thread of a subagent, which has no callers."""
+        for problem in (*check_structure(entries), *_check_alone(entries)):
+            self.report("thread", session, problem)
+
     def check_thread(self, session: str, entries: Sequence[Entry], parent: Sequence[Entry] | None) -> None:
         """Compare a complete thread with the promises; `parent`: the thread of a fork's parent, if it is there."""
         promises = self.promises[session]
@@ -202,6 +207,13 @@ class Oracle:
                 self.report(
                     "reader", session, f"a caller read another answer than the thread has at seq {seq}: {text}"
                 )
+
+
+def _check_alone(entries: Sequence[Entry]) -> Iterator[str]:
+    """Check what a thread must be, whatever its callers were promised."""
+    yield from check_hooks(entries)
+    yield from check_models(entries)
+    yield from check_images(entries)
 
 
 def digest_entry(entry: Entry) -> str:
@@ -232,9 +244,7 @@ def _check(promises: Promises, entries: Sequence[Entry], parent: Sequence[Entry]
         content = said.text if isinstance(result.content, str) else json.loads(said.text)
         if (content, said.is_error) != (result.content, result.is_error):
             yield f"the result of {call} is not what was sent, but {said.text[:100]!r}"
-    yield from check_hooks(entries)
-    yield from check_models(entries)
-    yield from check_images(entries)
+    yield from _check_alone(entries)
     yield from check_answers(promises.messages, promises.ledger.outcomes, entries)
     recorded = Counter(
         (said.session_id, said.fork_seq)

@@ -292,8 +292,7 @@ class ClusterServer(Server):
 
     def make_store_env(self, address: str) -> dict[str, str]:
         """Make the environment of a process whose bucket is at an address: SeaweedFS, or a proxy before it."""
-        settings = {name: value for name, value in self._cluster.settings.items() if name.startswith("AWS_")}
-        return {**settings, "AWS_ENDPOINT_URL": f"http://{address}"}
+        return {**self._cluster.store_settings, "AWS_ENDPOINT_URL": f"http://{address}"}
 
     def list_files(self) -> list[Path]:
         """List the files of the database, and the logs."""

@@ -33,7 +33,7 @@ from tests.chaos.callers import PAUSE_SECONDS, Callers, GaveUp
 from tests.chaos.effects import read_effects
 from tests.chaos.inspection import Figures, Inspection
 from tests.chaos.keys import FIRST_KEYS, MARKER, NEWEST_KEYS, OLDEST_KEYS, ROTATION, Keys
-from tests.chaos.last_cases import perform_last_cases
+from tests.chaos.last_cases import CERTAIN_FIGURES, perform_last_cases
 from tests.chaos.model import FIRST, SECOND, SPARE, reply_as_instructed
 from tests.chaos.oracle import Oracle, Violation
 from tests.chaos.plan import OFFSPRING, ROTATE, SESSIONS, Action, Plan, name_offspring
@@ -105,6 +105,7 @@ async def _run_round(plan: Plan, server_name: str, breaks: Sequence[str]) -> Res
                 except Exception as error:  # what ends a round early is to be explained, too
                     running.oracle.report("round", "", "".join(traceback.format_exception(error)))
                 running.note_processes(server, workers, provider, store)
+                running.check_figures()
                 if running.oracle.violations:
                     with suppress(RPCError):  # the server may be what has failed
                         await running.keep_evidence(folder)
@@ -179,12 +180,12 @@ class _Round:
             await self._inspection.check_deletion(offspring, self._later_archive)
 
     async def _perform_last_cases(self) -> None:
-        """Perform the cases that every round contains, with its first session."""
+        """Perform the cases that every round contains, with its first session and one that has a subagent."""
         number = max((action.number for action in self._plan.actions), default=0) + 1
-        callers = self._callers[SESSIONS[0]]
+        callers, boss = self._callers[SESSIONS[0]], self._callers[SESSIONS[-1]]
         try:
             async with asyncio.timeout(REST_SECONDS):
-                made = await perform_last_cases(callers, self._direct_archive, number)
+                made = await perform_last_cases(callers, boss, self._direct_archive, number)
         except (TimeoutError, ClewError, GaveUp) as error:
             self.oracle.report("wedged", callers.name, f"the last cases do not end: {error!r}")
         else:
@@ -250,10 +251,17 @@ class _Round:
             counts["requests"] += len(ledger.requests)
             counts["inputs"] += len(ledger.inputs)
             counts["operations"] += len(ledger.operations)
+            counts["results from outside"] += len(callers.promises.results)
             counts["commands without an answer"] += len(ledger.uncertain)
             self.figures.errors.update(callers.errors)
         if workers.largest > MAX_RESIDENT_BYTES:
             self.oracle.report("worker", "", f"a worker takes {workers.largest / 1e6:.0f} MB")
+
+    def check_figures(self) -> None:
+        """Check that the round has seen what its last cases do."""
+        lacking = [figure for figure in CERTAIN_FIGURES if not self.figures.counts[figure]]
+        if lacking and not self.oracle.violations:
+            self.oracle.report("round", "", f"it has seen no {', '.join(lacking)}")
 
     def check_logs(self, workers: Workers) -> None:
         """Check what the workers have logged."""
@@ -261,11 +269,20 @@ class _Round:
             self.oracle.report("worker", "", record[:3000])
 
     def check_files(self, server: Server) -> None:
-        """Check that no text is in the server's database or in a log, if all processes encrypt."""
-        for file in server.list_files() if self._plan.encrypts else []:
+        """Check that no text is in the server's database or in a log, if all processes encrypt.
+
+        If they do not, the same search finds a text.
+        """
+        found = []
+        for file in server.list_files():
             with suppress(FileNotFoundError):  # the database deletes its logs
                 if MARKER in file.read_bytes():
-                    self.oracle.report("audit", "", f"{file.name} has a text that is not encrypted")
+                    found.append(file)
+        if self._plan.encrypts:
+            for file in found:
+                self.oracle.report("audit", "", f"{file.name} has a text that is not encrypted")
+        elif not found and not self.oracle.violations:
+            self.oracle.report("audit", "", "texts are not encrypted, but no file has any: the search is in vain")
 
     async def keep_evidence(self, folder: Path) -> None:
         """Write the histories of all sessions beside the logs."""

@@ -25,7 +25,7 @@ from tests.chaos.hooks import is_refused
 from tests.chaos.model import SECRET, SPARE, Verdict
 
 _SIGNATURE = re.compile(r"\(by (\w+)\)")
-_SHOWN = re.compile(r"^\S+ shows (\w+) ")
+_SHOWN = re.compile(r"^(\S+) shows (\w+) ")
 _ARCHIVED = "[the answer is in the archive"
 """The beginning of the result of a subagent that has archived its answer."""
 
@@ -70,13 +70,15 @@ def check_models(entries: Sequence[Entry]) -> Iterator[str]:
 
 def check_images(entries: Sequence[Entry]) -> Iterator[str]:
     """Check that the model saw the image of each message that it was to look at."""
-    digests: set[str] = set()
+    digests: dict[str, set[str]] = {}
     for entry in entries:
-        said = entry.body
-        digests |= {blob["digest"] for blob in list_blobs(entry)}
-        shown = _SHOWN.match(said.text) if isinstance(said, AssistantMessage) else None
-        if shown and shown[1] not in digests:
-            yield f"the model was shown {shown[1]} before the reply at {entry.seq}, which is no image of the thread"
+        match entry.body:
+            case UserMessage() as said:
+                digests[said.text.partition(": ")[0]] = {blob["digest"] for blob in list_blobs(entry)}
+            case AssistantMessage() as said if shown := _SHOWN.match(said.text):
+                name, digest = shown.groups()
+                if digest not in digests.get(name, ()):
+                    yield f"the model was shown {digest} before the reply at {entry.seq}, no image of {name}"
 
 
 def check_answers(

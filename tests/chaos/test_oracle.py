@@ -256,6 +256,15 @@ def find_call(entries: list[Entry]) -> str:
     return next(str(call["id"]) for entry in entries for call in entry.payload.get("tool_calls", ()))
 
 
+def test_a_subagent_keeps_the_rules_that_need_no_caller() -> None:
+    """Nobody has promises of it; its replies, hooks and calls are checked like those of other sessions."""
+    entries, oracle = make_thread(), Oracle()
+    oracle.check_subagent("s-1.tool00001", entries)
+    assert find(oracle) == []
+    oracle.check_subagent("s-1.tool00001", drop(lambda entry: entry.payload.get("role") == "tool")(entries))
+    assert "have no result before" in "".join(find(oracle))
+
+
 def test_an_effect_of_each_call_is_no_violation() -> None:
     """A charge that was made once, with its result in the thread, is what its declaration says."""
     entries = make_thread()
@@ -267,6 +276,14 @@ def test_a_repeated_effect_of_a_tool_that_is_not_idempotent_is_a_violation() -> 
     entries = make_thread()
     call = find_call(entries)
     (problem,) = list_effect_problems(entries, make_effect(call), make_effect(call, attempt=2))
+    assert "took effect 2 times, of at most 1" in problem
+
+
+def test_a_deleted_session_has_no_repeated_effect_either() -> None:
+    """Whether a model called for the effect cannot be read any more."""
+    effects = [make_effect("tool00001"), make_effect("tool00001", attempt=2)]
+    assert list(check_effects(effects[:1], {}, {}, gone={SESSION})) == []
+    ((_, problem),) = check_effects(effects, {}, {}, gone={SESSION})
     assert "took effect 2 times, of at most 1" in problem
 
 

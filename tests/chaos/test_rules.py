@@ -107,16 +107,17 @@ def test_an_outcome_with_a_fallback_that_wrote_nothing_is_a_violation() -> None:
     assert f"names the fallback {SPARE}" in "".join(check_models(entries))
 
 
-def test_an_image_that_the_thread_does_not_have_is_a_violation() -> None:
-    """What the model was shown is an image of the thread; no image is none."""
+def test_an_image_that_the_message_does_not_have_is_a_violation() -> None:
+    """What the model was shown is the image of the message that the reply names; another message's image is none."""
     digest = "d" * 64
-    blob = {"digest": digest, "media_type": "image/png", "bytes": 70}
+    image = {"type": "image", "blob": {"digest": digest, "media_type": "image/png", "bytes": 70}}
+    entries, look = make_thread(f"r-0 shows {digest} (by first)", "fine"), {"type": "text", "text": "r-0: look"}
     entries = change(
-        make_thread(f"r-0 shows {digest} (by first)"), is_message, content=[{"type": "image", "blob": blob}]
+        entries, lambda entry: is_message(entry) and entry.refs["request_id"] == "r-0", content=[look, image]
     )
     assert list(check_images(entries)) == []
-    for text in ("r-0 shows None (by first)", f"r-0 shows {'e' * 64} (by first)"):
-        assert "is no image of the thread" in "".join(check_images(change(entries, is_reply, content=text)))
+    for text in ("r-0 shows None (by first)", f"r-0 shows {'e' * 64} (by first)", f"r-1 shows {digest} (by first)"):
+        assert "no image of r-" in "".join(check_images(change(entries, is_reply, content=text)))
 
 
 def check_request(arguments: dict[str, Any], outcome: RequestOutcome, *texts: str) -> Iterator[str]:

@@ -91,6 +91,18 @@ def test_compose_has_the_dynamic_configuration_of_the_development_server() -> No
     }
 
 
+def test_the_page_has_the_dynamic_configuration_of_compose() -> None:
+    """The table for a server of one's own has each key with its value, what it does, and what is without it."""
+    configs = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["configs"]
+    values = yaml.safe_load(configs["dynamicconfig"]["content"])
+    page = (ROOT / "docs/deployment.md").read_text(encoding="utf-8")
+    section = page.partition("\n## A Temporal server of your own\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"(?m)^\| `([\w.]+)` \| `(\w+)` \| [^|]+ \| [^|]+ \|$", section)
+    assert {key: yaml.safe_load(value) for key, value in rows} == {
+        key: one["value"] for key, (one,) in values.items()
+    }
+
+
 def test_kubernetes_and_compose_give_workers_the_same_settings() -> None:
     """All that both of them set, except the address of the server."""
     services = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]

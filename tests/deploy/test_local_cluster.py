@@ -10,7 +10,7 @@ import sys
 import tempfile
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,14 @@ from tests.support.versions import read_texts
 from tests.support.waiting import wait_until
 
 MODEL = "scripted:parrot"
+TASK_QUEUE = "clew-of-the-cluster"
+"""The task queue of the workers: not the one that workers have by default."""
+OWN_ENVIRONMENT = {
+    "AWS_SESSION_TOKEN": "the user's token",
+    "AWS_PROFILE": "the user's profile",
+    "AWS_BEARER_TOKEN_BEDROCK": "a model's key",
+}
+"""What the user's shell has when the cluster starts."""
 PATIENCE_SECONDS = 180.0
 """Seconds for a start of the cluster on a busy machine."""
 
@@ -56,24 +64,27 @@ async def cluster() -> AsyncIterator[LocalCluster]:
         find_programs()
     except StartFailed as missing:
         pytest.skip(str(missing))
-    async with scripted_model(answer) as provider:
-        env = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url}
-        async with local_cluster(env=env, tools=["tests.support.toolbox"]) as running:
-            yield running
+    async with AsyncExitStack() as stack:
+        provider = await stack.enter_async_context(scripted_model(answer))
+        env = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url, "CLEW_TASK_QUEUE": TASK_QUEUE}
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in OWN_ENVIRONMENT.items():
+                patch.setenv(name, value)
+            running = await stack.enter_async_context(local_cluster(env=env, tools=["tests.support.toolbox"]))
+        yield running
 
 
 @pytest.fixture(scope="module")
 async def clew(cluster: LocalCluster) -> Clew:
     """Connect a client."""
-    return await Clew.connect(cluster.server.address)
+    return await Clew.connect(cluster.server.address, task_queue=TASK_QUEUE)
 
 
 @pytest.fixture
 def store(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Open the cluster's store."""
-    for name, value in cluster.settings.items():
-        if name.startswith("AWS_"):
-            monkeypatch.setenv(name, value)
+    for name, value in cluster.store_settings.items():
+        monkeypatch.setenv(name, value)
     return Store.from_url(cluster.server.store)
 
 
@@ -123,6 +134,15 @@ async def test_each_worker_makes_the_calls_that_it_serves(cluster: LocalCluster,
     pids = {part: worker.pid for part, worker in cluster.workers.items()}
     assert await list_pids(session, "call_model") == {pids["models"]}
     assert await list_pids(session, "run_tool") == {pids["tools"]}
+
+
+def test_workers_have_no_credentials_of_the_user_for_other_stores(cluster: LocalCluster) -> None:
+    """They have those of the cluster's store, and of the shell's variables for AWS the key of a model alone."""
+    for worker in cluster.workers.values():
+        variables = Path("/proc", str(worker.pid), "environ").read_text().split("\0")
+        environ = dict(variable.split("=", 1) for variable in variables if variable.startswith("AWS_"))
+        key = {"AWS_BEARER_TOKEN_BEDROCK": OWN_ENVIRONMENT["AWS_BEARER_TOKEN_BEDROCK"]}
+        assert environ == cluster.store_settings | key
 
 
 async def test_sessions_are_spread_over_several_shards(cluster: LocalCluster, clew: Clew) -> None:

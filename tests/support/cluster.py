@@ -26,8 +26,7 @@ _ADDRESS = "CLEW_TEST_CLUSTER"
 
 def write_environment(cluster: LocalCluster) -> dict[str, str]:
     """Write the variables with which tests find the cluster, and their workers its store."""
-    store = {name: value for name, value in cluster.settings.items() if name.startswith("AWS_")}
-    return {_ADDRESS: cluster.server.address, "CLEW_STORE": cluster.server.store, **store}
+    return {_ADDRESS: cluster.server.address, "CLEW_STORE": cluster.server.store, **cluster.store_settings}
 
 
 def find_cluster() -> TemporalServer | None:

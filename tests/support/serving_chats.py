@@ -9,6 +9,7 @@ from typing import Any
 from clew import Agent, Clew
 from clew.local import Reply, ToolCall
 from clew.serve import Key, ServeSettings
+from clew_activities.archive import Store
 from tests.support.rolling import make_id
 from tests.support.serving import Served, run_service
 from tests.support.stack import Stack, get_last_message, serve
@@ -45,13 +46,17 @@ def answer_chat(body: dict[str, Any]) -> Reply:
 
 @asynccontextmanager
 async def run_shop(
-    stack: Stack, *agents: str, keys: Sequence[Key] = (), settings: ServeSettings | None = None
+    stack: Stack,
+    *agents: str,
+    keys: Sequence[Key] = (),
+    settings: ServeSettings | None = None,
+    store: Store | None = None,
 ) -> AsyncIterator[Served]:
     """Run the service with a key that may use some agents, which have the guarded tool; without any, all agents."""
     named = [Agent(name, model=stack.add_model(answer_chat), tools=["guarded"]) for name in (agents or ("shop",))]
     clew = Clew(stack.clew.temporal, make_id())
     async with (
-        serve(clew, stack.environ, agents=named, store=stack.store) as own,
+        serve(clew, stack.environ, agents=named, store=store or stack.store) as own,
         run_service(own, *keys, settings=settings, agents=agents or None) as served,
     ):
         yield served

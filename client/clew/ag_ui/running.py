@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clew.ag_ui.mapping import RunEvents, convert_thread, get_new_message, list_new_results
 from clew.ag_ui.parts import BlobUrl, read_content
-from clew.session import Session
+from clew.session import Request, Session
 from clew.session.events import ApprovalRequired, EntryCommitted, ResultRequired, SessionEvent, StatusChanged
 from clew.session.options import MessageOptions
 from clew_workflows.contract.content import Content
@@ -106,13 +106,14 @@ async def run_agent(
     )
     events = RunEvents(run.messages, blob_url)
     try:
-        request_id = await _act(session, run, may_approve, frontend_tools, by=by, options=options)
-        if request_id is None:
+        request = await _act(session, run, may_approve, frontend_tools, by=by, options=options)
+        if request is None:
             for made in events.replace(await convert_thread(session.read(kind="ai_message"), blob_url)):
                 yield made
-            request_id = (await session.status()).request_id
-        if request_id is not None:
-            async with aclosing(session.request(request_id).events()) as following:
+            active = (await session.status()).request_id
+            request = session.request(active) if active else None
+        if request is not None:
+            async with aclosing(request.events()) as following:
                 async for event in following:
                     for made in events.take(event):
                         yield made
@@ -136,7 +137,7 @@ async def _act(
     *,
     by: str | None,
     options: MessageOptions,
-) -> str | None:
+) -> Request | None:
     """Do what an input wants. Returns the request whose events answer it; None: the client connects."""
     decisions = [(entry.interrupt_id, _read_decision(entry)) for entry in run.resume or ()]
     if decisions and not may_approve:
@@ -160,11 +161,11 @@ async def _act(
         answered += [result.tool_call_id for result in results]
     if message := get_new_message(run):
         named: MessageOptions = {**options, "request_id": message.id}
-        await session.message(read_content(message.content), **named)
-        return message.id
+        return await session.message(read_content(message.content), **named)
     for tool_call_id in answered[-1:]:
         async for entry in session.read(tool_call_id=tool_call_id):
-            return entry.refs.get("request_id")
+            request_id = entry.refs.get("request_id")
+            return session.request(request_id) if request_id else None
     return None
 
 

@@ -23,6 +23,7 @@ async def worker_process(
     address: str,
     *,
     env: Mapping[str, str] | None = None,
+    inherited: Mapping[str, str] | None = None,
     tools: Sequence[str] = (),
     namespace: str = "default",
     task_queue: str = "clew",
@@ -34,7 +35,8 @@ async def worker_process(
 
     Args:
         address: The Temporal frontend, `host:port`.
-        env: Added to this process's environment, for example provider keys and base URLs.
+        env: Added to `inherited`, for example provider keys and base URLs.
+        inherited: The environment that the worker has besides; None: this process's own.
         tools: Modules that define tools, importable in `folder` or installed.
         namespace: Temporal's namespace.
         task_queue: The worker's task queue.
@@ -53,9 +55,10 @@ async def worker_process(
         "PYTHONUNBUFFERED": "1",
     }
     # Ignore this shell's Temporal settings, keys and certificates, and its proxy.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
+    own = os.environ if inherited is None else inherited
+    kept = {name: value for name, value in own.items() if not name.startswith("TEMPORAL_")}
     direct = {"NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK}
-    environment = {**inherited, **direct, **(env or {}), **settings}
+    environment = {**kept, **direct, **(env or {}), **settings}
     command = [sys.executable, "-m", module]
     async with child_process(
         "worker", command, env=environment, folder=folder, on_output=on_output, grace_seconds=_LEAVE_SECONDS

@@ -31,7 +31,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from clew.serve.access import Authorized, Caller
 from clew.serve.mcp_sessions import McpSessions
-from clew.serve.problems import InvalidParameter, WrongMethod, make_body
+from clew.serve.problems import InvalidParameter, WrongMethod, make_body, name_field
 from clew.serve.streams import Drain
 from clew.serve.ui_messages import convert_thread
 from clew.session import Session
@@ -46,6 +46,8 @@ from clew.session.events import (
     ToolProgressed,
     ToolStarted,
 )
+from clew.session.request import Request as SessionRequest
+from clew.session.transport import ACCEPT_SECONDS
 from clew_workflows.contract import SessionSummary
 from clew_workflows.contract.errors import AlreadyResolved, ClewError
 from clew_workflows.contract.names import AgentName, Id
@@ -64,7 +66,8 @@ STRUCTURED = "2025-06-18"
 """The first version of the protocol that has structured results, and questions to the client's user."""
 URI_PREFIX = "clew://sessions/"
 """What the addresses of sessions begin with."""
-_CANCEL_SECONDS = 10.0
+_CANCEL_SECONDS = ACCEPT_SECONDS + 10.0
+"""Seconds in which a message that was being sent is accepted, and its request cancelled."""
 
 _Context: TypeAlias = ServerRequestContext[Any, Any]
 _Result: TypeAlias = types.CallToolResult | types.InputRequiredResult
@@ -269,9 +272,10 @@ async def _call(context: _Context, params: types.CallToolRequestParams) -> _Resu
         session = caller.session(state.session_id)
         sending = asyncio.create_task(_send(caller, state, call))
         try:
-            await asyncio.shield(sending)
+            sent = await asyncio.shield(sending)
             declined = await _decide(session, params.input_responses or {}, caller.key.name)
-            result = await _follow(context, session, state, asks=not declined and _can_ask(context))
+            request = sent or session.request(state.request_id)
+            result = await _follow(context, session, state, request, asks=not declined and _can_ask(context))
         except asyncio.CancelledError:
             await _cancel(context, session, state, sending)
             raise
@@ -305,22 +309,24 @@ def _read_call(caller: Caller, params: types.CallToolRequestParams) -> tuple[Cal
         call = Call.model_validate(params.arguments or {})
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
-        raise InvalidParameter(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        param = name_field(first["loc"])
+        raise InvalidParameter(f"{param or 'the arguments'}: {first['msg'][:200]}", param=param) from None
     call = call.model_copy(update={"agent": named[params.name] or call.agent})
     if call.agent is None and call.session_id is None:
         raise InvalidParameter("agent: a new session needs one", param="agent")
     return CallState(session_id=call.session_id or f"mcp-{uuid.uuid4().hex}", request_id=uuid.uuid4().hex), call
 
 
-async def _send(caller: Caller, state: CallState, call: Call | None) -> None:
-    """Send the message of a call.
+async def _send(caller: Caller, state: CallState, call: Call | None) -> SessionRequest | None:
+    """Send the message of a call. Returns its request; None: the call has no message.
 
     Raises:
         ClewError: The session refuses the message, or the key does not permit it.
     """
-    if call is not None:
-        session = await caller.open(state.session_id, agent=call.agent)
-        await session.message(call.message, request_id=state.request_id)
+    if call is None:
+        return None
+    session = await caller.open(state.session_id, agent=call.agent)
+    return await session.message(call.message, request_id=state.request_id)
 
 
 async def _decide(session: Session, answers: Mapping[str, types.InputResponse], by: str) -> bool:
@@ -343,7 +349,7 @@ async def _decide_call(session: Session, tool_call_id: str, answer: types.InputR
     return True
 
 
-async def _cancel(context: _Context, session: Session, state: CallState, sending: asyncio.Task[None]) -> None:
+async def _cancel(context: _Context, session: Session, state: CallState, sending: asyncio.Task[Any]) -> None:
     """Cancel the request of a call that its client has ended. A process that drains leaves the request alone."""
     drain: Drain = _get_request(context).app.state.drain
     if drain.has_begun:
@@ -355,7 +361,9 @@ async def _cancel(context: _Context, session: Session, state: CallState, sending
             await session.cancel(state.request_id, reason="the MCP client has cancelled the call")
 
 
-async def _follow(context: _Context, session: Session, state: CallState, *, asks: bool) -> _Result:
+async def _follow(
+    context: _Context, session: Session, state: CallState, request: SessionRequest, *, asks: bool
+) -> _Result:
     """Follow a request to its outcome, or until a person has to decide.
 
     `asks`: the client's user may be that person.
@@ -363,7 +371,7 @@ async def _follow(context: _Context, session: Session, state: CallState, *, asks
     answer, steps = "", 0
     pending: Sequence[PendingCall] = ()
     asking = _Asking(context, session)
-    async with aclosing(asking.follow(session.request(state.request_id).events())) as events:
+    async with aclosing(asking.follow(request.events())) as events:
         async for event in events:
             if event is not None and (text := describe_progress(event)):
                 steps += 1

@@ -470,6 +470,8 @@ async def _answer_request(
 async def _read_state(session_id: str, session: Session, request_id: str) -> RequestAnswer:
     """Read the state of a request by queries, which leave nothing in the session's history.
 
+    Of a request that the session does not know, or not yet, an update asks.
+
     Raises:
         UnknownRequest: The session has no such request.
     """
@@ -508,13 +510,24 @@ async def _read_run(session: Session, request_id: str) -> Entry | None:
 
 
 async def _find_unfinished(session: Session, request_id: str) -> int | None:
-    """Find the last entry of the thread, if the request has no outcome yet; None: the session does not know it."""
+    """Find the last entry of the thread, if a request has no outcome yet; None: it has one, or the session has none.
+
+    Raises:
+        UnknownRequest: The session has no such request.
+    """
     try:
-        page = await session._handle.query("follow", FollowQuery(), only_open=True)
-    except Closed:
+        status = await _read_live_status(session)
+        if request_id not in status.unfinished_request_ids:
+            await session.request(request_id)._wait_for_decision()
+            status = await _read_live_status(session)
+    except (Closed, NotFound):
         return None
-    status = LiveStatus.model_validate(page["status"])
     return status.rev - 1 if request_id in status.unfinished_request_ids else None
+
+
+async def _read_live_status(session: Session) -> LiveStatus:
+    page = await session._handle.query("follow", FollowQuery(), only_open=True)
+    return LiveStatus.model_validate(page["status"])
 
 
 async def _read_text(session: Session, seq: int | None) -> str | None:

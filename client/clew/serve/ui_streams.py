@@ -31,6 +31,7 @@ from clew.session.events import (
     StatusChanged,
 )
 from clew.session.options import SessionOptions
+from clew.session.request import Request as SessionRequest
 from clew_workflows.contract import ExternalToolSpec, SessionStatus
 from clew_workflows.contract.config import ExternalTools
 from clew_workflows.contract.content import Blob
@@ -90,12 +91,12 @@ async def send_chat(
         request_id = None
         if not newest.is_past_its_calls:
             request_id = await _answer_calls(session, newest, caller.key.name)
+        followed = session.request(request_id) if request_id else None
         chunks = ReplyChunks(request_id or "", newest, blob_url)
     else:
-        request_id = newest.id
-        await session.message(read_message(newest), request_id=request_id)
-        chunks = ReplyChunks(request_id, None, blob_url)
-    return await _stream_chat(request, caller, session, request_id, chunks)
+        followed = await session.message(read_message(newest), request_id=newest.id)
+        chunks = ReplyChunks(newest.id, None, blob_url)
+    return await _stream_chat(request, caller, session, followed, chunks)
 
 
 @router.get("/v1/ui/chat/{chat_id}/stream", response_class=StreamingResponse, responses={204: {}})
@@ -110,7 +111,7 @@ async def resume_chat(request: Request, caller: Authorized, chat_id: str) -> Res
     if request_id is None:
         return Response(status_code=204)
     chunks = ReplyChunks(request_id, None, _make_blob_url(chat_id))
-    return await _stream_chat(request, caller, session, request_id, chunks)
+    return await _stream_chat(request, caller, session, session.request(request_id), chunks)
 
 
 async def _find_ended_request(session: Session, rev: int) -> str | None:
@@ -183,10 +184,10 @@ def _list_own_calls(status: SessionStatus) -> list[Any]:
 
 
 async def _stream_chat(
-    request: Request, caller: Caller, session: Session, request_id: str | None, chunks: ReplyChunks
+    request: Request, caller: Caller, session: Session, followed: SessionRequest | None, chunks: ReplyChunks
 ) -> StreamingResponse:
     async def make() -> AsyncGenerator[SentEvent, None]:
-        async with aclosing(_follow(session, request_id, chunks)) as following:
+        async with aclosing(_follow(session, followed, chunks)) as following:
             async for chunk in following:
                 yield SentEvent(json.dumps(chunk, ensure_ascii=False, separators=(",", ":")))
         yield DONE
@@ -199,13 +200,13 @@ async def _stream_chat(
 
 
 async def _follow(
-    session: Session, request_id: str | None, chunks: ReplyChunks
+    session: Session, followed: SessionRequest | None, chunks: ReplyChunks
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Make the chunks of a message until its request has an outcome, or waits for the client."""
     yield chunks.start()
     somebody_is_wanted = False
-    if request_id is not None:
-        async with aclosing(session.request(request_id).events()) as events:
+    if followed is not None:
+        async with aclosing(followed.events()) as events:
             async for event in events:
                 for chunk in chunks.take(event):
                     yield chunk
@@ -217,7 +218,7 @@ async def _follow(
                 if (
                     somebody_is_wanted
                     and may_wait
-                    and await _waits_for_client(session, request_id, chunks.open_calls)
+                    and await _waits_for_client(session, followed.request_id, chunks.open_calls)
                 ):
                     break
     for chunk in chunks.finish():

@@ -171,9 +171,18 @@ class SessionHandle:
         Raises:
             Refusal: The session refused it. Nothing has changed.
         """
+        return await self._read_answer(await self.send(name, argument), answer)
+
+    async def end(self, name: str, argument: BaseModel, answer: type[Answer]) -> Answer:
+        """Send an update that ends the session, and wait for its answer and for the end of its workflow run.
+
+        Raises:
+            Refusal: The session refused it, or could not be archived.
+        """
         update = await self.send(name, argument)
-        async with self.explain_end():
-            return answer.model_validate(await read_answer(self.session_id, update))
+        receipt = await self._read_answer(update, answer)
+        await self.wait_for_end(update.workflow_run_id)
+        return receipt
 
     async def query(
         self,
@@ -244,6 +253,10 @@ class SessionHandle:
         except NotFound as absent:
             raise await self.find_failure() or absent from None
 
+    async def _read_answer(self, update: WorkflowUpdateHandle[dict[str, Any]], answer: type[Answer]) -> Answer:
+        async with self.explain_end():
+            return answer.model_validate(await read_answer(self.session_id, update))
+
     @asynccontextmanager
     async def explain_end(self) -> AsyncIterator[None]:
         """Say in the error of a session that has ended how it has, and what continues it."""
@@ -252,7 +265,7 @@ class SessionHandle:
         except NotFound as absent:
             raise await self.explain_absence(absent) from None
         except Closed as ended:
-            raise await self.find_failure() or await self._describe_end(ended) from None
+            raise await self.find_failure() or await self._describe_end(ended) from ended.__cause__
         except UnknownBlob:
             self.lacks_blobs = True
             raise
@@ -298,17 +311,21 @@ class SessionHandle:
     async def find_failure(self) -> Refusal | None:
         """Find the refusal with which the session's workflow has failed: that of its start, as a rule."""
         try:
-            if (await self.workflow.describe()).status != WorkflowExecutionStatus.FAILED:
+            described = await self.workflow.describe()
+            if described.status != WorkflowExecutionStatus.FAILED:
                 return None
-            async with translate_errors(self.session_id):
-                await self.workflow.result()
+            await self.wait_for_end(described.run_id)
         except Refusal as refusal:
             return refusal
         except (ClewError, RPCError):
             pass
         return None
 
-    async def wait_for_end(self) -> None:
-        """Wait until the session's workflow has ended."""
+    async def wait_for_end(self, workflow_run_id: str | None = None) -> None:
+        """Wait until a workflow run of the session has ended, by default the newest.
+
+        The session may have been opened again since: the newest one may last for months.
+        """
+        run = self.client.get_workflow_handle(self.session_id, run_id=workflow_run_id)
         async with translate_errors(self.session_id):
-            await self.workflow.result()
+            await run.result(follow_runs=False)

@@ -19,7 +19,7 @@ from temporalio.converter import WorkflowSerializationContext
 from temporalio.service import RPCError
 from typing_extensions import TypeVar
 
-from clew.session.events import SessionEvent, follow_request
+from clew.session.events import SessionEvent, follow_request, wait_for_decision
 from clew.session.events.server import MODEL_CALL, describe, read_flights
 from clew.session.handle import SessionHandle
 from clew.session.reading import read_entries
@@ -153,21 +153,7 @@ class Request(Generic[T]):
             Interrupted: The session was terminated or has timed out.
             UnknownRequest: The session knows no request with this id.
         """
-        pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        while self._outcome is None:
-            sent_at = time.monotonic()
-            # Keep the update until it has answered: a cancelled call of `result` can be repeated.
-            update = self._update = self._update or await self._ask_again()
-            async with self._handle.explain_end():
-                outcome = RequestOutcome.model_validate(await read_answer(self.session_id, update))
-            if outcome.status == "running":
-                self._update = None
-                # The session answers `running` at once when too many callers wait: pause before the next try.
-                if time.monotonic() - sent_at < LONGEST_PAUSE_SECONDS:
-                    await pauses.wait()
-            else:
-                self._outcome = outcome
-        return self._outcome
+        return await self._wait_for_outcome()
 
     async def answer(self) -> T:
         """Wait for the answer and return its text, or its value if the request has an answer type.
@@ -194,11 +180,40 @@ class Request(Generic[T]):
 
         Raises:
             Interrupted: The session's workflow was terminated, or has timed out or failed.
+            Refusal: The session has refused the message after it had accepted it.
             UnknownRequest: The session knows no request with this id.
         """
-        async with aclosing(follow_request(self._handle, self.request_id)) as events:
+        following = follow_request(self._handle, self.request_id, self._wait_for_outcome)
+        async with aclosing(following) as events:
             async for event in events:
                 yield event
+
+    async def _wait_for_decision(self) -> None:
+        """Wait until the session has decided about a message that it has accepted.
+
+        Raises:
+            Closed: The session has ended.
+            Refusal: The session has refused the message.
+            UnknownRequest: The session knows no request with this id.
+        """
+        await wait_for_decision(self._handle, self.request_id, self._wait_for_outcome)
+
+    async def _wait_for_outcome(self) -> RequestOutcome:
+        pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        while self._outcome is None:
+            sent_at = time.monotonic()
+            # Keep the update until it has answered: a cancelled call of `result` can be repeated.
+            update = self._update = self._update or await self._ask_again()
+            async with self._handle.explain_end():
+                outcome = RequestOutcome.model_validate(await read_answer(self.session_id, update))
+            if outcome.status == "running":
+                self._update = None
+                # The session answers `running` at once when too many callers wait: pause before the next try.
+                if time.monotonic() - sent_at < LONGEST_PAUSE_SECONDS:
+                    await pauses.wait()
+            else:
+                self._outcome = outcome
+        return self._outcome
 
     async def _read_text(self, outcome: RequestOutcome) -> str:
         if outcome.status != "completed" or outcome.answer_seq is None:

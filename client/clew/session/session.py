@@ -434,9 +434,7 @@ class Session(SessionReads):
             Busy: A request is active or waits.
         """
         command = make_input(HibernateInput, {"reason": reason})
-        receipt = await self._handle.call("hibernate", command, HibernateReceipt)
-        await self._handle.wait_for_end()
-        return receipt
+        return await self._handle.end("hibernate", command, HibernateReceipt)
 
     async def fork(
         self, at_seq: int | None = None, session_id: str | None = None, *, metadata: Mapping[str, str] | None = None
@@ -465,9 +463,7 @@ class Session(SessionReads):
                 archived. Call `close` again to wait for that.
             Closed: The session has ended already.
         """
-        receipt = await self._handle.call("close_session", make_input(CloseInput, {"reason": reason}), CloseReceipt)
-        await self._handle.wait_for_end()
-        return receipt
+        return await self._handle.end("close_session", make_input(CloseInput, {"reason": reason}), CloseReceipt)
 
     async def _send_message(
         self, content: AnyContent, options: MessageOptions, answer: Any, *, awaits_answer: bool

@@ -106,6 +106,8 @@ def translate_error(error: RPCError, session_id: str) -> ClewError:
             return WorkerUnavailable(f"no worker has answered yet for session {session_id!r}: {error.message}")
         case RPCStatusCode.DEADLINE_EXCEEDED | RPCStatusCode.FAILED_PRECONDITION | RPCStatusCode.CANCELLED:
             return WorkerUnavailable(f"no worker answers for session {session_id!r}: {error.message}")
+        case RPCStatusCode.INTERNAL | RPCStatusCode.UNKNOWN | RPCStatusCode.ABORTED | RPCStatusCode.DATA_LOSS:
+            return ClewError(f"the call to the Temporal server failed, it may have been carried out: {error.message}")
         case _:
             return ClewError(f"the Temporal server refused the call: {error.message}")
 

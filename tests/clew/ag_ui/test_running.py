@@ -16,6 +16,8 @@ from clew.ag_ui.mapping import convert_thread
 from clew.local import Reply, ToolCall
 from tests.support import toolbox
 from tests.support.ag_ui import AgUiClient
+from tests.support.holding import hold_intake, note_answers, run_holding_worker, wait_for_answers
+from tests.support.rolling import make_id
 from tests.support.scripts import FOUNDED, make_tool_script
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
@@ -76,6 +78,21 @@ async def test_a_repeated_input_is_served_once(stack: Stack) -> None:
     assert len(await session.entries(kind="run")) == 1
     await client.say("bye")
     await check_messages(client, session)
+
+
+async def test_a_message_is_answered_that_the_session_decides_about_later(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run begins, and its events follow once the message is decided."""
+    async with run_holding_worker(stack) as (clew, store):
+        session = await clew.open(make_id(), model=stack.add_model(TEXT))
+        client = AgUiClient(session)
+        with note_answers(monkeypatch) as answers:
+            async with hold_intake(session, store):
+                saying = asyncio.create_task(client.say("hello"))
+                await wait_for_answers(answers, "entries")
+        assert get_outcome(await saying).type == "success"
+        await check_messages(client, session)
 
 
 async def test_a_round_of_tools(stack: Stack) -> None:

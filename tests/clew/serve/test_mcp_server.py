@@ -17,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from clew import Session
 from clew.serve.mcp_server import make_tools
+from tests.support.holding import HoldingStore, hold_intake, note_answers, wait_for_answers
 from tests.support.rolling import make_id
 from tests.support.serving import Served
 from tests.support.serving_chats import run_shop
@@ -119,6 +120,25 @@ async def test_an_agent_is_a_tool(served: Served, protocol: str) -> None:
             if part["type"] == "text"
         ]
         assert texts == ["hello", "You said hello", "again", "You said again"]
+
+
+async def test_a_call_waits_for_a_session_that_decides_about_its_message_later(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result is the answer, and the message has run once."""
+    store = HoldingStore(stack.store)
+    async with run_shop(stack, "shop", store=store) as served, connect(served) as client:
+        session_id = read_result(await client.call_tool("shop", {"message": "hello"}))["session_id"]
+        session = find_session(served, session_id)
+        with note_answers(monkeypatch) as answers:
+            async with hold_intake(session, store):
+                calling = asyncio.create_task(
+                    client.call_tool("shop", {"message": "again", "session_id": session_id})
+                )
+                await wait_for_answers(answers, "entries")
+        called = await calling
+        assert (called.is_error, read_result(called)["answer"]) == (False, "You said again")
+        assert len(await session.entries(kind="run")) == 2
 
 
 @with_protocols(*ASKING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from fastapi.routing import APIRoute
 from clew.local import Reply, ToolCall
 from clew.serve import blobs, sessions
 from clew_workflows.contract.content import Blob
+from tests.support.holding import hold_intake, note_answers, run_holding_worker, wait_for_answers
 from tests.support.media import make_png
 from tests.support.scripts import PausedModel, make_tool_script, wait_for_approvals
 from tests.support.serving import Served, make_http, run_service
@@ -115,6 +117,27 @@ async def test_steering_and_cancelling(served: Served, stack: Stack) -> None:
     ended = await call(served, "GET", f"{path}/requests/r1?wait=60")
     assert (ended["status"], ended["reason"]) == ("cancelled", "enough")
     assert "answer" not in ended
+
+
+async def test_an_accepted_request_is_known_before_the_session_has_decided(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state is `running`, its events are sent, and other requests stay unknown."""
+    model = PausedModel()
+    async with run_holding_worker(stack) as (clew, store), run_service(clew) as served:
+        path = await open_chat(served, "later", stack.add_model(model))
+        with note_answers(monkeypatch) as answers:
+            async with hold_intake(clew.session(served.scope("later")), store):
+                await call(served, "POST", f"{path}/messages", {"content": "go", "request_id": "r1"}, 202)
+                known = asyncio.create_task(call(served, "GET", f"{path}/requests/r1"))
+                unknown = asyncio.create_task(call(served, "GET", f"{path}/requests/none", status=404))
+                await wait_for_answers(answers, "follow", 2)
+        assert (await known)["status"] == "running"
+        assert (await unknown)["error"]["code"] == "unknown_request"
+        model.free.set()
+        events = [event.data async for event in served.receive(f"{path}/requests/r1/events")]
+        kinds = [event["entry"]["kind"] for event in events if event["type"] == "entry"]
+        assert kinds == ["ai_message", "ai_message", "run"]
 
 
 async def test_approvals(served: Served, stack: Stack) -> None:

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from clew.serve.ui_messages import Chunk, apply_chunks
 from tests.support.ag_ui import check_order
+from tests.support.holding import hold_intake, note_answers, run_holding_worker, wait_for_answers
 from tests.support.serving import Served, make_http, make_key, run_service
 from tests.support.serving_chats import SHOW_MAP, answer_chat
 from tests.support.stack import Stack
@@ -104,6 +105,20 @@ async def test_a_chat_is_a_session(stack: Stack, served: Served) -> None:
     await session.hibernate()
     assert (await served.http.get(f"/v1/ui/chat/{chat.id}/messages")).json() == listed
     assert read_texts(await chat.say("again")) == ["You said again"]
+
+
+async def test_a_chat_goes_on_with_a_message_that_the_session_decides_about_later(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream begins, and the reply follows once the message is decided."""
+    async with run_holding_worker(stack) as (clew, store), run_service(clew) as served:
+        chat = Chat(served)
+        session = await clew.open(served.scope(chat.id), model=stack.add_model(answer_chat))
+        with note_answers(monkeypatch) as answers:
+            async with hold_intake(session, store):
+                saying = asyncio.create_task(chat.say("hello"))
+                await wait_for_answers(answers, "entries")
+        assert "".join(read_texts(await saying)) == "You said hello"
 
 
 @pytest.mark.parametrize("approved", [True, False])

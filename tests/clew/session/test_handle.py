@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 
 from clew import ContextPolicy, NotFound, Session
 from clew.errors import Closed, Interrupted, InvalidTokenBudget, UnsupportedStrategy
@@ -18,7 +20,7 @@ from tests.support.command_line import read_error, run_clew
 from tests.support.rolling import make_id
 from tests.support.scripts import PausedModel
 from tests.support.stack import Stack
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 # A session that does not exist is `NotFound`, one that has ended is `Closed`.
 
@@ -202,6 +204,52 @@ async def test_every_end_has_its_word_and_says_what_continues_the_session(
         assert read_error(asked) == (1, "interrupted")
 
 
+def reopen_before_results(monkeypatch: pytest.MonkeyPatch, reopen: Callable[[], Awaitable[Any]]) -> None:
+    """Have a session opened again after its end, once, before its client asks the server for that end."""
+    wait = WorkflowHandle.result
+    begun: list[str] = []
+
+    async def wait_late(self: WorkflowHandle[Any, Any], **options: Any) -> Any:
+        if not begun:
+            begun.append(self.id)
+            with suppress(WorkflowFailureError):
+                await wait(self, **options)
+            await reopen()
+        return await wait(self, **options)
+
+    monkeypatch.setattr(WorkflowHandle, "result", wait_late)
+
+
+@pytest.mark.parametrize("how", ["hibernated", "closed"])
+async def test_an_end_is_reported_although_the_session_was_opened_again(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The wait is for the workflow run that has ended, not for the end of the next one."""
+    session = await stack.open("fine")
+    await session.ask("one")
+    reopen_before_results(monkeypatch, lambda: stack.clew.open(session.id))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        receipt = await (session.hibernate() if how == "hibernated" else session.close())
+    monkeypatch.undo()
+    assert await session.ask("two") == "fine"
+    assert receipt.last_seq < (await session.status()).rev - 1
+
+
+async def test_a_refused_start_is_explained_although_it_was_repeated(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal is that of the workflow run that has failed."""
+    session = await stack.open(strategy="cot")
+    with pytest.raises(UnsupportedStrategy):
+        await session._handle.wait_for_end()
+    reopen_before_results(monkeypatch, lambda: stack.clew.open(session.id, model=stack.add_model("fine")))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        with pytest.raises(UnsupportedStrategy):
+            await session.steer("hi")
+    monkeypatch.undo()
+    assert await session.ask("hi") == "fine"
+
+
 async def test_an_answer_that_is_awaited_says_that_the_session_was_interrupted(stack: Stack) -> None:
     """It ends the wait."""
     model = PausedModel()
@@ -214,3 +262,12 @@ async def test_an_answer_that_is_awaited_says_that_the_session_was_interrupted(s
     with pytest.raises(Interrupted, match="clew recover"):
         await waiting
     model.free.set()
+
+
+async def test_the_error_of_a_session_that_has_ended_keeps_its_cause(stack: Stack) -> None:
+    """So a caller can tell the answer to a message, which was refused, from the end of the session."""
+    session, cause = await stack.open(), ValueError("the answer to the update")
+    with pytest.raises(Closed) as caught:
+        async with session._handle.explain_end():
+            raise Closed("it is closed") from cause
+    assert caught.value.__cause__ is cause

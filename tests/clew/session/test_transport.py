@@ -134,3 +134,11 @@ def test_a_session_that_the_server_deletes_is_not_found(
     error = RPCError(message, status, b"")
     assert type(translate_error(error, "s-1")) is kind
     assert is_unknown(error) is (kind is NotFound)
+
+
+@pytest.mark.parametrize("status", [RPCStatusCode.ABORTED, RPCStatusCode.INTERNAL, RPCStatusCode.UNKNOWN])
+def test_a_call_whose_outcome_is_open_is_not_told_as_refused(status: RPCStatusCode) -> None:
+    """The server may have carried it out."""
+    error = translate_error(RPCError("the connection was lost", status, b""), "s-1")
+    assert type(error) is ClewError
+    assert "refused" not in str(error)

@@ -5,7 +5,6 @@ No process keeps anything of a response: its id names the session and the reques
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -20,7 +19,7 @@ from clew.serve.openai.frames import Frame, read_frame, read_time
 from clew.serve.openai.names import ResponseName
 from clew.serve.openai.parts import Parts
 from clew.serve.openai.refusals import InvalidValue, MissingParameter, NotStored, UnsupportedValue
-from clew.session import Session
+from clew.session import Request, Session
 from clew.session.events import EntryCommitted, SessionEvent
 from clew.session.events.feed import Feed
 from clew.session.transport import make_input
@@ -43,8 +42,6 @@ IDLE_SECONDS = 3600
 """A session that this API has made hibernates after this many seconds without work. The next request resumes it."""
 NO_MODEL = "none:set-by-the-first-response"
 """The model of a conversation that has none yet."""
-DECISION_SECONDS = 0.2
-"""Seconds until it is looked again whether a session has decided about a message."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +52,13 @@ class Turn:
         session: The session.
         frame: What the response repeats of its request.
         begun: The entry of the reply whose calls the caller has answered; None: it begins with its request.
+        sent: The request whose message this process has sent; None: it has sent none.
     """
 
     session: Session
     frame: Frame
     begun: Entry | None = None
+    sent: Request | None = None
 
     @property
     def request_id(self) -> str:
@@ -265,7 +264,7 @@ async def _send_message(
     options = ask.make_message_options()
     if model is not None:
         options["model"] = model
-    await session.message(content, request_id=request_id, **options)
+    sent = await session.message(content, request_id=request_id, **options)
     frame = Frame(
         ResponseName(session_id, request_id),
         int(time.time()),
@@ -277,7 +276,7 @@ async def _send_message(
         output_schema=ask.output_schema,
         echo=ask.echo,
     )
-    return Turn(session, frame)
+    return Turn(session, frame, sent=sent)
 
 
 async def _describe_blobs(session: Session, content: Parts) -> Parts:
@@ -327,15 +326,35 @@ async def _knows(session: Session, status: SessionStatus, request_id: str) -> bo
     return bool(await session.entries(request_id=request_id, limit=1))
 
 
+async def _read_request(session: Session, request_id: str) -> Sequence[Entry]:
+    """Read the entries of a request. One that waits, or has just begun, has none.
+
+    Raises:
+        UnknownRequest: The session has no such request.
+    """
+    entries = await session.entries(request_id=request_id)
+    if not entries and not await _knows(session, await session.status(), request_id):
+        try:
+            await session.request(request_id)._wait_for_decision()
+        except Closed as ended:
+            raise UnknownRequest(request_id) from ended
+        entries = await session.entries(request_id=request_id)
+    return entries
+
+
 async def _find_end(session: Session, response: ResponseName, *, is_named: bool) -> Entry | None:
     """Find the entry that ends the request of a response; None: it has not ended.
 
     Raises:
         NotStored: There is no such response, or it is named and not stored.
     """
-    entries = await session.entries(request_id=response.request_id)
-    if not entries or (is_named and not _read_frame_of(response, entries, ()).is_stored):
-        raise NotStored(f"Previous response with id '{response.id}' not found.", param="previous_response_id")
+    absent = NotStored(f"Previous response with id '{response.id}' not found.", param="previous_response_id")
+    try:
+        entries = await _read_request(session, response.request_id)
+    except UnknownRequest:
+        raise absent from None
+    if is_named and not _read_frame_of(response, entries, ()).is_stored:
+        raise absent
     return next((entry for entry in reversed(entries) if entry.kind == "run"), None)
 
 
@@ -510,15 +529,8 @@ async def follow(turn: Turn, events: ResponseEvents) -> AsyncGenerator[Event, No
 
 async def _follow_session(turn: Turn) -> AsyncGenerator[SessionEvent, None]:
     if turn.begun is None:
-        try:
-            async with aclosing(turn.session.request(turn.request_id).events()) as events:
-                async for event in events:
-                    yield event
-            return
-        except UnknownRequest:
-            # A session that starts or stops, or whose blobs a worker checks, decides about a message afterwards.
-            await _wait_for_decision(turn)
-        async with aclosing(turn.session.request(turn.request_id).events()) as events:
+        request = turn.sent or turn.session.request(turn.request_id)
+        async with aclosing(request.events()) as events:
             async for event in events:
                 yield event
         return
@@ -530,25 +542,6 @@ async def _follow_session(turn: Turn) -> AsyncGenerator[SessionEvent, None]:
                 yield event
                 if isinstance(event, EntryCommitted) and event.entry.kind == "run":
                     return
-
-
-async def _wait_for_decision(turn: Turn) -> None:
-    """Wait until the session has decided about a message that it has taken in.
-
-    Raises:
-        Refusal: It has refused the message.
-    """
-    outcome = asyncio.create_task(turn.session.request(turn.request_id).result())
-    try:
-        while not outcome.done():
-            status = await turn.session.status()
-            if turn.request_id in (status.request_id, *status.queued_request_ids):
-                return
-            await asyncio.wait({outcome}, timeout=DECISION_SECONDS)
-        outcome.result()
-    finally:
-        outcome.cancel()
-        await asyncio.gather(outcome, return_exceptions=True)
 
 
 # Read a response again.
@@ -563,9 +556,7 @@ async def find(caller: Caller, response_id: str) -> tuple[Turn, Sequence[Entry]]
     try:
         name = ResponseName.read(response_id)
         session = caller.session(name.session_id)
-        entries = await session.entries(request_id=name.request_id)
-        if not entries and not await _knows(session, await session.status(), name.request_id):
-            raise UnknownRequest(name.request_id)
+        entries = await _read_request(session, name.request_id)
     except (NotFound, UnknownRequest):
         raise NotStored(f"Response with id '{response_id[:200]}' not found.") from None
     turn = await _read_turn(session, name, entries)

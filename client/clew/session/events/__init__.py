@@ -4,7 +4,7 @@
 session in this process. `server` asks the server.
 """
 
-from clew.session.events.follow import follow_request, follow_session
+from clew.session.events.follow import follow_request, follow_session, wait_for_decision
 from clew.session.events.types import (
     ApprovalRequired,
     EntryCommitted,
@@ -35,4 +35,5 @@ __all__ = [
     "ToolStarted",
     "follow_request",
     "follow_session",
+    "wait_for_decision",
 ]

@@ -1,8 +1,9 @@
 """Follow a session, or one of its requests. A hub reads each session once for all viewers in this process.
 
-So viewers add nothing to the session's history, and nothing to its load. The hub waits at the server for new events
-of the history. After each of the session's decisions it queries the new entries with the status, and while calls are
-in flight it reads their heartbeats from the server. Viewers read the newest snapshot when they are ready for it.
+So viewers add nothing to the session's history, and nothing to its load; for a request that the session does not know
+yet, one update is sent. The hub waits at the server for new events of the history. After each of the session's
+decisions it queries the new entries with the status, and while calls are in flight it reads their heartbeats from the
+server. Viewers read the newest snapshot when they are ready for it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
@@ -81,17 +83,25 @@ async def follow_session(handle: SessionHandle, from_seq: int | None) -> AsyncGe
                 yield event
 
 
-async def follow_request(handle: SessionHandle, request_id: str) -> AsyncGenerator[SessionEvent, None]:
+async def follow_request(
+    handle: SessionHandle, request_id: str, wait_for_outcome: Callable[[], Awaitable[object]]
+) -> AsyncGenerator[SessionEvent, None]:
     """Yield the events of a request, from its first entry to its outcome.
 
     Raises:
+        Refusal: The session has refused the message after it had accepted it; `wait_for_outcome` says so.
         UnknownRequest: The session knows no request with this id.
     """
     hub = get_hub(handle)
     selection = _RequestEvents(request_id)
     with hub.join():
-        known = (await hub.wait_for_snapshot()).status
-        from_seq = await hub.share(("request", request_id), lambda: _find_start(handle, request_id, known))
+        try:
+            from_seq = await _share_start(hub, request_id)
+        except UnknownRequest:
+            # The request of a session that has ended meanwhile is in the archive.
+            with suppress(Closed):
+                await wait_for_decision(handle, request_id, partial(persist, wait_for_outcome))
+            from_seq = await _share_start(hub, request_id)
         async with aclosing(_view(hub, from_seq)) as events:
             async for event in events:
                 if selection.includes(event):
@@ -137,6 +147,38 @@ class _RequestEvents:
         return (
             isinstance(event, EntryCommitted) and event.entry.kind == "run" and event.request_id == self._request_id
         )
+
+
+async def wait_for_decision(
+    handle: SessionHandle, request_id: str, wait_for_outcome: Callable[[], Awaitable[object]]
+) -> None:
+    """Wait until a session has decided about a message that it has accepted.
+
+    While it stops a run, while a worker checks blobs, or with much to read, it decides later than it accepts. Until
+    then its state lacks the request. An update that waits for the outcome is decided after the message.
+
+    Raises:
+        Closed: The session has ended.
+        Refusal: The session has refused the message; `wait_for_outcome` says so.
+        UnknownRequest: There is no such message.
+    """
+    hub = get_hub(handle)
+
+    async def wait_for_request() -> None:
+        snapshot = await hub.wait_for_snapshot()
+        while snapshot.status is None or request_id not in snapshot.status.unfinished_request_ids:
+            snapshot = await hub.wait_for_snapshot(snapshot)
+
+    async def wait_for_end() -> None:
+        await wait_for_outcome()
+
+    with hub.join():
+        await _run_until_first(wait_for_request(), wait_for_end())
+
+
+async def _share_start(hub: Hub, request_id: str) -> int:
+    known = (await hub.wait_for_snapshot()).status
+    return await hub.share(("request", request_id), lambda: _find_start(hub.handle, request_id, known))
 
 
 async def _find_start(handle: SessionHandle, request_id: str, status: LiveStatus | None) -> int:

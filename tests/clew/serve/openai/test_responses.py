@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from base64 import b64encode
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 from clew import Agent
 from clew.local import Reply, ToolCall
 from clew.serve.streams import Drain
+from tests.support.holding import hold_intake, note_answers, run_holding_worker, wait_for_answers
 from tests.support.media import make_png
 from tests.support.openai_api import check, connect
 from tests.support.openai_scripts import call_weather, echo
@@ -364,6 +366,40 @@ async def test_a_repeated_request_finds_what_waits_for_its_caller(
     assert await send(result, "k-2", previous_response_id=first[0]) == second
     assert await send("Weather?", "k-1", **place) == first
     assert len(stack.list_requests(model)) == 3
+
+
+async def test_a_response_is_known_before_its_session_has_decided(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read and streamed, and a response that names it as the one before it finds it in progress."""
+    paused = PausedModel()
+    model = stack.add_model(lambda body: Reply("fine") if len(body["messages"]) == 1 else paused(body))
+    async with (
+        run_holding_worker(stack) as (clew, store),
+        run_service(clew) as served,
+        connect(served) as client,
+    ):
+        first = await client.responses.create(model=model, input="Hi")
+        assert first.conversation is not None
+        with note_answers(monkeypatch) as answers:
+            async with hold_intake(clew.session(served.scope(first.conversation.id)), store):
+                second = await client.responses.create(
+                    model=model, input="Go", background=True, previous_response_id=first.id
+                )
+                answers.clear()
+                reading = asyncio.create_task(client.responses.retrieve(second.id))
+                following = asyncio.create_task(
+                    client.responses.create(model=model, input="And?", previous_response_id=second.id)
+                )
+                await wait_for_answers(answers, "entries", 4)
+        assert check(await reading).status in ("queued", "in_progress")
+        with pytest.raises(openai.ConflictError) as busy:
+            await following
+        assert busy.value.code == "conversation_locked"
+        await paused.called.wait()
+        paused.free.set()
+        stream = await client.responses.retrieve(second.id, stream=True)
+        assert [event.type async for event in stream][-1] == "response.completed"
 
 
 async def test_a_response_that_has_ended_is_not_cancelled(

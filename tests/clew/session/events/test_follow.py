@@ -11,7 +11,7 @@ import pytest
 from temporalio.client import Client
 
 from clew import Clew, ContextPolicy
-from clew.errors import Interrupted, NotFound, UnknownRequest
+from clew.errors import Busy, Interrupted, NotFound, UnknownRequest
 from clew.local import Reply, ToolCall
 from clew.session.events import (
     ApprovalRequired,
@@ -25,6 +25,7 @@ from clew.session.events import (
     ToolFinished,
     ToolStarted,
 )
+from tests.support.holding import hold_intake, note_answers, run_holding_worker, wait_for_answers
 from tests.support.processes import open_session_on, run_worker_process
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
@@ -46,6 +47,29 @@ async def test_a_request_is_followed_to_its_outcome(stack: Stack) -> None:
     assert await collect(session.request(request.request_id)) != [], "also after its end"
     with pytest.raises(UnknownRequest):
         await collect(session.request("no-such-request"))
+
+
+@pytest.mark.parametrize("is_sender", [True, False])
+async def test_a_message_is_followed_that_the_session_decides_about_later(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, is_sender: bool
+) -> None:
+    """By its sender and by others: the events begin once it is decided, or the refusal is raised."""
+    async with run_holding_worker(stack) as (clew, store):
+        session = await clew.open(make_id(), model=stack.add_model(lambda _body: Reply(WORDS, tokens_per_second=40)))
+        with note_answers(monkeypatch) as answers:
+            async with hold_intake(session, store):
+                sent = [await session.message(text, request_id=text) for text in ("first", "second")]
+                readers = sent if is_sender else [session.request(request.request_id) for request in sent]
+                viewers = [Viewer(reader.events()) for reader in readers]
+                await wait_for_answers(answers, "entries", 2)
+        followed, refused = viewers
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await followed.task
+        assert list_seqs(followed.events)[-1] == (await sent[0].result()).last_seq
+        assert select(followed.events, TextAdded)
+        check_events(followed.events)
+        with pytest.raises(Busy if is_sender else UnknownRequest):
+            await refused.task
 
 
 async def test_a_tool_call_starts_and_finishes(stack: Stack) -> None:
