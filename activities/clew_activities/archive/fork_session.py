@@ -15,7 +15,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew.session.connection import start_session
 from clew_activities.archive import Archive, Head, ObjectChanged
 from clew_activities.archive.errors import translate_archive_errors
-from clew_activities.archive.thread_source import ArchivedThread, ThreadLocation, Threads, query_started_session
+from clew_activities.archive.thread_source import (
+    ArchivedThread,
+    ThreadLocation,
+    Threads,
+    query_started_session,
+    was_interrupted,
+)
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import EntriesQuery
 from clew_workflows.contract.errors import InvalidInput
@@ -117,7 +123,9 @@ class ForkingActivities:
         Returns the parent.
         """
         if parent.head:
-            return replace(parent, head=await self._archive.join(parent.session_id, fork_id))
+            joined = await self._archive.join(parent.session_id, fork_id)
+            # The store may show an older head than it has shown before.
+            return parent if joined.last_seq < parent.archived_upto else replace(parent, head=joined)
         for member in (parent.session_id, fork_id):
             await self._archive.enroll(parent.session_id, member)
         return parent
@@ -157,11 +165,13 @@ class ForkingActivities:
                 await self._signal_parent(location, request)
             elif location.head is None or location.live:
                 return
-            elif location.head.status == "closed":
+            elif location.is_old:
+                # The look-up has waited, and the next one waits again.
+                continue
+            elif location.head.status == "closed" or not await was_interrupted(
+                request.session_id, location.head.run_id
+            ):
                 await self._append_to_archive(request)
-            elif location.has_workflow:
-                # It has closed its head before it ended: the store shows an older one for a moment.
-                await asyncio.sleep(RECORDING_SECONDS)
             else:
                 return
 

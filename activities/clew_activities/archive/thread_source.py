@@ -7,6 +7,7 @@ workflow, `ArchivedThread` from the archive.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -32,9 +33,14 @@ from clew_workflows.thread.source import FrozenThread, LivePage, read_forward, r
 QUERY_TIMEOUT = timedelta(seconds=10)
 """The time of one attempt to query a session."""
 
+_UNKNOWN = (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT)
 _FINAL_STATUS = (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED)
 MAX_UNSTARTED_EVENTS = 4
 """Most events of an execution whose first workflow task was never completed: it cannot answer a query."""
+OLD_HEAD_SECONDS = 6.0
+"""Seconds for which the store may show an older head of a session that has ended."""
+OLD_HEAD_PAUSE_SECONDS = 0.25
+"""Seconds between two reads of such a head."""
 STARTING_SECONDS = 0.05
 """Seconds between two queries of a session that is starting."""
 _entry = TypeAdapter(Entry)
@@ -50,6 +56,7 @@ class ThreadLocation:
         live: The workflow that holds the entries that are not archived; None: all entries are archived.
         has_workflow: The server knows a workflow of the session.
         running: That workflow has not ended.
+        is_old: The session has ended in good order, and the store shows a head from before its end.
     """
 
     session_id: str
@@ -57,6 +64,7 @@ class ThreadLocation:
     live: WorkflowHandle[Any, Any] | None
     has_workflow: bool
     running: bool
+    is_old: bool = False
 
     @property
     def archived_upto(self) -> int:
@@ -82,13 +90,30 @@ class Threads:
         return location
 
     async def look_up(self, session_id: str) -> ThreadLocation | None:
-        """Find a session's thread; None: there is no such session."""
+        """Find a session's thread; None: there is no such session.
+
+        While the store shows a head from before the session's end, look again, for some seconds.
+        """
+        location = await self._look_up(session_id)
+        if location is None or location.head is None or not location.is_old:
+            return location
+        if not await was_interrupted(session_id, location.head.run_id):
+            return replace(location, is_old=False)
+        until = time.monotonic() + OLD_HEAD_SECONDS
+        while True:
+            await asyncio.sleep(OLD_HEAD_PAUSE_SECONDS)
+            newer = await self._look_up(session_id)
+            if newer is None or not newer.is_old or time.monotonic() > until:
+                return newer
+
+    async def _look_up(self, session_id: str) -> ThreadLocation | None:
         handle = activity.client().get_workflow_handle(session_id)
-        status, started = None, False
+        status, started, execution = None, False, None
         try:
             described = await handle.describe()
             status = described.status if described.workflow_type == WORKFLOW_TYPE else None
             started = described.history_length > MAX_UNSTARTED_EVENTS
+            execution = described.raw_info.first_run_id
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
@@ -110,7 +135,19 @@ class Threads:
                 live = handle
         if head is None and live is None:
             return None
-        return ThreadLocation(session_id, head, live, status is not None, status == WorkflowExecutionStatus.RUNNING)
+        return ThreadLocation(
+            session_id,
+            head,
+            live,
+            has_workflow=status is not None,
+            running=status == WorkflowExecutionStatus.RUNNING,
+            is_old=(
+                status == WorkflowExecutionStatus.COMPLETED
+                and head is not None
+                and head.status == "live"
+                and head.run_id == execution
+            ),
+        )
 
     def find_own(self) -> ThreadLocation:
         """Locate the thread of the session that this activity runs for. Its archive is looked up when needed."""
@@ -321,6 +358,30 @@ async def query_session(
                 raise ApplicationError(message, type=WorkerUnavailable.type, non_retryable=True) from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, 2.0)
+
+
+async def was_interrupted(session_id: str, execution: str | None) -> bool:
+    """Whether the execution that an open archive belongs to may have entries that the archive lacks.
+
+    It has none if it ended before its activity `thaw` did, which makes the archive its own: it was closed while the
+    store was slow. An execution that the server does not know may have some.
+
+    Raises:
+        RPCError: The server cannot be reached.
+    """
+    session = activity.client().get_workflow_handle(session_id, run_id=execution)
+    thaws: set[int] = set()
+    try:
+        async for event in session.fetch_history_events():
+            if event.activity_task_scheduled_event_attributes.activity_type.name == "thaw":
+                thaws.add(event.event_id)
+            if event.activity_task_completed_event_attributes.scheduled_event_id in thaws:
+                return True
+    except RPCError as error:
+        if error.status not in _UNKNOWN:
+            raise
+        return True
+    return not thaws
 
 
 def make_not_found(session_id: str) -> ApplicationError:

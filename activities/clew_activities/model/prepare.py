@@ -11,8 +11,8 @@ from temporalio import activity
 
 from clew_activities.archive import Archive
 from clew_activities.archive.errors import translate_archive_errors
-from clew_activities.archive.hibernation import was_interrupted
 from clew_activities.archive.listing import SearchAttributes
+from clew_activities.archive.thread_source import was_interrupted
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.model_table import (
     NO_OWN_MODELS,

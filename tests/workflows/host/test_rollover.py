@@ -22,10 +22,12 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from clew import Clew, ContextPolicy, Session
 from clew.contract import CancelInput, PendingCall
-from clew.errors import ArchiveUnavailable, Idle
+from clew.errors import ArchiveUnavailable, Busy, Idle
 from clew.local import Reply, ToolCall
 from clew.session.transport import send_update
+from clew_activities import checkpoints
 from clew_activities.archive import Archive
+from clew_activities.archive.thread_source import query_session
 from clew_workflows.host.payload_converter import make_tolerant
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.other_workflows import IMPATIENT, RESIGNED, Impatient
@@ -299,6 +301,54 @@ async def test_a_run_that_is_stopped_during_a_rollover_ends(stack: Stack) -> Non
         assert (await second.result()).status == "completed"
         assert await has_rolled(clew, session)
         await session.close()
+
+
+async def test_no_summary_begins_while_a_rollover_waits(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its caller is refused, and nothing has changed: a repetition after the rollover writes the one summary."""
+    may_sign = asyncio.Event()
+
+    async def query_later(*args: Any) -> dict[str, Any]:
+        await may_sign.wait()
+        return await query_session(*args)
+
+    monkeypatch.setattr(checkpoints, "query_session", query_later)
+    summarizer = stack.add_model("a summary")
+    policy = ContextPolicy(keep_last_turns=1, summarization_model=summarizer)
+    async with run_rolling_worker(stack, RolloverThresholds(updates=5)) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"), context_policy=policy)
+        for turn in range(4):
+            await session.ask(f"turn {turn}")
+        signing = asyncio.create_task(session.checkpoint())
+        handle = clew.temporal.get_workflow_handle(session.id)
+
+        async def waits() -> bool:
+            events = (await handle.fetch_history()).events
+            archived = [
+                event.event_id
+                for event in events
+                if event.activity_task_scheduled_event_attributes.activity_type.name == "archive"
+            ]
+            written = [
+                event.event_id
+                for event in events
+                if event.activity_task_completed_event_attributes.scheduled_event_id in archived
+            ]
+            handled = [e.event_id for e in events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
+            return bool(written) and written[0] < handled[-1]
+
+        await wait_until(waits)
+        with pytest.raises(Busy):
+            await session.summarize()
+        may_sign.set()
+        await signing
+
+        async def has_rolled() -> bool:
+            return len(await list_runs(clew, session.id)) > 1
+
+        await wait_until(has_rolled)
+        receipt = await session.summarize()
+        assert [entry.seq for entry in await session.entries(kind="summary")] == [receipt.seq]
+        assert len(stack.list_requests(summarizer)) == 1
 
 
 async def test_an_old_head_is_not_continued(stack: Stack) -> None:

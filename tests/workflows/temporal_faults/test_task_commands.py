@@ -12,23 +12,27 @@ import pytest
 from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import WorkflowContinuedAsNewError
+from temporalio.client import WorkflowContinuedAsNewError, WorkflowHistory, WorkflowUpdateStage
 
 from bench.pauses import run_benchmark
-from clew import Clew, Session
+from clew import Clew, ContextPolicy, Session
 from clew.errors import Idle
-from clew.local import temporal_server
+from clew.local import Reply, ToolCall, temporal_server
 from clew_activities.archive import Archive
+from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.listing import SearchAttributes
 from clew_audit.audit import audit_session
 from clew_workflows.host import execution
 from clew_workflows.host.visibility import QUICK_UPDATES
 from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
 from clew_workflows.session.state import State
+from tests.support.media import make_png
 from tests.support.other_workflows import IMPATIENT
-from tests.support.rolling import SlowModel, list_runs, make_id, run_rolling_worker
+from tests.support.rolling import FailingStore, SlowModel, list_runs, make_id, run_rolling_worker
 from tests.support.scenarios import control, reply_as_scenario
-from tests.support.stack import Stack
+from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
+from tests.support.webhooks import SETTINGS, receive
 
 SIGNALS = 4
 ROUNDS = 40
@@ -40,6 +44,7 @@ COMMANDS = {
         *("WORKFLOW_EXECUTION_UPDATE_ACCEPTED", "WORKFLOW_EXECUTION_UPDATE_COMPLETED"),
         *("WORKFLOW_EXECUTION_COMPLETED", "WORKFLOW_EXECUTION_CONTINUED_AS_NEW", "WORKFLOW_EXECUTION_FAILED"),
         *("WORKFLOW_PROPERTIES_MODIFIED", "UPSERT_WORKFLOW_SEARCH_ATTRIBUTES"),
+        "START_CHILD_WORKFLOW_EXECUTION_INITIATED",
     )
 }
 """Events that the server writes for what a task of the session's workflow commands."""
@@ -48,7 +53,7 @@ HANDLED = {
     for name in (
         *("WORKFLOW_EXECUTION_STARTED", "WORKFLOW_EXECUTION_SIGNALED"),
         *("ACTIVITY_TASK_COMPLETED", "ACTIVITY_TASK_FAILED", "ACTIVITY_TASK_TIMED_OUT", "ACTIVITY_TASK_CANCELED"),
-        "TIMER_FIRED",
+        *("TIMER_FIRED", "CHILD_WORKFLOW_EXECUTION_STARTED", "CHILD_WORKFLOW_EXECUTION_COMPLETED"),
     )
 }
 """Events on which a session acts."""
@@ -105,6 +110,13 @@ async def test_every_task_that_handles_an_event_has_a_command(stack: Stack) -> N
         handle = clew.temporal.get_workflow_handle(session.id)
         await handle.signal("steer", {"content": "nobody reads this"})
         await handle.signal("no_such_signal")
+        blob = await session.put_blob(make_png())
+        await handle.signal("steer", {"content": [{"type": "image", "blob": blob}]})
+
+        async def is_rejected() -> bool:
+            return len(await session.entries(kind="input")) == 3
+
+        await wait_until(is_rejected)
         await control(session)
         runs = await list_runs(clew, session.id)
         histories = [await clew.temporal.get_workflow_handle(session.id, run_id=run).fetch_history() for run in runs]
@@ -141,27 +153,143 @@ async def test_the_task_in_which_a_rollover_begins_to_wait_has_a_command(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for the answer to another update."""
-    carry_out: Any = execution.carry_out
-
-    async def slowly(effect: Effect, time_left: timedelta | None, state: State) -> Any:
-        if isinstance(effect, SignCheckpoint):
-            await workflow.sleep(3)
-        return await carry_out(effect, time_left, state)
-
-    monkeypatch.setattr(execution, "carry_out", slowly)
+    _delay(monkeypatch, SignCheckpoint)
     async with run_rolling_worker(stack, RolloverThresholds(updates=5)) as clew:
         session = await clew.open(make_id(), model=stack.add_model("fine"))
         for turn in range(4):
             await session.ask(f"turn {turn}")
         await session.checkpoint()
-
-        async def has_rolled() -> bool:
-            return len(await list_runs(clew, session.id)) > 1
-
-        await wait_until(has_rolled)
-        first = (await list_runs(clew, session.id))[-1]
-        history = await clew.temporal.get_workflow_handle(session.id, run_id=first).fetch_history()
+        history = await _fetch_first_run(clew, session)
     assert _without_command(history.events) == []
+
+
+async def test_the_task_in_which_a_rollover_begins_to_wait_for_a_webhook_has_a_command(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All updates are answered, and the server has not confirmed the start of a delivery."""
+    start: Any = workflow.start_child_workflow
+
+    async def start_later(*args: Any, **options: Any) -> Any:
+        await workflow.sleep(3)
+        return await start(*args, **options)
+
+    monkeypatch.setattr(workflow, "start_child_workflow", start_later)
+    async with (
+        receive() as receiver,
+        run_rolling_worker(stack, RolloverThresholds(updates=5), webhooks=SETTINGS) as clew,
+    ):
+        session = await clew.open(make_id(), model=stack.add_model("fine"), webhooks=[receiver.make_webhook()])
+        for turn in range(5):
+            await session.ask(f"turn {turn}")
+        history = await _fetch_first_run(clew, session)
+        await receiver.wait_for(5)
+    assert _without_command(history.events) == []
+
+
+async def test_the_task_that_commits_a_summary_has_a_command_while_a_message_waits(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message's blobs are still being looked up: its caller gets no answer in that task."""
+    summarizer, may_check, find_problems = SlowModel(), asyncio.Event(), Blobs.find_problems
+
+    async def find_later(*args: Any) -> Any:
+        await may_check.wait()
+        return await find_problems(*args)
+
+    monkeypatch.setattr(Blobs, "find_problems", find_later)
+    policy = ContextPolicy(
+        max_input_tokens=400,
+        reserve_output_tokens=100,
+        keep_last_turns=1,
+        summarization="request_new",
+        summarization_model=stack.add_model(summarizer),
+    )
+    async with run_rolling_worker(stack, RolloverThresholds()) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("word " * 60), context_policy=policy)
+        blob = await session.put_blob(make_png())
+        for number in range(4):
+            await session.ask(f"question {number} " + "word " * 60)
+        await summarizer.wait_for_call()
+        update = await clew.temporal.get_workflow_handle(session.id).start_update(
+            "message",
+            {"content": [{"type": "text", "text": "look"}, {"type": "image", "blob": blob}]},
+            wait_for_stage=WorkflowUpdateStage.ACCEPTED,
+            result_type=dict,
+        )
+        summarizer.release(10)
+
+        async def is_written() -> bool:
+            return bool(await session.entries(kind="summary"))
+
+        await wait_until(is_written)
+        may_check.set()
+        assert (await update.result())["status"] == "completed"
+        history = await clew.temporal.get_workflow_handle(session.id).fetch_history()
+    assert _without_command(history.events) == []
+
+
+async def test_the_task_in_which_a_call_expires_during_a_rollover_has_a_command(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows from the expiry is done after the rollover, and a namespace may have no search attributes."""
+    store = FailingStore()
+
+    async def list_none(_self: SearchAttributes) -> tuple[str, ...]:
+        return ()
+
+    monkeypatch.setattr(SearchAttributes, "list", list_none)
+
+    def order_once(body: dict[str, Any]) -> Reply:
+        is_first = get_last_message(body)["role"] == "user"
+        return Reply(tool_calls=(ToolCall("order_later", {"item": "tea"}),)) if is_first else Reply("done")
+
+    async with run_rolling_worker(stack, RolloverThresholds(signals=5), store) as clew:
+        session = await clew.open(make_id(), model=stack.add_model(order_once), tools=["order_later"])
+        handle = clew.temporal.get_workflow_handle(session.id)
+        store.ready.clear()
+        request = await session.message("go")
+        for _ in range(10):
+            await handle.signal("no_such_signal")
+        await _wait_for_timer(clew, session)
+        store.ready.set()
+        assert await request.answer() == "done"
+        history = await _fetch_first_run(clew, session)
+    assert _without_command(history.events) == []
+
+
+async def _wait_for_timer(clew: Clew, session: Session) -> None:
+    """Wait until a session has handled a timer that has fired."""
+    handle = clew.temporal.get_workflow_handle(session.id)
+
+    async def has_handled() -> bool:
+        types = [event.event_type for event in (await handle.fetch_history()).events]
+        fired = EventType.EVENT_TYPE_TIMER_FIRED
+        return fired in types and EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED in types[types.index(fired) :]
+
+    await wait_until(has_handled)
+
+
+def _delay(monkeypatch: pytest.MonkeyPatch, effect_type: type[Any]) -> None:
+    """Let sessions wait for 3 seconds before they carry out effects of a type."""
+    carry_out: Any = execution.carry_out
+
+    async def carry_out_later(effect: Effect, time_left: timedelta | None, state: State) -> Any:
+        if isinstance(effect, effect_type):
+            await workflow.sleep(3)
+        return await carry_out(effect, time_left, state)
+
+    monkeypatch.setattr(execution, "carry_out", carry_out_later)
+
+
+async def _fetch_first_run(clew: Clew, session: Session) -> WorkflowHistory:
+    """Fetch the history of a session's first workflow run, once the session has rolled over."""
+
+    async def has_rolled() -> bool:
+        return len(await list_runs(clew, session.id)) > 1
+
+    await wait_until(has_rolled)
+    first = (await list_runs(clew, session.id))[-1]
+    return await clew.temporal.get_workflow_handle(session.id, run_id=first).fetch_history()
 
 
 def _without_command(events: Sequence[HistoryEvent]) -> list[str]:

@@ -109,7 +109,7 @@ class AgentSession:
                 session = Session(decisions.begin(info.workflow_id, start.config, start.task), Thread())
             self._runtime = Runtime(session, self.waits, self._fullness)
             budget = TaskBudget(self._task_commands)
-            self._intake = Intake(self._runtime, budget, is_open=start.carried is not None)
+            self._intake = Intake(self._runtime, budget, self._task_commands, is_open=start.carried is not None)
             self._startup = Startup(self._runtime, self._intake)
             self._recalling = Recalling(self._runtime, self._fullness)
             self._visibility = Visibility(self._runtime, self.waits.lists_interval, self._task_commands)
@@ -123,7 +123,7 @@ class AgentSession:
                 intake=self._intake,
             )
             self._hibernation = Hibernation(self._runtime, self._rollover, self._task_commands)
-            self._signing = Signing(self._runtime, self._recalling)
+            self._signing = Signing(self._runtime, self._recalling, self._task_commands)
             self._answers = Answers(self._runtime, self._waiters, self._recalling, self._signing, self._hibernation)
             tool_calls = ToolCalls(self._runtime, budget, self._task_commands)
             self._effects = Effects(self._runtime, self._recalling, tool_calls)
@@ -177,6 +177,8 @@ class AgentSession:
                 # A run that is being stopped ends first. Closing may stop the next one.
                 await self._effects.settle()
                 runtime.apply(decisions.close(runtime.state, runtime.now, reason))
+                # Without an archive the end may wait for handlers alone: the task would have no command.
+                self._task_commands.ensure()
                 await self._effects.settle()
                 await self._end()
                 self._visibility.end()
@@ -210,14 +212,14 @@ class AgentSession:
         if command is None:
             ingress.require_key(args)
             command = ingress.decode_update(name, args, self._runtime.state.settings.config)
-        waiter = self._waiters.enter() if isinstance(command, MessageInput | AwaitRequestInput) else None
         arrival = Arrival(name, command, update_id, ingress.find_seal(args), size=ingress.measure(args))
         self._intake.take(arrival)
         if not arrival.settled:
             await workflow.wait_condition(lambda: arrival.settled)
         if arrival.refusal:
-            self._waiters.leave(waiter)
             raise ingress.make_application_error(arrival.refusal)
+        # Not before: a caller whose message waits for its decision is not answered when the session comes to rest.
+        waiter = self._waiters.enter() if isinstance(command, MessageInput | AwaitRequestInput) else None
         try:
             return await self._answers.answer(arrival.answer, waiter)
         except ClewError as refusal:

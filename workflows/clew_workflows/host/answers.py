@@ -18,6 +18,7 @@ from clew_workflows.host.waiters import Waiter, Waiters
 from clew_workflows.protocol import Failure, SignCheckpoint
 from clew_workflows.session import checkpoints, commands, requests, summaries
 from clew_workflows.session.commands import Answer, Checkpointing
+from clew_workflows.temporal_faults.task_commands import TaskCommands
 
 # Signing: a worker signs the checkpoint that a session has drafted.
 
@@ -25,9 +26,10 @@ from clew_workflows.session.commands import Answer, Checkpointing
 class Signing:
     """Has checkpoints signed. The worker fetches a draft by query, so that the history holds the token alone."""
 
-    def __init__(self, runtime: Runtime, recalling: Recalling) -> None:
+    def __init__(self, runtime: Runtime, recalling: Recalling, task_commands: TaskCommands) -> None:
         self._runtime = runtime
         self._recalling = recalling
+        self._task_commands = task_commands
         self._drafts: dict[int, checkpoints.CheckpointDraft] = {}
         self._number = 0
         self._signing = asyncio.Lock()
@@ -54,6 +56,9 @@ class Signing:
         failure = await self._recalling.recall(checkpointing.context_ref, checkpointing.state.settings.policy, query)
         if failure:
             raise _make_refusal(failure)
+        if self._signing.locked():
+            # Nothing follows from recalled entries yet: the task that handles them would have no command.
+            self._task_commands.ensure()
         # One at a time: a workflow task has room for 4 MB, which is less than ten tokens may have.
         async with self._signing:
             return await self._sign(checkpointing)
@@ -151,5 +156,5 @@ class Answers:
 
     async def _answer_summarize(self, summary_id: str) -> dict[str, Any]:
         runtime = self._runtime
-        await workflow.wait_condition(lambda: not summaries.is_making(runtime.state, summary_id) or runtime.rolling)
+        await workflow.wait_condition(lambda: not summaries.is_making(runtime.state, summary_id))
         return effects.make_receipt(runtime, summary_id)

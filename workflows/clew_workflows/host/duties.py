@@ -163,13 +163,11 @@ class ExternalCalls(LastingDuty):
                     event_groups=execution.group_by_run(runtime.state),
                 )
             if self._next == expiry:
-                before = runtime.effect
                 # The server may fire a timer a fraction of a millisecond early.
                 now = replace(runtime.now, time=max(expiry, workflow.time()))
                 runtime.apply(outside.expire_calls(runtime.state, now).then(runs.proceed, now))
-                if runtime.effect is before:
-                    # Nothing follows from the timer yet: the task that handles it would have no command.
-                    self._task_commands.ensure()
+                # The effect may follow later, as after a rollover: the task that handles the timer has a command.
+                self._task_commands.ensure()
 
     def _has_changed(self, expiry: float) -> bool:
         return self._next != expiry

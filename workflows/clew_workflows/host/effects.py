@@ -154,14 +154,9 @@ def make_receipt(runtime: Runtime, summary_id: str) -> dict[str, Any]:
     """Make the answer to the update `summarize`.
 
     Raises:
-        ApplicationError: There is no summary: the type and the message are those of its `error` entry, or `busy` if
-            the session continues as new.
+        ApplicationError: There is no summary: the type and the message are those of its `error` entry.
     """
-    entries = runtime.thread.filter_by_ref("summary_id", summary_id)
-    if not entries:
-        message = "the summary is still being written, while the session continues in a new run of its workflow"
-        raise ApplicationError(message, type="busy", non_retryable=True)
-    entry = entries[-1]
+    entry = runtime.thread.filter_by_ref("summary_id", summary_id)[-1]
     held = entry.body
     if isinstance(held, ErrorPayload):
         raise ApplicationError(held.message, type=held.type, non_retryable=True)

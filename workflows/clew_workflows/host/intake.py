@@ -22,12 +22,14 @@ from clew_workflows.contract import (
     ConfigureInput,
     LateResultInput,
     SubagentResultInput,
+    SummarizeInput,
     ToolResultInput,
 )
 from clew_workflows.contract.content import Blob
 from clew_workflows.contract.errors import (
     REFUSALS,
     ArchiveUnavailable,
+    Busy,
     ClewError,
     Closed,
     InvalidInput,
@@ -43,6 +45,7 @@ from clew_workflows.protocol import CheckBlobs, Failure
 from clew_workflows.session import commands, decisions, media
 from clew_workflows.session.commands import Answer, Command
 from clew_workflows.session.state import MAX_WAITING, Decision, Moment, State
+from clew_workflows.temporal_faults.task_commands import TaskCommands
 
 MAX_CHECKED = 64
 """Most waiting arrivals whose blobs one activity checks: each activity adds six events to the history."""
@@ -122,11 +125,12 @@ class Intake:
         asked_to_close: A close has arrived before that.
     """
 
-    def __init__(self, runtime: Runtime, budget: TaskBudget, is_open: bool) -> None:
+    def __init__(self, runtime: Runtime, budget: TaskBudget, task_commands: TaskCommands, *, is_open: bool) -> None:
         self.is_open = is_open
         self.asked_to_close = False
         self._runtime = runtime
         self._budget = budget
+        self._task_commands = task_commands
         self._waiting: deque[Arrival] = deque()
         self._foreseen: _Foreseen | None = None
 
@@ -212,6 +216,8 @@ class Intake:
             await workflow.wait_condition(lambda: not self._runtime.state.stopping)
         elif self._find_unchecked(self._waiting[0]):
             await self._check(self._list_unchecked())
+            # Signals may be all that is decided now: the task that handles the result would have no command.
+            self._task_commands.ensure()
         else:
             await self._budget.wait_for_next_task()
         self._settle_waiting()
@@ -279,6 +285,9 @@ class Intake:
     def _decide(self, command: Command, own_id: str | None, seal: str | None) -> tuple[Decision, Answer]:
         runtime, foreseen = self._runtime, self._foreseen
         self._foreseen = None
+        if runtime.rolling and not runtime.state.closed and isinstance(command, SummarizeInput):
+            # The next workflow run would write it, after its caller has been answered.
+            raise Busy("the session continues in a new run of its workflow: try again in a moment")
         if (
             foreseen
             and foreseen.command is command

@@ -145,7 +145,7 @@ class Rollover:
             return
         runtime.rolling = True
         self._waiters.dismiss()
-        if not self._has_answered:
+        if not self._has_answered or runtime.unconfirmed:
             self._task_commands.ensure()
         # A close that arrives now is answered in this workflow run, after the session has ended.
         await workflow.wait_condition(
@@ -321,9 +321,10 @@ class Hibernation(LastingDuty):
         if left <= 0 and runtime.state.phase == "idle" and not runtime.rolling:
             with suppress(Refusal):
                 await self.hibernate(f"nothing has happened for {seconds} seconds")
+                # The end may wait for handlers alone: the task would have no command.
+                self._task_commands.ensure()
                 return
         await workflow.sleep(left if left > 0 else seconds, summary="hibernates then, if nothing happens")
-        state = runtime.state
-        if state.busy or state.late_calls or state.closed:
+        if not self._is_wanted:
             # Nothing follows from the timer: the task that handles it would have no command.
             self._task_commands.ensure()

@@ -429,18 +429,25 @@ class Hub:
                 f"the workflow of session {self.handle.session_id!r} {_FAILED[execution.status]}: `clew recover "
                 f"{self.handle.session_id}` repairs the session"
             )
-        await self._fetch_archived()
-        if self._newest_event is None:
-            newest = await read_newest_entry(self.handle, "session")
-            self._newest_event = newest.read(SessionPayload) if newest else None
-        if self._newest_event and self._newest_event.event in ("closed", "recovered"):
-            self._publish(replace(self.snapshot, status=None, flights=(), ended=CLOSED))
-            self.is_over = True
-            return
-        self._publish(replace(self.snapshot, status=None, flights=(), ended=HIBERNATED))
-        pauses = Pauses(FIRST_PAUSE_SECONDS, REST_SECONDS)
-        while (latest := await describe(self.handle)) is None or not latest.is_running:
+        pauses, shows_end = Pauses(FIRST_PAUSE_SECONDS, REST_SECONDS), False
+        while execution is None or not execution.is_running:
+            # The store may show the archive as it was before the session's end: read it again then.
+            if not shows_end:
+                await self._fetch_archived()
+                if self._newest_event is None:
+                    newest = await read_newest_entry(self.handle, "session")
+                    # One that the read before has not found comes with the entries before it, in the next read.
+                    if newest and newest.seq < self.snapshot.next_seq:
+                        self._newest_event = newest.read(SessionPayload)
+                event = self._newest_event.event if self._newest_event else None
+                if event in ("closed", "recovered"):
+                    self._publish(replace(self.snapshot, status=None, flights=(), ended=CLOSED))
+                    self.is_over = True
+                    return
+                shows_end = event == "hibernated"
+                self._publish(replace(self.snapshot, status=None, flights=(), ended=HIBERNATED))
             await pauses.wait()
+            execution = await describe(self.handle)
 
     async def _fetch_archived(self) -> None:
         if self._snapshot is None:
