@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from clew import Agent, Clew, Session
+from clew.errors import WorkerUnavailable
 from clew.local import Reply, ScriptedModel, TemporalServer
 from clew.local.scripted import Script
 from clew.tools import ToolDefinition
@@ -20,6 +21,7 @@ from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools.registry import load_tools
 from clew_activities.worker import make_worker
 from tests.support import toolbox
+from tests.support.waiting import wait_until
 
 KEYS = Keys({"test": b"k" * 32})
 """The keys with which the worker signs checkpoints."""
@@ -97,11 +99,22 @@ def make_client(stack: Stack) -> Clew:
 async def run_deployment(
     stack: Stack, clew: Clew, *agents: Agent, tools: tuple[ToolDefinition, ...] = (), **options: Any
 ) -> AsyncIterator[None]:
-    """Run a worker with these agents and tools on the task queue of a client. `options`: those of `make_worker`."""
+    """Run a worker with these agents and tools on the task queue of a client. `options`: those of `make_worker`.
+
+    The body begins when the server knows of the worker: commands ask it before they open a session.
+    """
     # A connection has at most one worker for each task queue.
     connection = await Clew.connect(stack.server.address, task_queue=clew.task_queue)
     named = {tool.name: tool for tool in tools}
+
+    async def is_known() -> bool:
+        with suppress(WorkerUnavailable):
+            await connection.check_worker()
+            return True
+        return False
+
     async with serve(connection, stack.environ, agents=agents, tools=named, store=stack.store, **options):
+        await wait_until(is_known)
         yield
 
 
