@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from temporalio.client import WorkflowUpdateFailedError
 
 from clew import Clew, ContextPolicy, Request, Session
-from clew.errors import ClewError, Closed, NotFound, Refusal, RequestFailed, UnknownRequest
+from clew.errors import ArchiveUnavailable, ClewError, Closed, NotFound, Refusal, RequestFailed, UnknownRequest
 from clew_activities.archive import Archive
 from clew_workflows.contract.content import get_text
 from clew_workflows.contract.outcomes import RequestOutcome
@@ -55,6 +55,7 @@ class Callers:
         receipts: The arguments of accepted inputs, with their receipts.
         operations: The arguments of accepted operations, by id.
         errors: Errors after which a command was sent again, with their counts.
+        at_rest: The faults are over: what a session refuses because its store is slow is sent again.
     """
 
     def __init__(self, clew: Clew, archive: Archive, oracle: Oracle, name: str, origin: Origin | None = None) -> None:
@@ -67,6 +68,7 @@ class Callers:
         self.receipts: list[tuple[dict[str, Any], Any]] = []
         self.operations: dict[str, dict[str, Any]] = {}
         self.errors: Counter[str] = Counter()
+        self.at_rest = False
         self._opening: set[asyncio.Task[None]] = set()
 
     @property
@@ -82,7 +84,9 @@ class Callers:
 
     def call_offspring(self, name: str, origin: Origin | None = None) -> Callers:
         """Make the callers of a session that was made of this one."""
-        return Callers(self.clew, self.archive, self.oracle, name, origin)
+        callers = Callers(self.clew, self.archive, self.oracle, name, origin)
+        callers.at_rest = self.at_rest
+        return callers
 
     async def delete(self) -> None:
         """Delete the session, until there is an answer. It is used no more, and not opened again."""
@@ -120,10 +124,12 @@ class Callers:
                 self._count(error)
                 await self._reopen()
             except Refusal as refusal:
-                if name and not was_uncertain:
-                    del ledger.uncertain[name]
-                    ledger.refused.add(name)
-                raise refusal
+                if not (self.at_rest and isinstance(refusal, ArchiveUnavailable)):
+                    if name and not was_uncertain:
+                        del ledger.uncertain[name]
+                        ledger.refused.add(name)
+                    raise refusal
+                self._count(refusal)
             except ClewError as error:
                 was_uncertain = True
                 self._count(error)

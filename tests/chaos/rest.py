@@ -24,6 +24,7 @@ async def come_to_rest(callers: Callers, seed: int, seconds: float = REST_SECOND
 
     A session that does not, within the time, is reported as wedged. One that was to be deleted is deleted now.
     """
+    callers.at_rest = True
     try:
         async with asyncio.timeout(seconds):
             if callers.promises.deleted:

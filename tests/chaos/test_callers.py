@@ -9,7 +9,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from clew import Clew, Refusal
-from clew.errors import Closed, UnknownRequest
+from clew.errors import ArchiveUnavailable, Closed, UnknownRequest
 from clew_activities.archive import Archive, Store
 from tests.chaos.callers import Callers
 from tests.chaos.oracle import Oracle
@@ -53,3 +53,19 @@ async def test_any_other_refusal_takes_no_promise_back(stack: Stack, refusal: Re
     with pytest.raises(type(refusal)):
         await callers.read_outcome("r-1")
     assert callers.promises.ledger.requests == {"r-1": "r-1: go"}
+
+
+async def test_a_slow_store_is_waited_for_once_the_faults_are_over(stack: Stack) -> None:
+    """Before that it is a refusal like others."""
+    callers, answers = make_callers(stack, Closed("it is closed"), "closed"), [ArchiveUnavailable("later"), None]
+
+    async def send() -> str:
+        if error := answers.pop(0):
+            raise error
+        return "done"
+
+    with pytest.raises(ArchiveUnavailable):
+        await callers.persist(send, "r-2", "r-2: go")
+    assert callers.promises.ledger.refused == {"r-2"}
+    callers.at_rest, answers[:] = True, [ArchiveUnavailable("later"), None]
+    assert await callers.persist(send, "r-3", "r-3: go") == "done"
