@@ -1,4 +1,4 @@
-"""Sessions that accept messages and decide about them later, when the test says so."""
+"""Sessions that decide about messages, or carry effects out, later than they accept them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.client import WorkflowHandle
 
 from clew import Clew, Session
 from clew_activities.archive import Store
+from clew_workflows.host import execution
+from clew_workflows.protocol import Effect
+from clew_workflows.session.state import State
 from tests.support.archives import Failing
 from tests.support.stack import Stack, make_client, serve
 from tests.support.waiting import wait_until
@@ -81,3 +86,15 @@ def note_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 async def wait_for_answers(names: list[str], name: str, count: int = 1) -> None:
     """Wait until a query has been answered so often."""
     await wait_until(lambda: names.count(name) >= count)
+
+
+def delay_effects(monkeypatch: pytest.MonkeyPatch, effect_type: type[Any]) -> None:
+    """Let sessions wait for 3 seconds before they carry out effects of a type."""
+    carry_out: Any = execution.carry_out
+
+    async def carry_out_later(effect: Effect, time_left: timedelta | None, state: State) -> Any:
+        if isinstance(effect, effect_type):
+            await workflow.sleep(3)
+        return await carry_out(effect, time_left, state)
+
+    monkeypatch.setattr(execution, "carry_out", carry_out_later)

@@ -245,7 +245,7 @@ async def test_a_restore_is_repeated_without_a_second_effect(stack: Stack, monke
 async def test_a_restore_that_was_not_finished_is_finished_by_a_repetition(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, between: str | None
 ) -> None:
-    """Whatever has become meanwhile of the session that it has started. No other token is restored to it."""
+    """The session that it has started may have ended or rolled over meanwhile, and takes no other token."""
     session = await stack.open(reply_with_sum)
     await session.ask("one")
     await session.replace_context([{"role": "user", "content": "drawn"}], op_id="o", context_ref="draft")

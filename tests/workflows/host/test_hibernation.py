@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio import workflow
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
@@ -16,9 +14,8 @@ from clew import Clew, Closed, Session
 from clew.errors import ArchiveUnavailable, Interrupted, ThreadMismatch
 from clew.local import Reply
 from clew_activities.archive import Archive, Head
-from clew_workflows.host import execution
-from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
-from clew_workflows.session.state import State
+from clew_workflows.protocol import RolloverThresholds, SignCheckpoint
+from tests.support.holding import delay_effects
 from tests.support.other_workflows import IMPATIENT
 from tests.support.rolling import FailingStore, list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
@@ -162,14 +159,7 @@ async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(st
 
 async def test_a_close_that_meets_a_rollover_is_answered(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session is about to go on in a new run, and waits for the answer to another update: it ends instead."""
-    carry_out: Any = execution.carry_out
-
-    async def slowly(effect: Effect, time_left: timedelta | None, state: State) -> Any:
-        if isinstance(effect, SignCheckpoint):
-            await workflow.sleep(3)
-        return await carry_out(effect, time_left, state)
-
-    monkeypatch.setattr(execution, "carry_out", slowly)
+    delay_effects(monkeypatch, SignCheckpoint)
     async with run_rolling_worker(stack, RolloverThresholds(updates=5)) as clew:
         session = await clew.open(make_id(), model=stack.add_model("fine"))
         for turn in range(4):

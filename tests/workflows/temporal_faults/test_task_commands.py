@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,10 +21,9 @@ from clew_activities.archive import Archive
 from clew_activities.archive.blobs import Blobs
 from clew_activities.archive.listing import SearchAttributes
 from clew_audit.audit import audit_session
-from clew_workflows.host import execution
 from clew_workflows.host.visibility import QUICK_UPDATES
-from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
-from clew_workflows.session.state import State
+from clew_workflows.protocol import RolloverThresholds, SignCheckpoint
+from tests.support.holding import delay_effects
 from tests.support.media import make_png
 from tests.support.other_workflows import IMPATIENT
 from tests.support.rolling import FailingStore, SlowModel, list_runs, make_id, run_rolling_worker
@@ -153,7 +151,7 @@ async def test_the_task_in_which_a_rollover_begins_to_wait_has_a_command(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for the answer to another update."""
-    _delay(monkeypatch, SignCheckpoint)
+    delay_effects(monkeypatch, SignCheckpoint)
     async with run_rolling_worker(stack, RolloverThresholds(updates=5)) as clew:
         session = await clew.open(make_id(), model=stack.add_model("fine"))
         for turn in range(4):
@@ -267,18 +265,6 @@ async def _wait_for_timer(clew: Clew, session: Session) -> None:
         return fired in types and EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED in types[types.index(fired) :]
 
     await wait_until(has_handled)
-
-
-def _delay(monkeypatch: pytest.MonkeyPatch, effect_type: type[Any]) -> None:
-    """Let sessions wait for 3 seconds before they carry out effects of a type."""
-    carry_out: Any = execution.carry_out
-
-    async def carry_out_later(effect: Effect, time_left: timedelta | None, state: State) -> Any:
-        if isinstance(effect, effect_type):
-            await workflow.sleep(3)
-        return await carry_out(effect, time_left, state)
-
-    monkeypatch.setattr(execution, "carry_out", carry_out_later)
 
 
 async def _fetch_first_run(clew: Clew, session: Session) -> WorkflowHistory:
