@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from clew import ContextPolicy, RequestFailed, Session
+from clew import RequestFailed, Session
 from clew.errors import Busy
 from clew.local import Reply, ToolCall
 from clew_workflows.thread.entries import Entry
 from tests.support.processes import open_session_on, run_worker_process
-from tests.support.rolling import SlowModel
+from tests.support.rolling import SlowModel, make_summary_policy
 from tests.support.scripts import list_results
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
@@ -162,13 +162,7 @@ async def test_a_deadline_within_a_reply_says_that_it_was_being_streamed(stack: 
 async def test_an_interrupt_does_not_wait_for_an_automatic_summary(stack: Stack) -> None:
     """A message is answered at once although the automatic summary hangs, with every `on_busy`."""
     summarizer = SlowModel()
-    policy = ContextPolicy(
-        max_input_tokens=400,
-        reserve_output_tokens=100,
-        keep_last_turns=1,
-        summarization="request_new",
-        summarization_model=stack.add_model(summarizer),
-    )
+    policy = make_summary_policy(stack.add_model(summarizer))
     session = await stack.open("word " * 60, context_policy=policy)
     for number in range(4):
         await session.ask(f"question {number} " + "word " * 60)

@@ -11,7 +11,7 @@ from typing import Any
 from obstore.store import MemoryStore
 from temporalio.api.enums.v1 import EventType
 
-from clew import Clew, Session
+from clew import Clew, ContextPolicy, Session
 from clew.local import Reply
 from clew_activities.archive import Store, StoreUnavailable
 from clew_activities.archive.backends import Bucket
@@ -143,3 +143,14 @@ class SlowModel:
         """Release that many replies."""
         for _ in range(count):
             self._gate.release()
+
+
+def make_summary_policy(model: str) -> ContextPolicy:
+    """Make the policy of sessions whose fourth long message has a model write a summary."""
+    return ContextPolicy(
+        max_input_tokens=400,
+        reserve_output_tokens=100,
+        keep_last_turns=1,
+        summarization="request_new",
+        summarization_model=model,
+    )

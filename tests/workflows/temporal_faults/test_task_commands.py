@@ -14,7 +14,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowContinuedAsNewError, WorkflowHistory, WorkflowUpdateStage
 
 from bench.pauses import run_benchmark
-from clew import Clew, ContextPolicy, Session
+from clew import Clew, Session
 from clew.errors import Idle
 from clew.local import Reply, ToolCall, temporal_server
 from clew_activities.archive import Archive
@@ -26,7 +26,7 @@ from clew_workflows.protocol import RolloverThresholds, SignCheckpoint
 from tests.support.holding import delay_effects
 from tests.support.media import make_png
 from tests.support.other_workflows import IMPATIENT
-from tests.support.rolling import FailingStore, SlowModel, list_runs, make_id, run_rolling_worker
+from tests.support.rolling import FailingStore, SlowModel, list_runs, make_id, make_summary_policy, run_rolling_worker
 from tests.support.scenarios import control, reply_as_scenario
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
@@ -195,13 +195,7 @@ async def test_the_task_that_commits_a_summary_has_a_command_while_a_message_wai
         return await find_problems(*args)
 
     monkeypatch.setattr(Blobs, "find_problems", find_later)
-    policy = ContextPolicy(
-        max_input_tokens=400,
-        reserve_output_tokens=100,
-        keep_last_turns=1,
-        summarization="request_new",
-        summarization_model=stack.add_model(summarizer),
-    )
+    policy = make_summary_policy(stack.add_model(summarizer))
     async with run_rolling_worker(stack, RolloverThresholds()) as clew:
         session = await clew.open(make_id(), model=stack.add_model("word " * 60), context_policy=policy)
         blob = await session.put_blob(make_png())
