@@ -54,7 +54,7 @@ from clew_workflows.contract.calls import (
     SubmitInputCall,
 )
 from clew_workflows.contract.errors import ClewError, RequestFailed, make_error
-from clew_workflows.contract.names import name_caller_queue
+from clew_workflows.contract.names import name_caller_queue, name_fork
 from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.contract.outputs import InputReceipt
 
@@ -180,7 +180,7 @@ async def fork(
         InvalidInput: There is no such entry, or another session has this id.
         NotFound: There is no such session.
     """
-    new_session_id = new_session_id or f"{session_id[:160]}-{workflow.uuid4().hex}"
+    new_session_id = new_session_id or name_fork(session_id, workflow.uuid4().hex)
     if at_seq is None:
         newest = await _call(READ_LAST_SEQ, _make(SessionCall, {"session_id": session_id, "task_queue": task_queue}))
         at_seq = newest["last_seq"]

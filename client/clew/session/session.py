@@ -41,7 +41,7 @@ from clew_workflows.contract import (
 from clew_workflows.contract.content import Blob, Content
 from clew_workflows.contract.errors import NotFound
 from clew_workflows.contract.messages import Message
-from clew_workflows.contract.names import UPLOAD_SECONDS
+from clew_workflows.contract.names import UPLOAD_SECONDS, name_fork
 from clew_workflows.contract.outputs import (
     ApprovalReceipt,
     CancelReceipt,
@@ -454,7 +454,7 @@ class Session(SessionReads):
             WorkerUnavailable: The fork may be made in part. The error names the `session_id` and the `at_seq` with
                 which a repetition finishes it.
         """
-        fork_id = f"{self.id[:160]}-{uuid.uuid4().hex}" if session_id is None else session_id
+        fork_id = name_fork(self.id, uuid.uuid4().hex) if session_id is None else session_id
         if at_seq is None and session_id is not None:
             # A repetition has the first call's entry: the newest one tells of the fork by now.
             at_seq = await self._find_fork(session_id)

@@ -154,6 +154,11 @@ def name_caller_queue(task_queue: str) -> str:
     return f"{task_queue}-callers"
 
 
+def name_fork(session_id: str, unique: str) -> str:
+    """Name a fork for which the caller has no id. Long ids of sessions are cut."""
+    return f"{session_id[:160]}-{unique}"
+
+
 # Names of the tools of MCP servers: `mcp:<server>/<tool>` in configurations, `mcp__<server>__<tool>` for models.
 #
 # Providers accept letters, digits, `_` and `-` in the name of a tool, and at most 64 of them.

@@ -74,7 +74,7 @@ with workflow.unsafe.imports_passed_through():
         WorkerUnavailable,
     )
     from clew_workflows.contract.messages import compute_digest
-    from clew_workflows.contract.names import DELIVER_WORKFLOW, name_caller_queue
+    from clew_workflows.contract.names import DELIVER_WORKFLOW, name_caller_queue, name_fork
     from clew_workflows.contract.outcomes import RequestOutcome
     from clew_workflows.contract.outputs import EntriesPage, RestoreReceipt, SendMessageReceipt
     from clew_workflows.contract.webhooks import Webhook
@@ -154,7 +154,7 @@ class ForkSession:
         fork = Fork(
             session_id=fields.session_id,
             at_seq=fields.at_seq,
-            new_session_id=fields.new_session_id or f"{fields.session_id[:160]}-{workflow.uuid4().hex}",
+            new_session_id=fields.new_session_id or name_fork(fields.session_id, workflow.uuid4().hex),
             metadata=fields.metadata,
             at=STAMPS.make_timestamp(),
             entry_ids=(STAMPS.make_entry_id(), STAMPS.make_entry_id()),
